@@ -1,0 +1,1 @@
+"""What is learned: encoders and adapters as plain torch modules."""

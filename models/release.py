@@ -1,0 +1,138 @@
+"""The release on disk: ``release.json`` and ``weights.safetensors`` in one folder.
+
+A release is everything that was learned up to a task: adapters or a whole tower, prototypes, routing
+centroids, and for every task the fingerprint of the encoder that made its shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from models.backbone import Backbone
+from models.errors import ReleaseError
+
+__all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerprint", "write_release"]
+
+SCHEMA = 1
+Kind = Literal["frozen", "tower", "tame"]
+_DESCRIPTION, _WEIGHTS, _CENTROIDS = "release.json", "weights.safetensors", "routing.centroids"
+
+
+@dataclass(frozen=True)
+class ReleaseTask:
+    """A task that a release has learned (or indexed).
+
+    Attributes:
+        task_id: id in the catalog.
+        name: as the user gave it.
+        fingerprint: of the video encoder that made the task's shard.
+    """
+
+    task_id: str
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class ReleaseState:
+    """The learned state after a task.
+
+    Attributes:
+        method: name of the method that learned it.
+        kind: what conditions a query: ``frozen`` nothing, ``tower`` a fine-tuned text tower, ``tame`` TAME.
+        backbone: name of the backbone.
+        backbone_fingerprint: of its weights and preprocessing.
+        fingerprint: of the video encoder of this release.
+        frames: frames per video.
+        tasks: learned tasks, in order; position t−1 is task t.
+        config: the method's settings.
+        tensors: adapters or towers, by name.
+        centroids: ``[T, dim]`` unit vectors, the frozen text features' mean of each task's training captions.
+    """
+
+    method: str
+    kind: Kind
+    backbone: str
+    backbone_fingerprint: str
+    fingerprint: str
+    frames: int
+    tasks: list[ReleaseTask]
+    config: dict[str, Any]
+    centroids: Tensor
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def position(self, task_id: str) -> int:
+        """0-based position of a task among the learned ones."""
+        for position, task in enumerate(self.tasks):
+            if task.task_id == task_id:
+                return position
+        raise ReleaseError(f"the release of method {self.method!r} has not learned task {task_id!r}")
+
+
+def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Tensor]) -> str:
+    """Identity of a video encoder: backbone, preprocessing, frames per video, and its own weights.
+
+    Two encoders with one fingerprint give the same vectors; vectors of two fingerprints are never compared.
+    """
+    digest = hashlib.sha256(f"{backbone.fingerprint}:{frames}:{backbone.dim}".encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_release(folder: Path, state: ReleaseState) -> None:
+    """Write the two files of a release into an existing empty folder. Durability is the caller's concern."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    save_file({**tensors, _CENTROIDS: state.centroids.contiguous()}, folder / _WEIGHTS)
+    description = {
+        "schema": SCHEMA,
+        "method": state.method,
+        "kind": state.kind,
+        "backbone": state.backbone,
+        "backbone_fingerprint": state.backbone_fingerprint,
+        "fingerprint": state.fingerprint,
+        "frames": state.frames,
+        "tasks": [vars(task) for task in state.tasks],
+        "config": state.config,
+    }
+    (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
+
+
+def read_release(folder: Path) -> ReleaseState:
+    """The release in a folder.
+
+    Raises:
+        ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file.
+    """
+    path = folder / _DESCRIPTION
+    try:
+        description = json.loads(path.read_text())
+        tensors = load_file(folder / _WEIGHTS)
+    except FileNotFoundError as error:
+        raise ReleaseError(f"release {folder.name}: {Path(error.filename or path).name} is missing") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} is not JSON ({error})") from error
+    except SafetensorError as error:
+        raise ReleaseError(f"release {folder.name}: {_WEIGHTS} cannot be read ({error})") from error
+    schema = description.pop("schema", None)
+    if schema != SCHEMA:
+        raise ReleaseError(
+            f"release {folder.name}: schema {schema} is not {SCHEMA}, the one this version reads; "
+            "use the version of Cinestrata that wrote it"
+        )
+    if description.get("kind") not in get_args(Kind):
+        raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
+    try:
+        tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
+        return ReleaseState(**description, tasks=tasks, centroids=tensors.pop(_CENTROIDS), tensors=tensors)
+    except (KeyError, TypeError) as error:
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error

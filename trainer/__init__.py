@@ -1,0 +1,1 @@
+"""How it is learned: data sets, continual-learning methods, losses and evaluation."""

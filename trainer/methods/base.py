@@ -1,0 +1,199 @@
+"""The seam every continual-learning method fits: four hooks, and two ways to encode.
+
+A worker, a benchmark and a test drive a method alike::
+
+    method.begin_task(task_id, name)
+    for batch in batches:                         # the loop owns optimiser, schedule and checkpoints
+        method.loss(frames, texts, references).backward(); optimiser.step(); method.after_step()
+    method.end_task(captions)
+    vectors = method.encode_videos(frames)        # frozen from here on, in the task's shard
+    release = method.release()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from models.backbone import Backbone
+from models.query_encoder import QueryEncoder
+from models.release import Kind, ReleaseState, ReleaseTask, video_fingerprint
+from models.towers import encode_frames, encode_texts
+
+__all__ = ["Method", "MethodConfig", "MethodError"]
+
+
+class MethodError(ValueError):
+    """A method cannot do what is asked of it: unknown settings, or a release that it cannot continue."""
+
+
+class MethodConfig(BaseModel):
+    """Settings that every method has; a task's own settings override them one by one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(default=20, ge=1, le=1000)
+    batch_size: int = Field(default=8, ge=1, le=1024)
+    seed: int = Field(default=42, ge=0)
+    warmup: float = Field(default=0.0, ge=0, le=1, description="share of the steps with rising learning rate")
+    weight_decay: float = Field(default=0.2, ge=0, le=10)
+    logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
+
+
+class Method(ABC):
+    """A continual-learning method on a backbone.
+
+    Args:
+        backbone: shared and frozen; a method that trains towers clones it.
+        config: validated settings.
+
+    Attributes:
+        learned: tasks so far, in order.
+        centroids: ``[T, dim]``, for routing: the unit mean of the frozen text features of each task's training
+            captions.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    trains: ClassVar[bool] = True
+    config_class: ClassVar[type[MethodConfig]] = MethodConfig
+
+    def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
+        self.backbone = backbone
+        self.config = config
+        self.learned: list[ReleaseTask] = []
+        self.centroids = torch.empty(0, backbone.dim)
+
+    # -- the four hooks ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """Make room for a task; ``trained`` is false when it has no captions and is only to be indexed."""
+
+    @abstractmethod
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        """The scalar to minimise.
+
+        Args:
+            frames: ``uint8 [B, M, H, W, 3]``.
+            texts: B captions, one per video.
+            references: ``[R, dim]`` stored vectors of earlier tasks' training videos; none on the first task.
+        """
+
+    def after_step(self) -> None:  # noqa: B027 (most methods have nothing to do here)
+        """Called after every optimiser step."""
+
+    @abstractmethod
+    def end_task(self) -> None:
+        """Called once after the last step of a task."""
+
+    # -- what the loop needs ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """AdamW groups of what this task trains: ``params``, ``lr``, ``weight_decay``."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything learned, for a checkpoint."""
+
+    @abstractmethod
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what :meth:`state_dict` gave, after the same :meth:`begin_task`."""
+
+    def train(self, mode: bool = True) -> None:  # noqa: B027 (likewise)
+        """Switch dropout and exploration on or off; nothing by default."""
+
+    # -- encoding ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        """Unit vectors ``[n, dim]`` of ``uint8 [n, M, H, W, 3]``."""
+
+    @abstractmethod
+    def video_tensors(self) -> dict[str, Tensor]:
+        """The learned weights that :meth:`encode_videos` depends on."""
+
+    def fingerprint(self) -> str:
+        """Identity of the video encoder as it is now."""
+        return video_fingerprint(self.backbone, self.backbone.spec.frames, self.video_tensors())
+
+    def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
+        """The query encoder of the current state; without ``pinned``, every shard counts as made by it."""
+        state = self.release()
+        return QueryEncoder.open(
+            self.backbone, state, pinned or dict.fromkeys((t.task_id for t in state.tasks), state)
+        )
+
+    # -- releases ---------------------------------------------------------------------------------------
+
+    def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
+        """Close a task after :meth:`end_task`: note its encoder and where its captions lie (for routing)."""
+        self.learned.append(ReleaseTask(task_id, name, self.fingerprint()))
+        self.centroids = torch.cat([self.centroids, self._centroid(captions).unsqueeze(0)])
+
+    def release(self) -> ReleaseState:
+        """The state as a release."""
+        return ReleaseState(
+            method=self.name,
+            kind=self.kind,
+            backbone=self.backbone.name,
+            backbone_fingerprint=self.backbone.fingerprint,
+            fingerprint=self.fingerprint(),
+            frames=self.backbone.spec.frames,
+            tasks=list(self.learned),
+            config=self.config.model_dump(),
+            centroids=self.centroids.clone(),
+            tensors={name: tensor.detach().clone() for name, tensor in self.state_dict().items()},
+        )
+
+    @classmethod
+    def resume(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState | None) -> Self:
+        """A method that goes on from a release, or starts afresh.
+
+        Raises:
+            MethodError: the release is of another method (a library learned by ``zero_shot`` can be continued
+                by any) or backbone.
+        """
+        method = cls(backbone, config)
+        if previous is None:
+            return method
+        if previous.backbone_fingerprint != backbone.fingerprint or previous.frames != backbone.spec.frames:
+            raise MethodError(
+                f"the library was learned on backbone {previous.backbone!r} with {previous.frames} frames per "
+                f"video; this worker runs {backbone.name!r} with {backbone.spec.frames}. Give it the same, or "
+                "start a new library in another data folder"
+            )
+        if previous.method != cls.name and previous.kind != "frozen":
+            raise MethodError(
+                f"the library was learned with method {previous.method!r}, which {cls.name!r} cannot continue; "
+                f"post the task with method {previous.method!r}, or start a new library in another data folder"
+            )
+        method.learned = list(previous.tasks)
+        method.centroids = previous.centroids.clone()
+        method.continue_from(previous)
+        return method
+
+    def continue_from(self, previous: ReleaseState) -> None:
+        """Take over the weights of a release of the same method, or of a frozen one."""
+        if previous.kind == self.kind:
+            self.load_state_dict(previous.tensors)
+
+    @torch.inference_mode()
+    def _centroid(self, captions: Sequence[str]) -> Tensor:
+        """Unit mean of frozen text features; zero, which attracts no query, for a task without captions."""
+        if not captions:
+            return torch.zeros(self.backbone.dim)
+        total = torch.zeros(self.backbone.dim)
+        for start in range(0, len(captions), 256):
+            ids = self.backbone.tokenize(captions[start : start + 256])
+            total += encode_texts(self.backbone, ids)[0].sum(dim=0)
+        return torch.nn.functional.normalize(total, dim=0)
+
+    def _encode_frozen(self, frames: Tensor) -> Tensor:
+        return encode_frames(self.backbone, frames)[0]

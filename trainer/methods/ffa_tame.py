@@ -1,0 +1,214 @@
+"""FFA + TAME: Frame Fusion Adapter and Task-Aware Mixture-of-Experts (ctvr-ffa-tame, section 3).
+
+The backbone stays frozen. FFA brings time into the image tower; TAME conditions the text tower on a learned
+prototype of the task, so that a query can be encoded for the shard it is going to meet. Losses: contrast
+within the batch (eq. 7), and against stored videos of earlier tasks (eq. 8), weighted by β (eq. 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from models.backbone import Backbone
+from models.ffa import FrameFusion, Mix, Neighbour
+from models.release import ReleaseState
+from models.tame import BARE, ROUTED, Tame
+from models.towers import encode_frames, encode_texts
+from trainer.losses import cross_task_loss, in_task_loss
+from trainer.methods.base import Method, MethodConfig, MethodError
+
+__all__ = ["FfaTame", "FfaTameConfig"]
+
+# Settings that shape the adapters: a library keeps those of its first task.
+_ARCHITECTURE = (
+    "ffa_layers",
+    "ffa_neighbour",
+    "ffa_mix",
+    "tame",
+    "prototypes",
+    "experts",
+    "rank",
+    "top_k",
+    "scale",
+)
+
+
+class FfaTameConfig(MethodConfig):
+    """Settings of FFA + TAME; defaults are those of MSR-VTT in the paper and the published code."""
+
+    ffa_layers: int = Field(default=10, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA")
+    ffa_neighbour: Neighbour = "alternate"
+    ffa_mix: Mix = "convex"
+    tame: bool = Field(default=True, description="false: without TAME, queries pass the frozen text tower")
+    prototypes: bool = Field(default=True, description="false: the router reads the end-of-text token alone")
+    first_task: Literal["expert", "routed"] = Field(
+        default="expert",
+        description="expert: the first task trains expert 0 alone and every other expert starts as its copy, as "
+        "in the published code; routed: the router decides from the start, as equation 4 reads",
+    )
+    experts: int = Field(default=10, ge=1, le=256)
+    rank: int = Field(default=64, ge=1, le=1024)
+    top_k: int = Field(default=2, ge=1)
+    scale: float = Field(default=4.0, description="λ of equation 6")
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    cross_task: float = Field(default=0.6, ge=0, le=1, description="β of equation 9; 0 on the first task")
+    first_learning_rate: float = Field(default=2e-5, gt=0, le=1, description="adapters, first task")
+    learning_rate: float = Field(default=4e-6, gt=0, le=1, description="adapters, later tasks")
+    gate_learning_rate: float = Field(default=1e-5, gt=0, le=1, description="α of FFA, and prototypes")
+
+
+class FfaTame(Method):
+    """FFA + TAME on a frozen backbone."""
+
+    name = "ffa_tame"
+    kind = "tame"
+    config_class = FfaTameConfig
+    config: FfaTameConfig
+
+    def __init__(self, backbone: Backbone, config: FfaTameConfig) -> None:
+        super().__init__(backbone, config)
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            blocks = backbone.visual_blocks
+            attention = blocks[0].attn
+            self.fusion = FrameFusion(
+                attention.embed_dim,
+                attention.num_heads,
+                len(blocks),
+                layers=config.ffa_layers,
+                neighbour=config.ffa_neighbour,
+                mix=config.ffa_mix,
+            )
+            self.tame = Tame(
+                backbone.text_width,
+                len(backbone.text_blocks),
+                experts=config.experts,
+                rank=config.rank,
+                top_k=config.top_k,
+                scale=config.scale,
+                dropout=config.dropout,
+            )
+        self.train(False)
+
+    # -- hooks ------------------------------------------------------------------------------------------
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """A prototype for the task; on the second learned task, every expert starts as a copy of the first."""
+        if not trained:
+            self._borrow_prototype()
+            return
+        single = not self.config.tame or (self.config.first_task == "expert" and not self._has_learned())
+        if not single and 0 in self.tame.task_experts and ROUTED not in self.tame.task_experts:
+            self.tame.spread_expert(0)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.config.seed + len(self.learned))
+            prototype = self.tame.add_task(expert=0 if single else ROUTED)
+        if not self.config.prototypes:
+            prototype.data.zero_()
+        self._open()
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        """Equation 9."""
+        videos, _ = encode_frames(self.backbone, frames, self.fusion)
+        ids = self.backbone.tokenize(texts)
+        queries = encode_texts(self.backbone, ids, self.tame.condition([len(self.learned)]))[0]
+        in_task = in_task_loss(queries, videos, self.config.logit_scale)
+        if references is None or self.config.cross_task == 0:
+            return in_task
+        across = cross_task_loss(queries, videos, references, self.config.logit_scale)
+        return (1 - self.config.cross_task) * in_task + self.config.cross_task * across
+
+    def end_task(self) -> None:
+        """Close everything that was trained."""
+        self.fusion.requires_grad_(False)
+        self.tame.requires_grad_(False)
+
+    # -- training ---------------------------------------------------------------------------------------
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        rate = self.config.learning_rate if self._has_learned() else self.config.first_learning_rate
+        slow = {id(p) for p in [*self.fusion.gates(), *self.tame.prototypes]}
+        trained = [p for m in (self.fusion, self.tame) for p in m.parameters() if p.requires_grad]
+        decay = self.config.weight_decay
+        groups = [
+            {"params": [p for p in trained if id(p) not in slow], "lr": rate, "weight_decay": decay},
+            {
+                "params": [p for p in trained if id(p) in slow],
+                "lr": self.config.gate_learning_rate,
+                "weight_decay": decay,
+            },
+        ]
+        return [group for group in groups if group["params"]]
+
+    def train(self, mode: bool = True) -> None:
+        self.fusion.train(mode)
+        self.tame.train(mode)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        tensors = {f"ffa.{name}": tensor for name, tensor in self.fusion.state_dict().items()}
+        return tensors | {f"tame.{name}": tensor for name, tensor in self.tame.tensors().items()}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        self.fusion.load_state_dict(_under("ffa.", tensors))
+        self.tame.load_tensors(_under("tame.", tensors))
+
+    # -- encoding ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        return encode_frames(self.backbone, frames, self.fusion)[0]
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        return {f"ffa.{name}": tensor for name, tensor in self.fusion.state_dict().items()}
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def continue_from(self, previous: ReleaseState) -> None:
+        """Go on from a release; shards that predate the adapters are asked with the bare text tower."""
+        if previous.kind == "frozen":
+            for _ in previous.tasks:
+                self.tame.add_task(expert=BARE)
+        else:
+            fixed = {key: previous.config[key] for key in _ARCHITECTURE}
+            changed = [key for key, value in fixed.items() if getattr(self.config, key) != value]
+            if changed:
+                raise MethodError(
+                    "settings that a library keeps from its first task were changed: "
+                    + ", ".join(f"{key} is {fixed[key]!r}" for key in changed)
+                    + "; leave them out of the task's settings"
+                )
+            self.load_state_dict(previous.tensors)
+        self.end_task()
+
+    def _has_learned(self) -> bool:
+        """Whether an earlier task was trained."""
+        return any(expert != BARE for expert in self.tame.task_experts[: len(self.learned)])
+
+    def _open(self) -> None:
+        """What this task trains: all of FFA; of TAME the part that its routing reaches."""
+        self.fusion.requires_grad_(True)
+        tame = self.tame
+        routed = self.config.tame and tame.task_experts[-1] == ROUTED
+        tame.a.requires_grad_(self.config.tame)
+        tame.b.requires_grad_(self.config.tame)
+        tame.router.requires_grad_(routed)
+        tame.noise.requires_grad_(routed)
+        tame.prototypes[-1].requires_grad_(routed and self.config.prototypes)
+
+    def _borrow_prototype(self) -> None:
+        """A task that is only indexed is seen by the newest image tower, so its queries take the newest text."""
+        if not self._has_learned():
+            self.tame.add_task(expert=BARE)
+            return
+        last = self.tame.prototypes[-1].detach().clone()
+        self.tame.add_task(expert=self.tame.task_experts[-1]).data.copy_(last)
+        self.end_task()
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,70 @@
+"""Sequential fine-tuning: both towers, mean pooling over frames (CLIP4Clip), task after task.
+
+The plain way to adapt, and the lower bound of the papers' tables for forgetting: stored videos stay where
+they were, while the text tower moves on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from models.backbone import Backbone
+from models.towers import encode_frames, encode_texts
+from trainer.losses import in_task_loss
+from trainer.methods.base import Method, MethodConfig
+
+__all__ = ["Finetune", "FinetuneConfig"]
+
+
+class FinetuneConfig(MethodConfig):
+    """Settings of sequential fine-tuning."""
+
+    learning_rate: float = Field(default=1e-5, gt=0, le=1)
+
+
+class Finetune(Method):
+    """Fine-tune both towers on every task, with nothing that holds on to the earlier ones."""
+
+    name = "finetune"
+    kind = "tower"
+    config_class = FinetuneConfig
+    config: FinetuneConfig
+
+    def __init__(self, backbone: Backbone, config: FinetuneConfig) -> None:
+        super().__init__(backbone, config)
+        self.model = backbone.clone()
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """Open both towers; the temperature stays as it is."""
+        self.model.requires_grad_(trained)
+        self.model.clip.logit_scale.requires_grad_(False)
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        videos, _ = encode_frames(self.model, frames)
+        queries = encode_texts(self.model, self.model.tokenize(texts))[0]
+        return in_task_loss(queries, videos, self.config.logit_scale)
+
+    def end_task(self) -> None:
+        self.model.requires_grad_(False)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return [{"params": trained, "lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.model.tensors()
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        self.model.load_tensors(dict(tensors))
+
+    @torch.inference_mode()
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        return encode_frames(self.model, frames)[0]
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        return {name: t for name, t in self.model.tensors().items() if name.startswith("clip.visual.")}

@@ -1,0 +1,46 @@
+"""Zero-shot: the backbone as it came. Nothing is learned, nothing can be forgotten; the floor of every table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.methods.base import Method
+
+__all__ = ["ZeroShot"]
+
+
+class ZeroShot(Method):
+    """Index with the frozen backbone."""
+
+    name = "zero_shot"
+    kind = "frozen"
+    trains = False
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """Nothing to prepare."""
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        raise AssertionError("zero_shot does not train")
+
+    def end_task(self) -> None:
+        """Nothing to finish."""
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Nothing to load."""
+
+    @torch.inference_mode()
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        return self._encode_frozen(frames)
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        return {}
