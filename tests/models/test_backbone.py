@@ -1,0 +1,117 @@
+"""Backbones against open_clip's own forward passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from models.backbone import FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.errors import BackboneUnavailable, BackboneUnsupported
+from models.tokenizer import small_tokenizer
+from models.towers import encode_frames, encode_texts
+
+TEXTS = ["a red circle moves left", "Schnee fällt", "😀 שלום עולם", "word " * 300]
+
+
+def test_tiny_ships_with_its_weights() -> None:
+    backbone = load_backbone("tiny")
+    assert backbone.spec == FrameSpec(8, 56)
+    assert backbone.dim == 128
+    assert not any(p.requires_grad for p in backbone.parameters())
+    weights = Path("models/tiny/weights.safetensors")
+    assert weights.stat().st_size <= 20 * 2**20
+
+
+def test_towers_equal_those_of_open_clip() -> None:
+    torch.manual_seed(0)
+    backbone = tiny_backbone()
+    full = small_tokenizer(8192, 64)(TEXTS)
+    expected = backbone.clip.encode_text(full, normalize=True)
+    torch.testing.assert_close(encode_texts(backbone, backbone.tokenize(TEXTS))[0], expected, atol=1e-5, rtol=1e-4)
+
+    frames = torch.randint(0, 256, (2, 3, 56, 56, 3), dtype=torch.uint8)
+    pixels = (frames.flatten(0, 1).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    features = backbone.clip.encode_image(pixels).view(2, 3, -1)
+    videos, per_frame = encode_frames(backbone, frames)
+    torch.testing.assert_close(videos, F.normalize(features.mean(1), dim=-1), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(per_frame, F.normalize(features, dim=-1), atol=1e-5, rtol=1e-4)
+
+
+def test_any_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    original = open_clip.create_model("ViT-S-32", pretrained=None)
+    save_file(original.state_dict(), tmp_path / "weights.safetensors")
+    backbone = load_backbone(f"open_clip:ViT-S-32/{tmp_path / 'weights.safetensors'}", frames=2)
+    assert backbone.spec == FrameSpec(2, 224)
+    assert backbone.dim == 384
+    text = ["a dog runs"]
+    tokens = open_clip.get_tokenizer("ViT-S-32")(text)
+    expected = original.encode_text(tokens, normalize=True)
+    torch.testing.assert_close(encode_texts(backbone, backbone.tokenize(text))[0], expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("huge", "use 'tiny' or 'open_clip:"),
+        ("open_clip:ViT-B-32", "use 'tiny' or 'open_clip:"),
+        ("open_clip:NoSuchModel/openai", "knows no model 'NoSuchModel'"),
+    ],
+)
+def test_unknown_names_say_what_is_known(name: str, says: str) -> None:
+    with pytest.raises(BackboneUnavailable, match=says):
+        frame_spec(name)
+
+
+def test_weights_that_cannot_be_fetched_say_which_file_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: object, **kwargs: object) -> None:
+        raise OSError("no connection to the hub")
+
+    monkeypatch.setattr(open_clip, "create_model_and_transforms", offline)
+    with pytest.raises(BackboneUnavailable, match=r"put a checkpoint of ViT-B-32 .*open_clip:ViT-B-32/<path"):
+        load_backbone("open_clip:ViT-B-32/openai")
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+    save_file({"visual.proj": torch.zeros(2, 2)}, tmp_path / "wrong.safetensors")
+    with pytest.raises(BackboneUnavailable, match="could not be loaded"):
+        load_backbone(f"open_clip:ViT-S-32/{tmp_path / 'wrong.safetensors'}")
+
+
+def test_towers_without_room_for_adapters_are_refused(tmp_path: Path) -> None:
+    model = open_clip.create_model("RN50", pretrained=None)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    with pytest.raises(BackboneUnsupported, match="ViT image tower"):
+        load_backbone(f"open_clip:RN50/{tmp_path / 'weights.safetensors'}")
+
+
+def test_the_small_tokenizer_encodes_any_text_and_finds_its_end() -> None:
+    backbone = tiny_backbone()
+    ids = backbone.tokenize(TEXTS)
+    assert ids.shape == (4, 64)
+    assert ids.max() < 8192
+    assert backbone.tokenize(["hi"]).shape[1] < 6
+    tokenizer = small_tokenizer(8192, 64)
+    assert tokenizer.decode(ids[0, 1:5].numpy()).split() == ["a", "red", "circle", "moves"]
+
+
+def test_the_fingerprint_follows_the_weights() -> None:
+    torch.manual_seed(0)
+    first = tiny_backbone()
+    torch.manual_seed(0)
+    same = tiny_backbone()
+    torch.manual_seed(1)
+    other = tiny_backbone()
+    assert first.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_encoding_is_repeatable() -> None:
+    backbone = load_backbone("tiny")
+    frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 8, 56, 56, 3), dtype=np.uint8))
+    assert torch.equal(encode_frames(backbone, frames)[0], encode_frames(backbone, frames)[0])

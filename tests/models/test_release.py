@@ -1,0 +1,87 @@
+"""The release folder: round trip and every way it can be broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.errors import ReleaseError
+from models.release import ReleaseState, ReleaseTask, read_release, write_release
+
+
+@pytest.fixture
+def state() -> ReleaseState:
+    return ReleaseState(
+        method="ffa_tame",
+        kind="tame",
+        backbone="tiny",
+        backbone_fingerprint="b" * 64,
+        fingerprint="f" * 64,
+        frames=8,
+        tasks=[ReleaseTask("tsk_1", "night traffic", "f" * 64)],
+        config={"rank": 4},
+        centroids=torch.eye(1, 5),
+        tensors={"tame.a": torch.randn(2, 3), "tame.task_experts": torch.tensor([0])},
+    )
+
+
+def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
+    write_release(tmp_path, state)
+    read = read_release(tmp_path)
+    assert {**vars(read), "tensors": 0, "centroids": 0} == {**vars(state), "tensors": 0, "centroids": 0}
+    assert torch.equal(read.centroids, state.centroids)
+    assert read.tensors.keys() == state.tensors.keys()
+    assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]
+
+
+def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    write_release(tmp_path / "one", state)
+    write_release(tmp_path / "two", state)
+    for name in ("release.json", "weights.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("release.json", None, "release.json is missing"),
+        ("weights.safetensors", None, "weights.safetensors is missing"),
+        ("release.json", b"{", "not JSON"),
+        ("release.json", b"\xff\xfe", "not JSON"),
+        ("weights.safetensors", b"garbage", "cannot be read"),
+    ],
+)
+def test_broken_files_are_named(
+    state: ReleaseState, tmp_path: Path, file: str, content: bytes | None, says: str
+) -> None:
+    write_release(tmp_path, state)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(ReleaseError, match=says):
+        read_release(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [("schema", 2, "schema 2 is not 1"), ("kind", "x", "unknown kind"), ("frames", ..., "lacks")],
+)
+def test_wrong_descriptions_are_refused(
+    state: ReleaseState, tmp_path: Path, field: str, value: object, says: str
+) -> None:
+    write_release(tmp_path, state)
+    description = json.loads((tmp_path / "release.json").read_text())
+    if value is ...:
+        del description[field]
+    else:
+        description[field] = value
+    (tmp_path / "release.json").write_text(json.dumps(description))
+    with pytest.raises(ReleaseError, match=says):
+        read_release(tmp_path)

@@ -1,0 +1,153 @@
+"""TAME against equations 4 to 6, written out with loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from models.backbone import tiny_backbone
+from models.tame import BARE, ROUTED, Tame, TameWeights
+from models.towers import encode_texts
+
+WIDTH, LAYERS, EXPERTS, RANK = 8, 2, 4, 3
+
+
+@pytest.fixture
+def tame() -> Tame:
+    torch.manual_seed(1)
+    tame = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK, top_k=2, scale=1.5, dropout=0.1).requires_grad_(False)
+    for parameter in (tame.a, tame.b, tame.router, tame.noise):
+        torch.nn.init.normal_(parameter)
+    for expert in (0, ROUTED, ROUTED, BARE):
+        tame.add_task(expert=expert)
+    return tame.requires_grad_(False).eval()
+
+
+def _delta(tame: Tame, task: int, layer: int, projection: int, tokens: torch.Tensor, end: int) -> torch.Tensor:
+    """λ Σ w_i B_i A x for one text ``[L, d]``, token by token."""
+    router = tame.router[layer, projection]
+    logits = torch.stack([row @ (tokens[end] + tame.prototypes[task]) for row in router])
+    best = sorted(range(EXPERTS), key=lambda e: -float(logits[e]))[:2]
+    gates = dict(zip(best, torch.softmax(logits[best], dim=0), strict=True))
+    if tame.task_experts[task] >= 0:
+        gates = {tame.task_experts[task]: torch.tensor(1.0)}
+    elif tame.task_experts[task] == BARE:
+        gates = {}
+    result = torch.zeros_like(tokens)
+    for position, token in enumerate(tokens):
+        for expert, gate in gates.items():
+            result[position] += gate * (tame.b[layer, projection, expert] @ (tame.a[layer, projection] @ token))
+    return tame.scale * result
+
+
+def test_equations_4_to_6(tame: Tame) -> None:
+    hidden = torch.randn(4, 3, 6, WIDTH)  # four candidates, three texts, six tokens
+    end = torch.tensor([5, 2, 4])
+    condition = tame.condition([0, 1, 2, 3])
+    for layer in range(LAYERS):
+        inputs = condition.input_deltas(layer, hidden, end)
+        output = condition.output_delta(layer, hidden, end)
+        for task in range(4):
+            for text in range(3):
+                for projection in range(3):
+                    expected = _delta(tame, task, layer, projection, hidden[task, text], int(end[text]))
+                    torch.testing.assert_close(inputs[projection, task, text], expected, atol=1e-5, rtol=1e-4)
+                expected = _delta(tame, task, layer, 3, hidden[task, text], int(end[text]))
+                torch.testing.assert_close(output[task, text], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_gates_keep_k_experts_and_sum_to_one(tame: Tame) -> None:
+    gates = tame.condition([1, 2]).gates(0, slice(0, 4), torch.randn(2, 5, WIDTH))
+    assert gates.shape == (4, 2, 5, EXPERTS)
+    torch.testing.assert_close(gates.sum(-1), torch.ones(4, 2, 5))
+    assert ((gates > 0).sum(-1) == 2).all()
+
+
+def test_a_batch_of_candidates_equals_one_by_one() -> None:
+    torch.manual_seed(0)
+    backbone = tiny_backbone()
+    snapshots = []
+    for _ in range(3):
+        tame = Tame(128, 4, experts=3, rank=4)
+        torch.nn.init.normal_(tame.b, std=0.1)
+        for _ in range(3):
+            tame.add_task()
+        snapshots.append(tame.eval())
+    ids = backbone.tokenize(["a red circle moves left", "two squares"])
+    alone = [encode_texts(backbone, ids, t.condition([i]))[0] for i, t in enumerate(snapshots)]
+    stacked = TameWeights.stack([t.weights() for t in snapshots])
+    conditions = [t.condition([i]) for i, t in enumerate(snapshots)]
+    together = encode_texts(
+        backbone,
+        ids,
+        type(conditions[0])(
+            weights=stacked,
+            prototypes=torch.cat([c.prototypes for c in conditions]),
+            experts=torch.cat([c.experts for c in conditions]),
+            top_k=2,
+            scale=4.0,
+        ),
+    )
+    torch.testing.assert_close(together, torch.stack(alone), atol=1e-5, rtol=1e-4)
+
+
+def test_experts_start_at_zero_and_the_text_tower_is_untouched() -> None:
+    torch.manual_seed(0)
+    backbone = tiny_backbone()
+    tame = Tame(128, 4, experts=3, rank=4)
+    tame.add_task()
+    ids = backbone.tokenize(["a red circle moves left"])
+    torch.testing.assert_close(
+        encode_texts(backbone, ids, tame.eval().condition([0])), encode_texts(backbone, ids)
+    )
+
+
+def test_a_bare_task_ignores_trained_experts(tame: Tame) -> None:
+    backbone = tiny_backbone()
+    large = Tame(128, 4, experts=3, rank=4)
+    torch.nn.init.normal_(large.b)
+    large.add_task(expert=BARE)
+    ids = backbone.tokenize(["a square"])
+    torch.testing.assert_close(
+        encode_texts(backbone, ids, large.eval().condition([0])), encode_texts(backbone, ids)
+    )
+
+
+def test_exploration_noise_moves_the_gates_only_in_training(tame: Tame) -> None:
+    end = torch.randn(1, 1, WIDTH)
+    assert torch.equal(*(tame.condition([1]).gates(0, slice(0, 4), end) for _ in range(2)))
+    tame.train()
+    assert not torch.equal(*(tame.condition([1]).gates(0, slice(0, 4), end) for _ in range(2)))
+
+
+def test_noise_deviation_starts_as_stated() -> None:
+    tame = Tame(WIDTH, 1, experts=400, rank=1, top_k=400)
+    tame.router.data.zero_()
+    tame.add_task()
+    torch.manual_seed(0)
+    gates = tame.train().condition([0]).gates(0, slice(0, 1), torch.zeros(1, 50, WIDTH))
+    deviation = float((gates.log() - gates.log().mean(-1, keepdim=True)).std())
+    assert deviation == pytest.approx(float(F.softplus(torch.zeros(()))) + 0.01, rel=0.05)
+
+
+def test_only_the_newest_prototype_is_trained() -> None:
+    tame = Tame(WIDTH, 1)
+    tame.add_task()
+    tame.add_task()
+    assert [p.requires_grad for p in tame.prototypes] == [False, True]
+
+
+def test_spread_expert_copies_one_into_all(tame: Tame) -> None:
+    tame.spread_expert(0)
+    assert all(torch.equal(tame.b[:, :, e], tame.b[:, :, 0]) for e in range(EXPERTS))
+
+
+def test_tensors_round_trip(tame: Tame) -> None:
+    copy = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK)
+    copy.load_tensors(tame.tensors())
+    assert copy.task_experts == tame.task_experts
+    for name, value in tame.tensors().items():
+        assert torch.equal(copy.tensors()[name], value)
+    with pytest.raises(RuntimeError, match=r"a is \(2, 4, 3, 8\)"):
+        Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK + 1).load_tensors(tame.tensors())
