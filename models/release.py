@@ -118,7 +118,8 @@ def read_release(folder: Path) -> ReleaseState:
         description = json.loads(path.read_text())
         tensors = load_file(folder / _WEIGHTS)
     except FileNotFoundError as error:
-        raise ReleaseError(f"release {folder.name}: {Path(error.filename or path).name} is missing") from error
+        missing = _WEIGHTS if path.exists() else _DESCRIPTION
+        raise ReleaseError(f"release {folder.name}: {missing} is missing") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} is not JSON ({error})") from error
     except SafetensorError as error:

@@ -125,6 +125,7 @@ def test_noise_deviation_starts_as_stated() -> None:
     tame = Tame(WIDTH, 1, experts=400, rank=1, top_k=400)
     tame.router.data.zero_()
     tame.add_task()
+    tame.requires_grad_(False)
     torch.manual_seed(0)
     gates = tame.train().condition([0]).gates(0, slice(0, 1), torch.zeros(1, 50, WIDTH))
     deviation = float((gates.log() - gates.log().mean(-1, keepdim=True)).std())
