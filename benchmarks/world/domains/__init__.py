@@ -1,0 +1,1 @@
+"""Domains as readable data."""

@@ -1,0 +1,176 @@
+"""What a video of the world says, free of pixels and of sentences: who, where, and what happens in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "Actor", "Clip", "Colour", "Domain", "Entity", "Event", "Hue", "Part", "Scene", "Setting", "Style", "parts",
+]  # fmt: skip
+
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One primitive of a drawing: centre and half extents in the unit square [-1, 1]², turned by degrees."""
+
+    shape: str
+    x: float
+    y: float
+    rx: float
+    ry: float
+    role: str
+    turn: float = 0.0
+
+
+def parts(text: str) -> tuple[Part, ...]:
+    """Read a drawing: ``shape x y rx ry role [turn]``, one primitive after the other, separated by ``;``.
+
+    Roles are ``main`` (the object's colour), ``dark`` and ``light`` (its shades), ``ink``, ``accent`` and
+    ``ground`` (colours of the setting) or a literal ``#rrggbb``.
+    """
+    drawing = []
+    for line in filter(None, (piece.strip() for piece in text.split(";"))):
+        shape, x, y, rx, ry, role, *turn = line.split()
+        drawing.append(Part(shape, float(x), float(y), float(rx), float(ry), role, float(turn[0]) if turn else 0.0))
+    return tuple(drawing)
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A kind of thing. ``words`` are its names here; ``gloss`` says what is meant, in everyday words."""
+
+    words: tuple[str, ...]
+    drawing: tuple[Part, ...]
+    gloss: str
+
+    @property
+    def name(self) -> str:
+        return self.words[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Hue:
+    """A colour and what a domain calls it."""
+
+    words: tuple[str, ...]
+    colour: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A place: phrases that name it, a vertical gradient, scenery in the unit square, and a pattern."""
+
+    phrases: tuple[str, ...]
+    top: Colour
+    bottom: Colour
+    scenery: tuple[Part, ...] = ()
+    pattern: str = "none"
+    pattern_colour: Colour = (128, 128, 128)
+    ink: Colour = (20, 20, 24)
+    accent: Colour = (255, 255, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a domain looks, whatever it shows. Lengths are fractions of the frame side."""
+
+    fill: bool = True
+    line: float = 0.0  # stroke width; 0 draws no outline
+    line_role: str = "ink"
+    wobble: float = 0.0  # hand-drawn unevenness of outlines
+    opacity: float = 1.0
+    shadow: float = 0.0  # distance of a cast shadow
+    glow: float = 0.0  # strength of light around objects, 0..1
+    pixels: int = 0  # side of the coarse grid of pixelated domains; 0 is off
+    blur: float = 0.0
+    grain: float = 0.0  # standard deviation in grey levels
+    scanlines: float = 0.0
+    vignette: float = 0.0  # 1 closes the corners; above 1 leaves a round eyepiece
+    upright: bool = True  # False turns objects at random
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One motion of the programme. ``sign`` is the sense of those that language leaves open (spins, zigzags)."""
+
+    motion: str
+    sign: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """An object in a scene. ``size`` is its height as a fraction of the frame side, ``turn`` degrees."""
+
+    entity: Entity
+    hue: Hue
+    size: float
+    size_word: str = ""  # "small", "large" or "" where language should keep silent
+    x: float = 0.5
+    y: float = 0.5
+    turn: float = 0.0
+    sways: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything a clip shows. ``start`` is the main actor's (x, y, log scale, visibility) at time 0."""
+
+    style: Style
+    setting: Setting
+    main: Actor
+    companion: Actor | None
+    events: tuple[Event, ...]
+    start: tuple[float, float, float, float]
+    look_seed: int
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What language can tell apart: two scenes with equal facts would need the same caption."""
+        other = self.companion
+        return (
+            self.main.entity.name,
+            self.main.hue.words[0],
+            self.main.size_word,
+            self.setting.phrases[0],
+            other.entity.name if other else "",
+            other.hue.words[0] if other else "",
+            " ".join(event.motion for event in self.events),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A video before it is drawn."""
+
+    id: str
+    domain: str
+    category: str
+    split: str  # "train" | "val" | "test"
+    scene: Scene
+    captions: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A look with its own things, colours, places and verbs.
+
+    ``verbs`` maps a motion to verb phrases ``"drift | to the left"``; ``reserved`` are words that pre-training
+    must never have used; ``senses`` gives a meaning to words of this domain that mean something else elsewhere.
+    """
+
+    name: str
+    about: str
+    style: Style
+    entities: tuple[Entity, ...]
+    hues: tuple[Hue, ...]
+    settings: tuple[Setting, ...]
+    verbs: Mapping[str, tuple[str, ...]]
+    props: tuple[Entity, ...] = ()
+    sizes: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {"small": ("small", "little"), "large": ("large", "big")}
+    )
+    reserved: frozenset[str] = frozenset()
