@@ -48,7 +48,9 @@ class QueryEncoder:
         self._position = {task: position for position, task in enumerate(self.tasks)}
 
     @classmethod
-    def open(cls, backbone: Backbone, release: ReleaseState, pinned: Mapping[str, ReleaseState]) -> QueryEncoder:
+    def open(
+        cls, backbone: Backbone, release: ReleaseState, pinned: Mapping[str, ReleaseState]
+    ) -> QueryEncoder:
         """The encoder of a release.
 
         Args:

@@ -48,7 +48,9 @@ class TameWeights:
     @classmethod
     def stack(cls, parts: Sequence[TameWeights]) -> TameWeights:
         """One set of weights per candidate, in order."""
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("a", "b", "router", "noise")))
+        return cls(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("a", "b", "router", "noise"))
+        )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from models.tame import Condition
 __all__ = ["encode_frames", "encode_texts"]
 
 
-def encode_frames(backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None) -> tuple[Tensor, Tensor]:
+def encode_frames(
+    backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None
+) -> tuple[Tensor, Tensor]:
     """Videos to vectors.
 
     Args:

@@ -33,7 +33,9 @@ def test_towers_equal_those_of_open_clip() -> None:
     backbone = tiny_backbone()
     full = small_tokenizer(8192, 64)(TEXTS)
     expected = backbone.clip.encode_text(full, normalize=True)
-    torch.testing.assert_close(encode_texts(backbone, backbone.tokenize(TEXTS))[0], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        encode_texts(backbone, backbone.tokenize(TEXTS))[0], expected, atol=1e-5, rtol=1e-4
+    )
 
     frames = torch.randint(0, 256, (2, 3, 56, 56, 3), dtype=torch.uint8)
     pixels = (frames.flatten(0, 1).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
@@ -53,7 +55,9 @@ def test_any_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
     text = ["a dog runs"]
     tokens = open_clip.get_tokenizer("ViT-S-32")(text)
     expected = original.encode_text(tokens, normalize=True)
-    torch.testing.assert_close(encode_texts(backbone, backbone.tokenize(text))[0], expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        encode_texts(backbone, backbone.tokenize(text))[0], expected, atol=1e-4, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize(

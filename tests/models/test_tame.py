@@ -16,7 +16,9 @@ WIDTH, LAYERS, EXPERTS, RANK = 8, 2, 4, 3
 @pytest.fixture
 def tame() -> Tame:
     torch.manual_seed(1)
-    tame = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK, top_k=2, scale=1.5, dropout=0.1).requires_grad_(False)
+    tame = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK, top_k=2, scale=1.5, dropout=0.1).requires_grad_(
+        False
+    )
     for parameter in (tame.a, tame.b, tame.router, tame.noise):
         torch.nn.init.normal_(parameter)
     for expert in (0, ROUTED, ROUTED, BARE):
@@ -24,7 +26,9 @@ def tame() -> Tame:
     return tame.requires_grad_(False).eval()
 
 
-def _delta(tame: Tame, task: int, layer: int, projection: int, tokens: torch.Tensor, end: int) -> torch.Tensor:
+def _delta(
+    tame: Tame, task: int, layer: int, projection: int, tokens: torch.Tensor, end: int
+) -> torch.Tensor:
     """λ Σ w_i B_i A x for one text ``[L, d]``, token by token."""
     router = tame.router[layer, projection]
     logits = torch.stack([row @ (tokens[end] + tame.prototypes[task]) for row in router])
@@ -37,7 +41,9 @@ def _delta(tame: Tame, task: int, layer: int, projection: int, tokens: torch.Ten
     result = torch.zeros_like(tokens)
     for position, token in enumerate(tokens):
         for expert, gate in gates.items():
-            result[position] += gate * (tame.b[layer, projection, expert] @ (tame.a[layer, projection] @ token))
+            result[position] += gate * (
+                tame.b[layer, projection, expert] @ (tame.a[layer, projection] @ token)
+            )
     return tame.scale * result
 
 

@@ -206,7 +206,9 @@ def test_a_library_that_began_without_captions_can_start_to_learn(backbone: Back
     assert method.tame.task_experts == [BARE, 0]
     encoder = QueryEncoder.open(backbone, second, {"bare": first, "one": second})
     for mode in encoder.modes:
-        np.testing.assert_allclose(encoder.encode(TEXTS, ["bare"], mode)[:, 0], encoder.frozen(TEXTS), atol=1e-6)
+        np.testing.assert_allclose(
+            encoder.encode(TEXTS, ["bare"], mode)[:, 0], encoder.frozen(TEXTS), atol=1e-6
+        )
 
 
 def test_centroids_are_unit_means_of_frozen_features(backbone: Backbone) -> None:

@@ -41,7 +41,9 @@ _ARCHITECTURE = (
 class FfaTameConfig(MethodConfig):
     """Settings of FFA + TAME; defaults are those of MSR-VTT in the paper and the published code."""
 
-    ffa_layers: int = Field(default=10, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA")
+    ffa_layers: int = Field(
+        default=10, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA"
+    )
     ffa_neighbour: Neighbour = "alternate"
     ffa_mix: Mix = "convex"
     tame: bool = Field(default=True, description="false: without TAME, queries pass the frozen text tower")

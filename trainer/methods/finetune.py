@@ -54,7 +54,9 @@ class Finetune(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        return [{"params": trained, "lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}]
+        return [
+            {"params": trained, "lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
+        ]
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.model.tensors()
