@@ -1,0 +1,154 @@
+"""Settings: read once from the environment (``CINESTRATA_…``), typed, checked, then frozen."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.methods import METHOD_NAMES
+
+__all__ = ["QueryMode", "Settings", "settings"]
+
+QueryMode = Literal["latest", "pinned"]
+
+_MIB = 1024**2
+_GIB = 1024**3
+
+
+class Settings(BaseSettings):
+    """Everything that differs between a laptop and a cluster.
+
+    ``database_url`` and ``redis_url`` are always filled: without a value they point into ``data_dir``.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="CINESTRATA_", frozen=True, extra="ignore")
+
+    # where things are
+    data_dir: Path = Path("cinestrata-data")
+    media_root: Path = Path()  # videos may be named by path below this folder; default data_dir/media
+    database_url: str = ""  # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
+    redis_url: str = ""  # redis://… or redis+socket://…; default the private server in data_dir/run
+
+    # how it is reached
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    api_key: SecretStr | None = None
+
+    # how it learns
+    backbone: str = "tiny"
+    frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
+    method: str = "ffa_tame"
+    query_mode: QueryMode = "pinned"
+    torch_threads: int | None = Field(default=None, ge=1)
+    held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
+    bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
+
+    # how work is handed over
+    lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long is taken for dead
+    stall_seconds: float = Field(default=900, gt=0)  # without progress its lease runs out
+    max_attempts: int = Field(default=3, ge=1)  # without progress in between
+    reconcile_seconds: float = Field(default=5, gt=0)
+    visibility_seconds: int = Field(default=12 * 3600, ge=60)  # until Redis repeats a message
+    event_seconds: float = Field(default=0.5, ge=0)  # at most one progress event of a task in this time
+    idempotency_hours: float = Field(default=24, gt=0)
+    busy_seconds: float = Field(default=30, gt=0)  # how long a writer waits for the SQLite lock
+
+    # how much is too much
+    max_results: int = Field(default=100, ge=1)
+    max_query_chars: int = Field(default=1000, ge=1)
+    max_caption_chars: int = Field(default=2000, ge=1)
+    max_captions: int = Field(default=64, ge=1)  # per video
+    max_videos_per_task: int = Field(default=20_000, ge=1)
+    max_settings_bytes: int = Field(default=4096, ge=2)  # of a task, as JSON
+    max_metadata_bytes: int = Field(default=16_384, ge=2)  # of a video, as JSON
+    max_video_bytes: int = Field(default=4 * _GIB, ge=1)
+    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
+    max_archive_files: int = Field(default=20_001, ge=1)
+    max_unpacked_bytes: int = Field(default=16 * _GIB, ge=1)
+
+    # how it reports
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, value: str) -> str:
+        if value not in METHOD_NAMES:
+            raise ValueError(f"unknown method {value!r}; choose one of {', '.join(METHOD_NAMES)}")
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _real_key(cls, value: SecretStr | None) -> SecretStr | None:
+        # An empty variable means "no key", which is what a compose file passes on for an unset one.
+        return value if value and value.get_secret_value() else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_places(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        data = Path(values.get("data_dir") or cls.model_fields["data_dir"].default).expanduser().resolve()
+        media = values.get("media_root")
+        return {
+            **values,
+            "data_dir": data,
+            "media_root": Path(media).expanduser().resolve() if media else data / "media",
+            "database_url": _with_driver(
+                values.get("database_url") or f"sqlite:///{data / 'catalog.sqlite3'}"
+            ),
+            "redis_url": values.get("redis_url") or f"redis+socket://{data / 'run' / 'redis.sock'}",
+        }
+
+    @property
+    def index_dir(self) -> Path:
+        """Shards, releases and their manifest."""
+        return self.data_dir / "index"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Sampled frames; may be deleted at any time."""
+        return self.data_dir / "cache" / "frames"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """A folder for each task that is being learned."""
+        return self.data_dir / "checkpoints"
+
+    @property
+    def thumbnails_dir(self) -> Path:
+        """``<video id>.jpg``."""
+        return self.data_dir / "thumbnails"
+
+    @property
+    def uploads_dir(self) -> Path:
+        """Unpacked archives, a folder for each task."""
+        return self.data_dir / "media" / "uploads"
+
+    @property
+    def run_dir(self) -> Path:
+        """Socket, lock and logs of the running processes."""
+        return self.data_dir / "run"
+
+    @property
+    def redis_client_url(self) -> str:
+        """The broker's address as a plain Redis client writes it (``unix://`` instead of ``redis+socket://``)."""
+        return self.redis_url.replace("redis+socket://", "unix://", 1)
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process. Raises pydantic's ``ValidationError`` naming each wrong variable."""
+    return Settings()
+
+
+def _with_driver(url: str) -> str:
+    # psycopg 3 is the driver we ship; a plain postgresql:// would make SQLAlchemy look for another one.
+    for plain in ("postgresql://", "postgres://"):
+        if url.startswith(plain):
+            return "postgresql+psycopg://" + url.removeprefix(plain)
+    return url

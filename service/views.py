@@ -1,0 +1,307 @@
+"""What goes in and what comes out, as the API's users write and read it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+__all__ = [
+    "CountsView",
+    "EventView",
+    "ForgettingView",
+    "LeaseView",
+    "OverviewView",
+    "ProgressView",
+    "ReadyView",
+    "RejectedView",
+    "ReleaseView",
+    "RoutingView",
+    "SearchResponse",
+    "SearchResult",
+    "ShardView",
+    "Split",
+    "State",
+    "TaskSpec",
+    "TaskView",
+    "TimingView",
+    "VideoSpec",
+    "VideoView",
+]
+
+State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
+Split = Literal["train", "val", "test"]
+Matrix = list[list[float | None]]  # rows = releases, columns = tasks, null where undefined
+Scalar = bool | int | float | str | None
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9 ._-]+$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class VideoSpec(_Input):
+    """A video that a task brings."""
+
+    uri: Uri = Field(description="Path below the media root, or its file:// URI.")
+    captions: list[str] = Field(default_factory=list, description="What is seen.")
+    id: Identifier | None = Field(default=None, description="Your own id; one is made when there is none.")
+    split: Split | None = Field(default=None, description="Test videos are held out and measured.")
+    metadata: dict[str, Any] | None = Field(
+        default=None, description="Anything you want back with the video."
+    )
+
+
+class TaskSpec(_Input):
+    """One domain of videos to learn and to index."""
+
+    name: Name
+    method: str | None = Field(
+        default=None, description="How it is learned; the server's default when left out."
+    )
+    settings: dict[str, Scalar] | None = Field(default=None, description="Settings of the method.")
+    videos: list[VideoSpec] = Field(min_length=1)
+
+
+class ProgressView(_View):
+    """How far the current stage is. ``fraction`` is of the stage, 0..1."""
+
+    stage: str
+    fraction: float = 0.0
+    done: int | None = None
+    total: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    videos_per_second: float | None = None
+
+
+class RejectedView(_View):
+    """A video that was left out, and why."""
+
+    uri: str
+    reason: str
+
+
+class CountsView(_View):
+    """Videos of a task."""
+
+    videos: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    train: int = 0
+    val: int = 0
+    test: int = 0
+
+
+class TaskView(_View):
+    """A task as it stands."""
+
+    id: str
+    name: str
+    method: str
+    settings: dict[str, Scalar]
+    state: State
+    progress: ProgressView
+    eta_seconds: float | None
+    rejected: list[RejectedView]
+    error: str | None
+    error_hint: str | None
+    counts: CountsView
+    learned_order: int | None = Field(description="t: 1 for the first task that was laid down.")
+    release: str | None
+    trained: bool
+    held_out: Literal["given", "derived"] | None
+    position: int
+    attempts: int
+    cancel_requested: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class EventView(_View):
+    """Something that happened to a task. Ids grow; ask for those after the last one you saw."""
+
+    id: int
+    task_id: str
+    at: datetime
+    kind: Literal["state", "progress", "rejected", "log"]
+    data: dict[str, Any]
+
+
+class SearchResult(_View):
+    """One hit. ``task`` is the task's name."""
+
+    rank: int
+    video_id: str
+    task: str
+    task_id: str
+    score: float
+    captions: list[str]
+    thumbnail_url: str
+    stream_url: str
+
+
+class RoutingView(_View):
+    """A task that was searched, and how much the query looked like it. ``task`` is the task's name."""
+
+    task: str
+    task_id: str
+    weight: float
+
+
+class TimingView(_View):
+    """Milliseconds."""
+
+    encode: float
+    route: float
+    search: float
+    merge: float
+    total: float
+
+
+class SearchResponse(_View):
+    """The answer to a query."""
+
+    query: str
+    release: str | None
+    generation: int
+    mode: Literal["latest", "pinned"]
+    results: list[SearchResult]
+    routing: list[RoutingView]
+    timing_ms: TimingView
+    degraded: dict[str, str] = Field(
+        default_factory=dict, description="Tasks (by name) that could not be searched, and why."
+    )
+
+
+class ReadyView(_View):
+    """Whether queries can be answered."""
+
+    ready: bool
+    release: str | None = None
+    generation: int = 0
+    tasks: int = 0
+    degraded: dict[str, str] = Field(default_factory=dict)
+    checks: dict[str, str] = Field(default_factory=dict, description="Part → 'ok' or what is wrong with it.")
+
+
+class VideoView(_View):
+    """A video as it stands. ``task`` is the task's name."""
+
+    id: str
+    task: str
+    task_id: str
+    uri: str
+    status: Literal["pending", "accepted", "rejected"]
+    reason: str | None
+    captions: list[str]
+    split: Split | None
+    effective_split: Split | None
+    metadata: dict[str, Any]
+    content_hash: str | None
+    bytes: int | None
+    container: str | None
+    codec: str | None
+    width: int | None
+    height: int | None
+    fps: float | None
+    duration: float | None
+    frames: int | None
+    thumbnail_url: str
+    stream_url: str
+
+
+class ForgettingView(_View):
+    """The recall matrix and what follows from it.
+
+    All recalls are shares, 0..1. Rows are releases, columns are tasks, both in learned order; tasks that
+    were indexed without training have no queries and are left out. Local: each task's own shard, known
+    task. Global: the union of all shards, unknown task. Galleries hold the held-out videos; ``…_all`` hold
+    all videos.
+    """
+
+    tasks: list[str]
+    task_ids: list[str]
+    releases: list[str]
+    mode: Literal["latest", "pinned"]
+    modes: list[str] = Field(description="The modes for which there are figures.")
+    matrix_local: Matrix
+    matrix_global: Matrix
+    matrix_local_all: Matrix
+    matrix_global_all: Matrix
+    bwf_local: float | None
+    bwf_global: float | None
+    fr: float | None
+    hm: float | None
+    zero_shot: list[float | None]
+    recall_over_time_local: list[float | None]
+    recall_over_time_global: list[float | None]
+    router_accuracy: list[float | None]
+    held_out: list[Literal["given", "derived"] | None]
+
+
+class ShardView(_View):
+    """A shard that is laid down. ``task`` is the task's name."""
+
+    id: str
+    task: str
+    task_id: str
+    release: str
+    count: int
+    dim: int
+    bytes: int
+    created_at: datetime
+    degraded: str | None = None
+
+
+class ReleaseView(_View):
+    """A release. ``task`` is the name of the task it was made for."""
+
+    id: str
+    task: str
+    task_id: str
+    learned_order: int
+    method: str
+    backbone: str
+    kind: str
+    bytes: int
+    created_at: datetime
+    current: bool
+
+
+class LeaseView(_View):
+    """A worker at work."""
+
+    task_id: str
+    task: str
+    state: State
+    owner: str
+    expires_at: datetime
+
+
+class OverviewView(_View):
+    """Everything at one glance."""
+
+    release: str | None
+    generation: int
+    tasks: dict[State, int]
+    videos: int
+    vectors: int
+    shards: list[ShardView]
+    releases: list[ReleaseView]
+    bytes_shards: int
+    bytes_releases: int
+    workers: list[LeaseView]
+    degraded: dict[str, str]
+    database: str = Field(description="'ok' or what is wrong with it.")
+    broker: str = Field(description="'ok' or what is wrong with it.")
