@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from service.methods import METHOD_NAMES
 from torch import Tensor
 
 from models.backbone import Backbone, tiny_backbone
@@ -16,6 +15,7 @@ from models.errors import ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release, write_release
 from models.tame import BARE, ROUTED
+from service.methods import METHOD_NAMES
 from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods import METHODS, FfaTame, Method, MethodError, configure, start_method
 
