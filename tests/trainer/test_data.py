@@ -1,0 +1,135 @@
+"""Batches, frames and stored vectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.data import Clip, Pair, StoredVectors, TaskData, batches, load_clips
+from trainer.errors import FramesMissing
+
+
+def _clip(number: int, captions: int, split: str = "train", path: Path = Path("none.npy")) -> Clip:
+    texts = tuple(f"video {number}, caption {c}" for c in range(captions))
+    return Clip(f"v{number}", number, path, texts, split)  # type: ignore[arg-type]
+
+
+def _pairs(*captions: int) -> list[Pair]:
+    return TaskData("t", "t", tuple(_clip(n, c) for n, c in enumerate(captions))).pairs
+
+
+def _repeats(batch: list[Pair]) -> int:
+    return len(batch) - len({pair.clip.vector_id for pair in batch})
+
+
+def test_only_training_videos_are_trained_on() -> None:
+    task = TaskData("t", "t", (_clip(1, 2), _clip(2, 1, "val"), _clip(3, 1, "test"), _clip(4, 0)))
+    assert [pair.clip.vector_id for pair in task.pairs] == [1, 1]
+    assert task.training_captions == ["video 1, caption 0", "video 1, caption 1"]
+    assert ([c.vector_id for c in task.val], [c.vector_id for c in task.test]) == ([2], [3])
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 16, 500])
+def test_every_pair_comes_once_in_batches_of_like_size(size: int) -> None:
+    pairs = _pairs(*([3] * 20), 7, 1, 1)
+    drawn = batches(pairs, size, np.random.default_rng(0))
+    assert Counter(pair for batch in drawn for pair in batch) == Counter(pairs)
+    lengths = {len(batch) for batch in drawn}
+    assert max(lengths) <= size
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize(
+    ("captions", "size"), [((5,) * 32, 16), ((20,) * 16, 16), ((9, 9, 3, 3, 3, 1, 1, 1), 3), ((2, 1, 1), 2)]
+)
+def test_captions_of_one_video_are_kept_apart(captions: tuple[int, ...], size: int) -> None:
+    for seed in range(20):
+        drawn = batches(_pairs(*captions), size, np.random.default_rng(seed))
+        assert [_repeats(batch) for batch in drawn] == [0] * len(drawn)
+
+
+def test_captions_meet_only_when_they_must() -> None:
+    drawn = batches(_pairs(6, 1), 2, np.random.default_rng(0))  # four batches, six captions of one video
+    assert sorted(map(len, drawn)) == [1, 2, 2, 2]
+    assert sum(map(_repeats, drawn)) == 2
+    alone = batches(_pairs(20), 8, np.random.default_rng(0))
+    assert sorted(map(len, alone)) == [6, 7, 7]
+    assert batches(_pairs(1), 8, np.random.default_rng(0)) == [_pairs(1)]
+
+
+def test_batches_follow_the_seed() -> None:
+    pairs = _pairs(*([4] * 12))
+    first, again, other = (batches(pairs, 5, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_batches_of_a_large_task_come_quickly_enough_to_be_drawn_every_epoch() -> None:
+    pairs = _pairs(*([2] * 20_000))
+    assert len(batches(pairs, 8, np.random.default_rng(0))) == 5_000
+
+
+def test_frames_are_read_from_the_cache(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4, 3), dtype=np.uint8)
+    clips = []
+    for number, video in enumerate(frames):
+        np.save(tmp_path / f"{number}.npy", video)
+        clips.append(_clip(number, 1, path=tmp_path / f"{number}.npy"))
+    loaded = load_clips(clips)
+    assert np.array_equal(loaded.numpy(), frames)
+    assert loaded.numpy().flags.writeable
+
+
+def test_missing_and_broken_frames_name_the_video(tmp_path: Path) -> None:
+    good = _clip(1, 1, path=tmp_path / "good.npy")
+    np.save(good.frames_path, np.zeros((3, 4, 4, 3), np.uint8))
+    gone = _clip(2, 1, path=tmp_path / "gone.npy")
+    with pytest.raises(FramesMissing, match=r"'v2'.*gone\.npy.*retry the task"):
+        load_clips([good, gone])
+    for content in (b"", good.frames_path.read_bytes()[:150], b"no numpy file at all"):
+        gone.frames_path.write_bytes(content)
+        with pytest.raises(FramesMissing, match="'v2'"):
+            load_clips([gone])
+    np.save(gone.frames_path, np.zeros((3, 4, 4, 3), np.float32))
+    with pytest.raises(FramesMissing, match="float32"):
+        load_clips([gone])
+    np.save(gone.frames_path, np.zeros((5, 4, 4, 3), np.uint8))
+    with pytest.raises(FramesMissing, match=r"'v2'.*\[5, 4, 4, 3\]"):
+        load_clips([good, gone])
+
+
+class _Shard:
+    """Vectors that carry their own id."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        self.read += ids.tolist()
+        return np.repeat(ids[:, None], 2, axis=1).astype(np.float32)
+
+
+def test_stored_vectors_are_sampled_from_the_given_ids_alone() -> None:
+    shards = [_Shard(), _Shard(), _Shard()]
+    ids = [np.array([3, 5, 8]), np.array([], np.int64), np.array([100, 7])]
+    memory = StoredVectors(list(zip(shards, ids, strict=True)))
+    assert len(memory) == 5
+    everything = memory.sample(50, np.random.default_rng(0))
+    assert everything is not None
+    assert sorted(everything[:, 0].tolist()) == [3, 5, 7, 8, 100]
+    for shard, own in zip(shards, ids, strict=True):
+        assert sorted(shard.read) == sorted(own.tolist())
+    drawn = [memory.sample(2, np.random.default_rng(seed)) for seed in (1, 1)]
+    assert drawn[0] is not None
+    assert drawn[0].shape == (2, 2)
+    assert drawn[0].equal(drawn[1])
+    seen = Counter(int(v) for s in range(300) for v in memory.sample(2, np.random.default_rng(s))[:, 0])
+    assert set(seen) == {3, 5, 7, 8, 100}
+    assert min(seen.values()) > 60  # each is expected 120 times
+
+
+def test_without_earlier_tasks_there_is_nothing_to_sample() -> None:
+    assert StoredVectors().sample(4, np.random.default_rng(0)) is None

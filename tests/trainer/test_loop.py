@@ -1,0 +1,332 @@
+"""The training loop: interruption, divergence, progress, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.backbone import Backbone, tiny_backbone
+from trainer.checkpoint import Checkpoints, identity
+from trainer.data import Clip, StoredVectors, TaskData
+from trainer.errors import FramesMissing, TrainingDiverged
+from trainer.loop import Progress, fit, learn_task, learning_rate_factor
+from trainer.methods import Finetune, Method, MethodConfig, start_method
+
+FRAMES, SIDE = 2, 56
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=FRAMES)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> TaskData:
+    return _task(tmp_path, "task", videos=4)
+
+
+class Shift(Method):
+    """Learns one number per dimension, with dropout, and counts its steps: small, but with all that a method has."""
+
+    name = "shift"
+    kind = "frozen"
+    rate = 0.1
+
+    def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
+        super().__init__(backbone, config)
+        self.shift = nn.Parameter(torch.ones(6))
+        self.idle = nn.Parameter(torch.ones(6))
+        self.steps = torch.zeros(1)
+        self.seen: list[Tensor | None] = []
+        self.rates: list[float] = []
+        self.training = False
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        self.trained = trained
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        self.seen.append(references)
+        pixels = frames.float().mean(dim=(1, 2, 3)).repeat(1, 2) / 255
+        return (nn.functional.dropout(self.shift, 0.5, self.training) * pixels).sum() + 0 * self.idle.sum()
+
+    def after_step(self) -> None:
+        self.steps += 1
+
+    def end_task(self) -> None:
+        pass
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [{"params": [self.shift], "lr": self.rate, "weight_decay": 0.1}]
+
+    def train(self, mode: bool = True) -> None:
+        self.training = mode
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"shift": self.shift.detach(), "steps": self.steps}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        self.shift.data.copy_(tensors["shift"])
+        self.steps.copy_(tensors["steps"])
+
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        return {"shift": self.shift}
+
+
+def _shift(backbone: Backbone, **settings: Any) -> Shift:
+    return Shift(backbone, MethodConfig(**{"epochs": 4, "batch_size": 3, **settings}))
+
+
+def _task(folder: Path, name: str, *, videos: int, captions: int = 2) -> TaskData:
+    rng = np.random.default_rng(len(name))
+    clips = []
+    for number in range(videos):
+        path = folder / f"{name}-{number}.npy"
+        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+        texts = tuple(f"{name} {number} in other words {c}" for c in range(captions))
+        clips.append(Clip(f"{name}-{number}", number, path, texts, "train"))
+    return TaskData(name, name, tuple(clips))
+
+
+class _Memory:
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(7)
+        vectors = rng.normal(size=(50, 128)).astype(np.float32)
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[ids]
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _kill_at(step: int) -> Callable[[Progress], None]:
+    def report(progress: Progress) -> None:
+        if progress.step == step:
+            raise _Killed
+
+    return report
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 8, 11])
+def test_an_interrupted_run_ends_with_the_same_bits(
+    backbone: Backbone, task: TaskData, tmp_path: Path, step: int
+) -> None:
+    whole = _shift(backbone)
+    losses = fit(whole, task)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    first = _shift(backbone)
+    with pytest.raises(_Killed):
+        fit(first, task, checkpoints=checkpoints, report=_kill_at(step))
+    torch.rand(17)  # whatever else a process does with random numbers
+    second = _shift(backbone)
+    assert fit(second, task, checkpoints=checkpoints) == losses
+    assert torch.equal(second.shift, whole.shift)
+    assert second.steps == whole.steps == 12
+    assert not torch.equal(first.shift, whole.shift)
+
+
+@pytest.mark.parametrize("name", ["ffa_tame", "finetune"])
+def test_methods_resume_to_the_same_bits_on_their_second_task(
+    backbone: Backbone, tmp_path: Path, name: str
+) -> None:
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 2, "warmup": 0.3}
+    if name == "ffa_tame":
+        settings |= {"experts": 3, "rank": 4, "dropout": 0.2}
+    first, second = (_task(tmp_path, n, videos=3, captions=1) for n in ("one", "second"))
+    method = start_method(name, backbone, settings, None)
+    learn_task(method, first)
+    release = method.release()
+    memory = StoredVectors([(_Memory(), np.arange(50))])  # the width of the backbone is checked below
+    assert backbone.dim == 128
+    whole = start_method(name, backbone, settings, release)
+    learn_task(whole, second, memory)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    broken = start_method(name, backbone, settings, release)
+    with pytest.raises(_Killed):
+        learn_task(broken, second, memory, checkpoints=checkpoints, report=_kill_at(4))
+    resumed = start_method(name, backbone, settings, release)
+    steps: list[int] = []
+    learn_task(resumed, second, memory, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
+    assert steps == [3, 4, 5, 6]
+    assert resumed.fingerprint() == whole.fingerprint()
+    expected = whole.release()
+    for key, tensor in resumed.release().tensors.items():
+        assert torch.equal(tensor, expected.tensors[key]), key
+
+
+def test_the_global_random_state_is_left_alone(backbone: Backbone, task: TaskData) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    fit(_shift(backbone), task)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_seed_and_task_decide_the_run(backbone: Backbone, task: TaskData) -> None:
+    runs = [_shift(backbone), _shift(backbone), _shift(backbone, seed=7), _shift(backbone)]
+    runs[3].learned = runs[3].learned * 0 + [object()]  # type: ignore[list-item]
+    for method in runs:
+        fit(method, task)
+    assert torch.equal(runs[0].shift, runs[1].shift)
+    assert not torch.equal(runs[0].shift, runs[2].shift)
+    assert not torch.equal(runs[0].shift, runs[3].shift)
+
+
+def test_a_checkpoint_of_another_run_is_not_continued(
+    backbone: Backbone, task: TaskData, tmp_path: Path
+) -> None:
+    one = Checkpoints(tmp_path / "c", identity("task", {"lr": 1}))
+    fit(_shift(backbone), task, checkpoints=one)
+    other = Checkpoints(tmp_path / "c", identity("task", {"lr": 2}))
+    assert other.load() is None
+    assert one.load() is not None
+    one.clear()
+    assert one.load() is None
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "method.safetensors", "optimiser.pt"])
+@pytest.mark.parametrize("damage", [None, b"", b"garbage"])
+def test_a_damaged_checkpoint_means_starting_over(
+    backbone: Backbone, task: TaskData, tmp_path: Path, name: str, damage: bytes | None
+) -> None:
+    whole = _shift(backbone)
+    fit(whole, task)
+    checkpoints = Checkpoints(tmp_path / "c", "run")
+    with pytest.raises(_Killed):
+        fit(_shift(backbone), task, checkpoints=checkpoints, report=_kill_at(5))
+    (folder,) = (tmp_path / "c").iterdir()
+    (folder / name).unlink()
+    if damage is not None:
+        (folder / name).write_bytes(damage)
+    (tmp_path / "c" / "epoch-00003.tmp").mkdir()
+    again = _shift(backbone)
+    fit(again, task, checkpoints=checkpoints)
+    assert torch.equal(again.shift, whole.shift)
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["epoch-00004"]
+
+
+def test_progress_is_reported_after_every_step(backbone: Backbone, task: TaskData) -> None:
+    reports: list[Progress] = []
+    losses = fit(_shift(backbone), task, report=reports.append)
+    assert [(p.epoch, p.step) for p in reports] == [(1 + s // 3, s + 1) for s in range(12)]
+    assert {(p.epochs, p.steps) for p in reports} == {(4, 12)}
+    assert all(p.videos_per_second > 0 for p in reports)
+    assert reports[-1].eta_seconds == 0 < reports[0].eta_seconds
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+
+
+def test_references_are_drawn_from_memory_at_every_step(backbone: Backbone, task: TaskData) -> None:
+    method = _shift(backbone)
+    fit(method, task, StoredVectors([(_Memory(), np.arange(50))]))
+    assert {tuple(r.shape) for r in method.seen if r is not None} == {(3, 128)}
+    assert len({float(r.sum()) for r in method.seen if r is not None}) > 1
+    alone = _shift(backbone)
+    fit(alone, task)
+    assert set(alone.seen) == {None}
+
+
+def test_divergence_names_step_and_learning_rate(backbone: Backbone, task: TaskData) -> None:
+    class Bursting(Shift):
+        def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+            loss = super().loss(frames, texts, references)
+            return loss * float("nan") if self.steps == 1 else loss
+
+    with pytest.raises(TrainingDiverged, match=r"loss became nan at step 2 with learning rate 0\.098"):
+        fit(Bursting(backbone, MethodConfig(epochs=4, batch_size=3)), task)
+
+    class Steep(Shift):
+        def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+            return (self.shift - 1).abs().sqrt().sum()  # finite, with an infinite slope at 1
+
+    with pytest.raises(TrainingDiverged, match=r"gradient became (nan|inf) at step 1"):
+        fit(Steep(backbone, MethodConfig(epochs=4, batch_size=3)), task)
+
+
+def test_gradients_are_clipped_over_optimised_parameters_alone(backbone: Backbone, task: TaskData) -> None:
+    norms: list[float] = []
+
+    class Watched(Shift):
+        def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+            return 1000 * self.shift.sum() + 1e6 * self.idle.sum()
+
+        def after_step(self) -> None:
+            assert self.shift.grad is not None
+            norms.append(float(self.shift.grad.norm()))
+
+    fit(Watched(backbone, MethodConfig(epochs=1, batch_size=3)), task)
+    assert norms == pytest.approx([1.0] * 3, abs=1e-4)
+
+
+def test_training_mode_is_left_even_after_an_error(backbone: Backbone, task: TaskData) -> None:
+    method = _shift(backbone)
+    with pytest.raises(_Killed):
+        fit(method, task, report=_kill_at(1))
+    assert not method.training
+
+
+def test_half_a_cosine_after_a_warm_up() -> None:
+    plain = [learning_rate_factor(step, 10, 0) for step in range(10)]
+    assert plain[0] == 1
+    assert plain[5] == pytest.approx(0.5)
+    assert plain == sorted(plain, reverse=True)
+    assert 0 < plain[-1] < 0.03
+    warm = [learning_rate_factor(step, 10, 0.35) for step in range(10)]
+    assert warm[:4] == [0.25, 0.5, 0.75, 1]
+    assert warm[4] == 1
+    assert warm[4:] == sorted(warm[4:], reverse=True)
+    assert [learning_rate_factor(step, 2, 1) for step in range(2)] == [0.5, 1]
+
+
+def test_one_pair_is_enough(backbone: Backbone, tmp_path: Path) -> None:
+    task = _task(tmp_path, "lone", videos=1, captions=1)
+    method = start_method("ffa_tame", backbone, {"epochs": 2, "experts": 2, "rank": 2}, None)
+    assert learn_task(method, task) == [0, 0]
+    assert [t.task_id for t in method.learned] == ["lone"]
+
+
+def test_identical_videos_do_not_break_training(backbone: Backbone, tmp_path: Path) -> None:
+    task = _task(tmp_path, "same", videos=4)
+    for clip in task.clips[1:]:
+        np.save(clip.frames_path, np.load(task.clips[0].frames_path))
+    method = start_method("finetune", backbone, {"epochs": 2, "batch_size": 4}, None)
+    assert all(np.isfinite(learn_task(method, task)))
+
+
+def test_a_task_without_captions_is_recorded_and_not_trained(backbone: Backbone, tmp_path: Path) -> None:
+    task = _task(tmp_path, "mute", videos=2, captions=0)
+    method = _shift(backbone)
+    assert learn_task(method, task) == []
+    assert not method.trained
+    assert method.steps == 0
+    assert method.centroids.tolist() == [[0.0] * backbone.dim]
+    frozen = start_method("zero_shot", backbone, {}, None)
+    assert learn_task(frozen, _task(tmp_path, "told", videos=2)) == []
+    assert float(frozen.centroids[0].norm()) == pytest.approx(1, abs=1e-5)
+
+
+def test_lost_frames_end_the_training_by_name(backbone: Backbone, task: TaskData) -> None:
+    task.clips[2].frames_path.unlink()
+    with pytest.raises(FramesMissing, match="'task-2'"):
+        fit(start_method("finetune", backbone, {}, None), task)
+
+
+def test_fine_tuning_spares_the_backbone(backbone: Backbone, task: TaskData) -> None:
+    before = backbone._fingerprint()
+    method = start_method("finetune", backbone, {"epochs": 1}, None)
+    assert isinstance(method, Finetune)
+    fit_before = method.fingerprint()
+    method.begin_task("task", "task")
+    fit(method, task)
+    assert backbone._fingerprint() == before
+    assert method.fingerprint() != fit_before

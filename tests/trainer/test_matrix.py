@@ -1,0 +1,174 @@
+"""A row of the recall matrix on vectors small enough to rank by hand, and against a slow reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from trainer.errors import EvaluationError
+from trainer.evaluate import matrix
+from trainer.evaluate.matrix import GALLERIES, Gallery, Query, evaluate_row, recall_of, routing_accuracy
+
+
+class Shard:
+    """Vectors in memory."""
+
+    def __init__(self, ids: Sequence[int], vectors: np.ndarray) -> None:
+        self.ids = np.array(ids, np.int64)
+        self._vectors = vectors.astype(np.float32)
+
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        order = {int(video): row for row, video in enumerate(self.ids)}
+        return self._vectors[[order[int(video)] for video in ids]]
+
+
+class Encoder:
+    """Looks texts up; ``table[text]`` is ``[T, dim]``, by mode."""
+
+    modes = ("latest", "pinned")
+
+    def __init__(self, tasks: Sequence[str], tables: dict[str, dict[str, np.ndarray]]) -> None:
+        self._tasks = list(tasks)
+        self._tables = tables
+        self.widest = 0
+
+    def frozen(self, texts: Sequence[str]) -> np.ndarray:
+        return np.stack([self._tables["latest"][text][0] for text in texts]).astype(np.float32)
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
+        self.widest = max(self.widest, len(texts) * len(tasks))
+        rows = [self._tasks.index(task) for task in tasks]
+        return np.stack([self._tables[mode][text][rows] for text in texts]).astype(np.float32)
+
+
+def _unit(*degrees: float) -> np.ndarray:
+    angle = np.radians(degrees)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+
+
+def test_by_hand() -> None:
+    """Vectors are angles: a video is the better the nearer its angle is to the query's."""
+    day = Gallery(
+        "day",
+        Shard([10, 11, 12], _unit(0, 20, 5)),
+        held_out=np.array([10, 11]),  # 12 was trained on, and lies close
+        queries=(Query("sun", 10), Query("noon", 11)),
+    )
+    night = Gallery(
+        "night",
+        Shard([21, 20], _unit(3, 90)),
+        held_out=np.array([20, 21]),
+        queries=(Query("moon", 20),),
+    )
+    table = {
+        # the same text points elsewhere for each shard
+        "sun": _unit(4, 0),  # day: 12 (1°), 10 (4°), 11 (16°); night: 21 (3°), 20 (90°)
+        "noon": _unit(19, 60),  # day: 11 (1°), 12, 10; night: 20 (30°), 21 (57°)
+        "moon": _unit(10, 45),  # day: 12 (5°), 10 and 11 (10°); night: 21 (42°), 20 (45°)
+    }
+    encoder = Encoder(["day", "night"], {"latest": table, "pinned": table})
+    row = evaluate_row(encoder, [day, night], _unit(10, 80), modes=["latest"])
+    assert set(row.recalls) == {"latest"}
+    ranks = {
+        name: {task: (r.meanr, r.r1, r.queries) for task, r in row.recalls["latest"][name].items() if r}
+        for name in GALLERIES
+    }
+    assert ranks["local"] == {"day": (1, 1, 2), "night": (2, 0, 1)}
+    assert ranks["local_all"] == {"day": (1.5, 0.5, 2), "night": (2, 0, 1)}  # sun: 12 comes before 10
+    assert ranks["global"] == {"day": (1.5, 0.5, 2), "night": (4, 0, 1)}  # sun: 21; moon: 10, 11 and 21
+    assert ranks["global_all"] == {"day": (2, 0.5, 2), "night": (5, 0, 1)}
+    # "sun" at 4° and "noon" at 19° are nearest to the centroid at 10°, and so is "moon" at 10°
+    assert row.routing == {"day": 1, "night": 0}
+
+
+def _random(
+    tasks: int, seed: int, queries: int = 9
+) -> tuple[Encoder, list[Gallery], dict[str, dict[str, np.ndarray]]]:
+    rng = np.random.default_rng(seed)
+
+    def unit(*shape: int) -> np.ndarray:
+        vectors = rng.normal(size=shape)
+        return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+    galleries: list[Gallery] = []
+    tables: dict[str, dict[str, np.ndarray]] = {"latest": {}, "pinned": {}}
+    free = rng.permutation(1000)
+    for task in range(tasks):
+        ids, free = free[:15], free[15:]
+        held_out = rng.permutation(ids)[:8]
+        asked = [Query(f"task {task} query {number}", int(held_out[number % 8])) for number in range(queries)]
+        for table in tables.values():
+            table.update({query.text: unit(tasks, 4) for query in asked})
+        galleries.append(Gallery(str(task), Shard(ids.tolist(), unit(15, 4)), held_out, tuple(asked)))
+    return Encoder([g.task for g in galleries], tables), galleries, tables
+
+
+@pytest.mark.parametrize("budget", [1, 7, 2048])
+def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    monkeypatch.setattr(matrix, "_VECTORS", budget)
+    encoder, galleries, tables = _random(tasks=3, seed=1)
+    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32))
+    assert encoder.widest <= max(budget, 3)
+    for mode, table in tables.items():
+        for own in galleries:
+            ranks: dict[str, list[int]] = {name: [] for name in GALLERIES}
+            for query in own.queries:
+                scored = [
+                    (float(table[query.text][t] @ gallery.shard.vectors(np.array([video]))[0]), t, int(video))
+                    for t, gallery in enumerate(galleries)
+                    for video in gallery.shard.ids
+                ]
+                scored.sort(reverse=True)
+                for name in GALLERIES:
+                    kept = [
+                        video
+                        for _, t, video in scored
+                        if (name.startswith("global") or galleries[t] is own)
+                        and (name.endswith("all") or video in galleries[t].held_out)
+                    ]
+                    ranks[name].append(1 + kept.index(query.vector_id))
+            for name in GALLERIES:
+                recall = row.recalls[mode][name][own.task]
+                assert recall is not None
+                assert recall.meanr == pytest.approx(np.mean(ranks[name]))
+                assert recall.medr == np.median(ranks[name])
+                assert recall.r1 == pytest.approx(np.mean([r <= 1 for r in ranks[name]]))
+                assert recall.r5 == pytest.approx(np.mean([r <= 5 for r in ranks[name]]))
+                assert recall.r10 == pytest.approx(np.mean([r <= 10 for r in ranks[name]]))
+
+
+def test_a_task_without_queries_is_searched_but_not_measured() -> None:
+    encoder, galleries, _ = _random(tasks=2, seed=2)
+    mute = Gallery("0", galleries[0].shard, np.array([], np.int64), ())
+    shares: list[float] = []
+    row = evaluate_row(encoder, [mute, galleries[1]], np.eye(2, 4, dtype=np.float32), report=shares.append)
+    assert row.recalls["latest"]["local"]["0"] is None
+    assert row.routing["0"] is None
+    found = row.recalls["latest"]
+    assert found["global"]["1"] == found["local"]["1"]  # nothing of the first task is held out
+    assert found["global_all"]["1"].meanr > found["local_all"]["1"].meanr  # type: ignore[union-attr]
+    assert shares[-1] == 1
+    assert evaluate_row(encoder, [mute], np.eye(1, 4, dtype=np.float32)).recalls["pinned"]["global"] == {
+        "0": None
+    }
+
+
+def test_queries_ask_for_held_out_videos_only() -> None:
+    with pytest.raises(EvaluationError, match="task day: a query asks for video 3, not held out"):
+        Gallery("day", Shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
+
+
+def test_an_equally_near_centroid_counts_against_us() -> None:
+    encoder = Encoder(["a"], {"latest": {"x": _unit(45)}})
+    assert routing_accuracy(encoder, ["x"], _unit(0, 90).astype(np.float32), 0) == 0
+    assert routing_accuracy(encoder, ["x"], _unit(45, 90).astype(np.float32), 0) == 1
+    assert routing_accuracy(encoder, [], _unit(0, 90).astype(np.float32), 0) is None
+
+
+def test_plain_recall() -> None:
+    recall = recall_of(_unit(0, 10).astype(np.float32), [5, 5], _unit(2, 9).astype(np.float32), [5, 6])
+    assert recall is not None
+    assert (recall.r1, recall.meanr) == (0.5, 1.5)
+    assert recall_of(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None

@@ -1,0 +1,194 @@
+"""What a task is learned from: its clips and captions, and the stored vectors of earlier tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainer.errors import FramesMissing
+
+__all__ = ["Clip", "Pair", "Split", "StoredVectors", "TaskData", "VectorSource", "batches", "load_clips"]
+
+Split = Literal["train", "val", "test"]
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One accepted video of a task.
+
+    Attributes:
+        id: as the user knows it.
+        vector_id: its number in the shard.
+        frames_path: ``.npy`` file, ``uint8 [M, H, W, 3]``.
+        captions: none, one or several.
+        split: what it may be used for; ``test`` videos are never trained on.
+    """
+
+    id: str
+    vector_id: int
+    frames_path: Path
+    captions: tuple[str, ...]
+    split: Split
+
+
+class Pair(NamedTuple):
+    """One training example."""
+
+    clip: Clip
+    caption: str
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The accepted videos of a task, in the order of their vector ids."""
+
+    task_id: str
+    name: str
+    clips: tuple[Clip, ...]
+
+    @property
+    def train(self) -> list[Clip]:
+        return [clip for clip in self.clips if clip.split == "train"]
+
+    @property
+    def val(self) -> list[Clip]:
+        return [clip for clip in self.clips if clip.split == "val"]
+
+    @property
+    def test(self) -> list[Clip]:
+        return [clip for clip in self.clips if clip.split == "test"]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Every caption of every training video is an example of its own."""
+        return [Pair(clip, caption) for clip in self.train for caption in clip.captions]
+
+    @property
+    def training_captions(self) -> list[str]:
+        return [pair.caption for pair in self.pairs]
+
+
+def batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
+    """All pairs once, in shuffled batches of at most ``size`` that differ by at most one in length.
+
+    Two captions of one video in a batch would be each other's negatives although both are right, so they are
+    kept apart wherever the counts allow it: each batch takes pairs of the videos that have most captions
+    left, ties at random (which meets the bound whenever no video has more captions than there are batches),
+    and repeats a video only when no other is left. The batches are then shuffled.
+    """
+    count = math.ceil(len(pairs) / size)
+    waiting: dict[int, list[Pair]] = {}
+    for index in rng.permutation(len(pairs)):
+        waiting.setdefault(pairs[index].clip.vector_id, []).append(pairs[index])
+    levels: list[list[list[Pair]]] = [[] for _ in range(max(map(len, waiting.values()), default=0) + 1)]
+    for left in waiting.values():
+        levels[len(left)].append(left)
+    result: list[list[Pair]] = []
+    for number in range(count):
+        room = len(pairs) // count + (number < len(pairs) % count)
+        batch: list[Pair] = []
+        taken: list[list[Pair]] = []
+        while len(batch) < room:
+            while len(levels) > 1 and not levels[-1]:
+                levels.pop()
+            if len(levels) == 1:  # every video is in the batch already
+                levels = _back(levels, taken)
+            level = levels[-1]
+            chosen = int(rng.integers(len(level)))
+            level[chosen], level[-1] = level[-1], level[chosen]
+            taken.append(level.pop())
+            batch.append(taken[-1].pop())
+        levels = _back(levels, taken)
+        result.append([batch[i] for i in rng.permutation(len(batch))])
+    return [result[i] for i in rng.permutation(count)]
+
+
+def _back(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> list[list[list[Pair]]]:
+    """Put the videos of a batch back among the others of as many captions left; empties ``taken``."""
+    levels += [[] for _ in range(max(map(len, taken), default=0) + 1 - len(levels))]
+    for left in taken:
+        levels[len(left)].append(left)
+    taken.clear()
+    return levels
+
+
+def load_clips(clips: Sequence[Clip]) -> Tensor:
+    """Frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
+
+    Raises:
+        FramesMissing: names the video, and says what to do.
+    """
+    loaded = [_load_clip(clip) for clip in clips]
+    for clip, frames in zip(clips, loaded, strict=True):
+        if frames.shape != loaded[0].shape:
+            raise FramesMissing(
+                f"video {clip.id!r}: its decoded frames are {list(frames.shape)}, those of {clips[0].id!r} are "
+                f"{list(loaded[0].shape)}; retry the task, so that all are decoded alike"
+            )
+    return torch.from_numpy(np.stack(loaded))
+
+
+def _load_clip(clip: Clip) -> npt.NDArray[np.uint8]:
+    try:
+        frames = np.load(clip.frames_path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise FramesMissing(
+            f"video {clip.id!r}: its decoded frames ({clip.frames_path.name}) cannot be read "
+            f"({type(error).__name__}); retry the task, and the video will be decoded again"
+        ) from error
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
+        raise FramesMissing(
+            f"video {clip.id!r}: its decoded frames ({clip.frames_path.name}) are {frames.dtype} "
+            f"{list(frames.shape)}, not uint8 [frames, height, width, 3]; delete the file and retry the task"
+        )
+    return frames
+
+
+class VectorSource(Protocol):
+    """What a shard offers: its vectors by id."""
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """``float32 [len(ids), dim]``."""
+        ...
+
+
+class StoredVectors:
+    """Stored vectors of the training videos of earlier tasks: the negatives of the cross-task loss.
+
+    Nothing is read before it is sampled, so that the hundredth task costs what the second does.
+
+    Args:
+        sources: for each earlier task its shard and the ids of its *training* videos; giving other splits
+            would let the loss see what recall is measured on.
+    """
+
+    def __init__(self, sources: Sequence[tuple[VectorSource, Ids]] = ()) -> None:
+        self._sources = [(source, np.asarray(ids, np.int64)) for source, ids in sources if len(ids)]
+        self._ends = np.cumsum([len(ids) for _, ids in self._sources], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def sample(self, count: int, rng: np.random.Generator) -> Tensor | None:
+        """``[min(count, len), dim]`` vectors, drawn without replacement; None when there are none."""
+        if not len(self):
+            return None
+        chosen = rng.choice(len(self), size=min(count, len(self)), replace=False)
+        return torch.from_numpy(np.concatenate(list(self._read(np.sort(chosen)))))
+
+    def _read(self, chosen: Ids) -> Iterator[Vectors]:
+        owners = np.searchsorted(self._ends, chosen, side="right")
+        for owner in np.unique(owners):
+            source, ids = self._sources[owner]
+            start = self._ends[owner] - len(ids)
+            yield source.vectors(ids[chosen[owners == owner] - start])

@@ -1,0 +1,27 @@
+"""What can go wrong while a task is learned.
+
+TrainingError
+├── FramesMissing       the decoded frames of a video are not where they were left
+├── TrainingDiverged    loss or gradient left the finite numbers
+└── EvaluationError     a measure was asked of data that cannot give it
+"""
+
+from __future__ import annotations
+
+__all__ = ["EvaluationError", "FramesMissing", "TrainingDiverged", "TrainingError"]
+
+
+class TrainingError(ValueError):
+    """Root of the errors of learning; the message says what to do."""
+
+
+class FramesMissing(TrainingError):
+    """A video's frame cache is gone, unreadable, or of another shape than the backbone wants."""
+
+
+class TrainingDiverged(TrainingError):
+    """The loss or its gradient became infinite or not a number."""
+
+
+class EvaluationError(TrainingError):
+    """Scores or galleries from which no rank can be read."""

@@ -1,0 +1,1 @@
+"""How well it is found again: ranks, recall, forgetting."""
