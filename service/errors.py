@@ -18,8 +18,6 @@
         └── WorkerStopping           this process is shutting down, the task goes on elsewhere
 """
 
-# ruff: noqa: N818 - these are named for what is wrong
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

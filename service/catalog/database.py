@@ -1,0 +1,103 @@
+"""Connections to the catalog: SQLite in one data folder, or PostgreSQL, with the same code above it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from service.errors import Unavailable
+from service.settings import Settings, settings
+
+__all__ = ["check", "dispose", "engine", "now", "session_scope"]
+
+_engines: dict[tuple[str, float], Engine] = {}
+
+
+def engine(configured: Settings | None = None) -> Engine:
+    """The engine of the configured database (by default this process's); one for each address."""
+    configured = configured or settings()
+    key = (configured.database_url, configured.busy_seconds)
+    if key not in _engines:
+        _engines[key] = _create(*key)
+    return _engines[key]
+
+
+@contextmanager
+def session_scope(*, write: bool = False) -> Iterator[Session]:
+    """A session in one transaction: committed at the end, rolled back on any exception.
+
+    Args:
+        write: take SQLite's write lock at the start. A transaction that first reads and then writes
+            would otherwise fail when another writer came in between.
+
+    Raises:
+        Unavailable: the database cannot be reached, or stayed locked.
+    """
+    bind = engine().execution_options(cinestrata_write=True) if write else engine()
+    try:
+        with Session(bind, expire_on_commit=False) as session, session.begin():
+            yield session
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise Unavailable("The catalog database cannot be reached or is busy; try again.", 5) from error
+
+
+def now(session: Session) -> datetime:
+    """The time by which leases are judged: the database server's, as machines' clocks differ."""
+    if session.get_bind().dialect.name == "postgresql":
+        server: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+        return server.astimezone(UTC)
+    return datetime.now(UTC)
+
+
+def check() -> None:
+    """One round trip. Raises Unavailable."""
+    with session_scope() as session:
+        session.execute(select(1))
+
+
+def dispose() -> None:
+    """Close all connections of this process."""
+    while _engines:
+        _engines.popitem()[1].dispose()
+
+
+def _create(url: str, busy_seconds: float) -> Engine:
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
+    path = url.removeprefix("sqlite:///")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    made = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=10, max_overflow=30)
+    event.listen(made, "connect", _prepare_sqlite)
+    event.listen(made, "begin", _begin_sqlite)
+    return made
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # We begin transactions ourselves: the driver would begin them late and always deferred.
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get("cinestrata_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _forget_after_fork() -> None:
+    # A child must not talk through its parent's connections, nor close them.
+    while _engines:
+        _engines.popitem()[1].dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

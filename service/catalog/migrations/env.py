@@ -1,0 +1,16 @@
+"""What alembic runs: the caller brings the connection, and its transaction."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from service.catalog.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    compare_type=True,
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

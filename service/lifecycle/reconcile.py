@@ -1,0 +1,126 @@
+"""The repair round: what died is due again, what was asked for is finished, what was lost is sent again.
+
+Every worker runs it every few seconds; running it twice at once does no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, or_, select
+from sqlalchemy.orm import Session
+
+from service import messages, storage
+from service.catalog.database import now, session_scope
+from service.catalog.models import ACTIVE_STATES, IdempotencyKey, Task
+from service.events import record
+from service.lifecycle.transitions import drop_lease, head_of_line, locked, move
+from service.settings import settings
+
+__all__ = ["Reconciled", "reconcile", "send_due"]
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What one round did, as task ids."""
+
+    recovered: tuple[str, ...]  # their worker died; they are due again
+    failed: tuple[str, ...]  # out of attempts
+    cancelled: tuple[str, ...]  # the user had asked for it, and no worker was left to do it
+    sent: tuple[str, ...]  # messages sent again
+
+
+def reconcile() -> Reconciled:
+    """One round.
+
+    Raises:
+        Unavailable: the catalog cannot be reached.
+    """
+    outcomes: dict[str, list[str]] = {"recovered": [], "failed": [], "cancelled": []}
+    with session_scope() as session:
+        suspects = _abandoned(session, now(session))
+    for task_id in suspects:
+        with session_scope(write=True) as session:
+            task = locked(session, task_id)
+            if _is_abandoned(task, now(session)):
+                outcomes[_settle(session, task)].append(task_id)
+    with session_scope(write=True) as session:
+        limit = now(session) - timedelta(hours=settings().idempotency_hours)
+        session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < limit))
+    sent = send_due()
+    return Reconciled(**{name: tuple(ids) for name, ids in outcomes.items()}, sent=sent)
+
+
+def send_due() -> tuple[str, ...]:
+    """Send a message for every task that waits for a worker, if its queue is empty.
+
+    A queue that still holds messages will wake a worker anyway; sending more would only make it grow for as
+    long as no worker is there. Returns the ids that were sent.
+    """
+    with session_scope() as session:
+        at = now(session)
+        free = or_(Task.lease_expires_at.is_(None), Task.lease_expires_at < at)
+        to_probe = session.scalars(
+            select(Task.id)
+            .where(Task.state.in_(("queued", "probing")), Task.probed_at.is_(None), free)
+            .order_by(Task.position)
+        ).all()
+        head = head_of_line(session)
+        to_learn = [head.id] if head and head.probed_at and not _alive(head, at) else []
+    sent = [t for t in to_probe if messages.send_probe(t)] if to_probe and _empty(messages.CPU_QUEUE) else []
+    sent += [t for t in to_learn if messages.send_learn(t)] if to_learn and _empty(messages.GPU_QUEUE) else []
+    return tuple(sent)
+
+
+def _empty(queue: str) -> bool:
+    return messages.queue_length(queue) == 0
+
+
+def _abandoned(session: Session, at: datetime) -> list[str]:
+    rows = session.scalars(
+        select(Task).where(
+            Task.state.in_(ACTIVE_STATES),
+            or_(
+                Task.lease_expires_at < at,
+                Task.lease_expires_at.is_(None)
+                & (Task.cancel_requested.is_(True) | (Task.attempts >= settings().max_attempts)),
+            ),
+        )
+    )
+    return [task.id for task in rows]
+
+
+def _is_abandoned(task: Task, at: datetime) -> bool:
+    return task.state in ACTIVE_STATES and not _alive(task, at)
+
+
+def _alive(task: Task, at: datetime) -> bool:
+    return task.lease_expires_at is not None and task.lease_expires_at >= at
+
+
+def _settle(session: Session, task: Task) -> str:
+    owner = task.lease_owner
+    if storage.is_published(task.id):
+        # Its shard can be searched already. It is finished, whatever was asked for or went wrong meanwhile.
+        drop_lease(task)
+        task.attempts, task.cancel_requested = 0, False
+        record(session, task.id, "log", {"message": "The shard is laid down; the task will be finished."})
+        return "recovered"
+    if task.cancel_requested:
+        move(session, task, "cancelled")
+        return "cancelled"
+    if task.attempts >= settings().max_attempts:
+        stage = task.progress.get("stage") or task.state
+        move(
+            session,
+            task,
+            "failed",
+            error=f"The worker stopped {task.attempts} times in a row while {stage} this task, without a message.",
+            hint="Often it ran out of memory: give the worker more, or choose a smaller batch or model in the "
+            f"task's settings. Then POST /tasks/{task.id}/retry.",
+        )
+        return "failed"
+    drop_lease(task)
+    record(session, task.id, "log", {"message": f"Lost its worker ({owner}); it goes on where it stopped."})
+    return "recovered"

@@ -1,0 +1,43 @@
+"""Where files lie: what a task's URIs mean, thumbnails, and what the index has published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from index import ShardStore
+from media import MediaError, resolve_uri
+from service.settings import settings
+
+__all__ = ["UPLOAD_SCHEME", "is_published", "locate", "thumbnail"]
+
+UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
+
+
+def locate(uri: str) -> Path:
+    """The file that a video's URI names.
+
+    Raises:
+        MediaError: it lies outside the media root (or, for an upload, outside the uploads).
+    """
+    if uri.startswith(UPLOAD_SCHEME):
+        inside = uri.removeprefix(UPLOAD_SCHEME)
+        if inside.startswith(("/", "file:")):
+            raise MediaError("An upload is named upload://<task>/<path>.")
+        return resolve_uri(inside, settings().uploads_dir)
+    return resolve_uri(uri, settings().media_root)
+
+
+def thumbnail(video_id: str) -> Path:
+    """Where the thumbnail of a video is, or will be."""
+    return settings().thumbnails_dir / f"{video_id}.jpg"
+
+
+def is_published(task_id: str) -> bool:
+    """Whether the index already shows the task's shard.
+
+    The manifest is replaced just before the catalog commits. When a worker dies in between, the shard is
+    out and only the catalog's rows are missing: such a task must be finished, not failed or cancelled.
+    """
+    if not settings().index_dir.exists():
+        return False
+    return task_id in ShardStore(settings().index_dir).manifest().shards
