@@ -1,0 +1,127 @@
+"""The words of the on-disk format: entries and manifest, as dataclasses and as JSON.
+
+    manifest.json                    replaced as a whole; its replacement is the publish point
+    shards/<id>/shard.json           what the shard is
+    shards/<id>/vectors.faiss        IndexFlatIP, float32, unit rows
+    shards/<id>/ids.npy              int64, one per row
+    releases/<id>/…                  files of a release, opaque here
+
+A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from index.errors import ManifestError
+
+__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "content_id"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """A shard as the manifest knows it.
+
+    Attributes:
+        id: of its folder.
+        task, release: whom it belongs to, and which release made it.
+        fingerprint: of the video encoder that made the vectors.
+        count, dim: vectors and their width.
+        bytes: of all files.
+        files: name → SHA-256.
+    """
+
+    id: str
+    task: str
+    release: str
+    fingerprint: str
+    count: int
+    dim: int
+    bytes: int
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ReleaseEntry:
+    """A release as the manifest knows it: its folder's id, size and files."""
+
+    id: str
+    bytes: int
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One generation of the store.
+
+    Attributes:
+        generation: grows by one with every publication; 0 before the first.
+        release: id of the current release.
+        releases: all that a shard pins, and the current one.
+        shards: by task, in the order in which they were published.
+    """
+
+    generation: int = 0
+    release: str | None = None
+    releases: dict[str, ReleaseEntry] = field(default_factory=dict)
+    shards: dict[str, ShardEntry] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls) -> Manifest:
+        """The store before its first publication."""
+        return cls()
+
+    def dumps(self) -> str:
+        """JSON with its own checksum."""
+        body = {"schema": SCHEMA, **asdict(self)}
+        return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
+
+    @classmethod
+    def loads(cls, text: str) -> Manifest:
+        """Read and verify.
+
+        Raises:
+            ManifestError: not JSON, a newer schema, or a checksum that does not fit.
+        """
+        try:
+            body: dict[str, Any] = json.loads(text)
+            checksum = body.pop("checksum")
+            schema = body["schema"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ManifestError(
+                f"manifest.json is not a manifest ({error}); restore it from a snapshot"
+            ) from error
+        if not isinstance(schema, int) or schema > SCHEMA:
+            raise ManifestError(
+                f"manifest.json has schema {schema}, and this version reads {SCHEMA}: "
+                "it was written by a newer Cinestrata; use that version"
+            )
+        if checksum != _checksum(body):
+            raise ManifestError(
+                "manifest.json was altered: its checksum does not fit; restore it from a snapshot"
+            )
+        del body["schema"]
+        try:
+            return cls(
+                generation=body["generation"],
+                release=body["release"],
+                releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
+                shards={key: ShardEntry(**entry) for key, entry in body["shards"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ManifestError(f"manifest.json lacks {error}; restore it from a snapshot") from error
+
+
+def content_id(files: Mapping[str, str]) -> str:
+    """Id of a folder with these files (name → SHA-256)."""
+    return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,90 @@
+"""Reading: one generation of the store, seen whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from index.errors import FingerprintMismatch, ShardMissing, ShardStoreError
+from index.format import Manifest
+from index.shard import Shard
+from index.store import ShardStore
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot:
+    """An immutable view of one manifest generation.
+
+    Attributes:
+        manifest: what it shows.
+        degraded: task → why its shard cannot be searched. The other shards are served.
+    """
+
+    def __init__(
+        self, store: ShardStore, manifest: Manifest, shards: dict[str, Shard], degraded: dict[str, str]
+    ) -> None:
+        self.manifest = manifest
+        self.degraded = degraded
+        self._store = store
+        self._shards = shards
+
+    @classmethod
+    def open(cls, store: ShardStore, *, verify: bool = True, previous: Snapshot | None = None) -> Snapshot:
+        """Map every shard of the current manifest.
+
+        Args:
+            verify: compare checksums of shards that are opened now.
+            previous: shards that it has open are taken over, for they cannot have changed.
+
+        Raises:
+            ManifestError: the manifest itself cannot be trusted.
+        """
+        manifest = store.manifest()
+        shards: dict[str, Shard] = {}
+        degraded: dict[str, str] = {}
+        for task, entry in manifest.shards.items():
+            known = previous._shards.get(task) if previous else None
+            if known is not None and known.entry == entry:
+                shards[task] = known
+                continue
+            try:
+                shards[task] = Shard.open(store.shard_folder(entry.id), entry, verify=verify)
+            except ShardStoreError as error:
+                degraded[task] = str(error)
+        return cls(store, manifest, shards, degraded)
+
+    @property
+    def generation(self) -> int:
+        return self.manifest.generation
+
+    @property
+    def release_id(self) -> str | None:
+        return self.manifest.release
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks whose shards can be searched, in the order of their publication."""
+        return list(self._shards)
+
+    def release_folder(self, release: str) -> Path:
+        """Folder of a release of this generation."""
+        if release not in self.manifest.releases:
+            raise ShardMissing(f"release {release[:12]} is not in the manifest")
+        return self._store.release_folder(release)
+
+    def shard(self, task: str, *, fingerprint: str) -> Shard:
+        """A task's shard, for queries that were made for this encoder.
+
+        Raises:
+            FingerprintMismatch: the shard was made by another encoder.
+            ShardMissing: the task has no shard, or a broken one.
+        """
+        if task not in self._shards:
+            raise ShardMissing(self.degraded.get(task, f"task {task} has no shard"))
+        shard = self._shards[task]
+        if shard.entry.fingerprint != fingerprint:
+            raise FingerprintMismatch(
+                f"the shard of task {task} was made by encoder {shard.entry.fingerprint[:12]}, "
+                f"the query is for {fingerprint[:12]}"
+            )
+        return shard

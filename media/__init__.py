@@ -1,0 +1,20 @@
+"""How a video becomes frames: paths, hashes, decoding in a child process, thumbnails, the frame cache."""
+
+from __future__ import annotations
+
+from media.errors import MediaError
+from media.examiner import Examiner, examine
+from media.facts import Limits, VideoInfo
+from media.paths import content_hash, frame_cache_path, load_frames, resolve_uri
+
+__all__ = [
+    "Examiner",
+    "Limits",
+    "MediaError",
+    "VideoInfo",
+    "content_hash",
+    "examine",
+    "frame_cache_path",
+    "load_frames",
+    "resolve_uri",
+]

@@ -1,0 +1,17 @@
+"""What can be wrong with a video."""
+
+from __future__ import annotations
+
+__all__ = ["MediaError"]
+
+
+class MediaError(ValueError):
+    """A video cannot be used.
+
+    Attributes:
+        reason: one sentence a person can act on; it names the video as the caller did, never a server path.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,41 @@
+"""What is known of a video, and how much of one is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Limits", "VideoInfo"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a single video may cost."""
+
+    max_bytes: int = 4 * 1024**3
+    max_seconds: float = 4 * 3600.0
+    max_pixels: int = 8192 * 8192  # of one frame
+    timeout_seconds: float = 120.0  # wall time for everything done to it
+    memory_bytes: int = 2 * 1024**3  # address space of the child
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """A video that was decoded.
+
+    Attributes:
+        content_hash: SHA-256 of the file, hexadecimal.
+        width, height: as displayed: pixels after rotation and aspect ratio.
+        fps: mean frames per second; 0 where the file does not say.
+        duration: seconds.
+        frames: as the container counts them, or as they were found.
+    """
+
+    content_hash: str
+    bytes: int
+    container: str
+    codec: str
+    width: int
+    height: int
+    fps: float
+    duration: float
+    frames: int
