@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from benchmarks.world.domains.everyday import PRETRAIN_DOMAINS
+from benchmarks.world.domains import DEMO_DOMAINS, DOMAINS, PRETRAIN_DOMAINS
+from benchmarks.world.files import write_world
+from benchmarks.world.mp4 import write_mp4
 from benchmarks.world.painter import render
 from benchmarks.world.pretraining import sample_pretraining_clip
 from benchmarks.world.semantics import Clip, Domain, Scene
+from benchmarks.world.splits import make_domain
 
-__all__ = ["PRETRAIN_DOMAINS", "Clip", "Domain", "Scene", "render", "sample_pretraining_clip"]
+__all__ = [
+    "DEMO_DOMAINS", "DOMAINS", "PRETRAIN_DOMAINS", "Clip", "Domain", "Scene", "make_domain", "render",
+    "sample_pretraining_clip", "write_mp4", "write_world",
+]  # fmt: skip
