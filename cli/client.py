@@ -1,0 +1,159 @@
+"""The service as a command sees it: over HTTP, or the same functions in this process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from cli.folder import enter
+from service.errors import CinestrataError, FieldError, InvalidInput
+from service.views import ForgettingView, SearchResponse, TaskSpec, TaskView
+
+__all__ = ["Client", "Local", "Remote", "connect"]
+
+
+class Client(Protocol):
+    """What commands ask of the service."""
+
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
+        """Post a task; the same key twice gives the same task."""
+
+    def tasks(self) -> list[TaskView]:
+        """All tasks, oldest first."""
+
+    def task(self, task_id: str) -> TaskView:
+        """One task, as it stands."""
+
+    def cancel(self, task_id: str) -> TaskView:
+        """Ask for it to stop."""
+
+    def retry(self, task_id: str) -> TaskView:
+        """Put a failed or cancelled task back into the line."""
+
+    def search(self, query: str, k: int, task: str | None, mode: str | None) -> SearchResponse:
+        """Find videos."""
+
+    def forgetting(self, mode: str | None = None) -> ForgettingView:
+        """The recall matrix and what follows from it."""
+
+
+def connect(url: str | None, data: Path | None) -> Client:
+    """The service at ``url``, or the one of the data folder in this process."""
+    return Remote(url) if url else Local(data)
+
+
+class Remote:
+    """Over HTTP. Problems come back as the errors they were made from."""
+
+    def __init__(self, url: str, seconds: float = 60) -> None:
+        key = os.environ.get("CINESTRATA_API_KEY")
+        headers = {"X-API-Key": key} if key else {}
+        self._http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=seconds)
+
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
+        """Post a task; the same key twice gives the same task."""
+        body = spec.model_dump(mode="json", exclude_none=True)
+        headers = {"Idempotency-Key": key} if key else {}
+        return TaskView.model_validate(self._ask("POST", "/tasks", json=body, headers=headers))
+
+    def tasks(self) -> list[TaskView]:
+        """All tasks, oldest first."""
+        return [TaskView.model_validate(task) for task in self._ask("GET", "/tasks")]
+
+    def task(self, task_id: str) -> TaskView:
+        """One task, as it stands."""
+        return TaskView.model_validate(self._ask("GET", f"/tasks/{task_id}"))
+
+    def cancel(self, task_id: str) -> TaskView:
+        """Ask for it to stop."""
+        return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/cancel"))
+
+    def retry(self, task_id: str) -> TaskView:
+        """Put a failed or cancelled task back into the line."""
+        return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
+
+    def search(self, query: str, k: int, task: str | None, mode: str | None) -> SearchResponse:
+        """Find videos."""
+        wanted = {"q": query, "k": k, "task": task, "mode": mode}
+        asked = {name: value for name, value in wanted.items() if value is not None}
+        return SearchResponse.model_validate(self._ask("GET", "/search", params=asked))
+
+    def forgetting(self, mode: str | None = None) -> ForgettingView:
+        """The recall matrix and what follows from it."""
+        return ForgettingView.model_validate(
+            self._ask("GET", "/forgetting", params={"mode": mode} if mode else None)
+        )
+
+    def _ask(self, method: str, path: str, **how: Any) -> Any:
+        answer = self._http.request(method, path, **how)
+        if answer.is_error:
+            raise _problem(answer)
+        return answer.json()
+
+
+class Local:
+    """In this process, on the catalog, the broker and the index of a data folder."""
+
+    def __init__(self, data: Path | None) -> None:
+        self._settings = enter(data)
+        from service.catalog.migrations import upgrade
+
+        upgrade(self._settings)
+
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
+        """Post a task; the same key twice gives the same task."""
+        from service.tasks import create_task
+
+        return create_task(spec, idempotency_key=key, caller="cli").task
+
+    def tasks(self) -> list[TaskView]:
+        """All tasks, oldest first."""
+        from service.tasks import list_tasks
+
+        return list_tasks()
+
+    def task(self, task_id: str) -> TaskView:
+        """One task, as it stands."""
+        from service.tasks import get_task
+
+        return get_task(task_id)
+
+    def cancel(self, task_id: str) -> TaskView:
+        """Ask for it to stop."""
+        from service.tasks import cancel_task
+
+        return cancel_task(task_id)
+
+    def retry(self, task_id: str) -> TaskView:
+        """Put a failed or cancelled task back into the line."""
+        from service.tasks import retry_task
+
+        return retry_task(task_id)
+
+    def search(self, query: str, k: int, task: str | None, mode: str | None) -> SearchResponse:
+        """Find videos."""
+        from service.query import QueryService
+
+        service = QueryService(self._settings)
+        service.refresh()
+        return service.search(query, k, task=task, mode=mode)
+
+    def forgetting(self, mode: str | None = None) -> ForgettingView:
+        """The recall matrix and what follows from it."""
+        from service.forgetting import forgetting
+
+        return forgetting(mode)
+
+
+def _problem(answer: httpx.Response) -> CinestrataError:
+    try:
+        told = answer.json()
+        fields = [FieldError(e["field"], e["message"], e.get("mend", "")) for e in told.get("errors", [])]
+        detail = str(told.get("detail") or told["title"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        fields, detail = [], f"The service answered {answer.status_code} {answer.reason_phrase}."
+    kind = InvalidInput if answer.status_code == 422 else CinestrataError
+    return kind(detail, fields)

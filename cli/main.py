@@ -1,0 +1,177 @@
+"""The ``cinestrata`` command. Commands import what they need when they run, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import tasks
+from cli.console import in_words
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Text-to-video search that keeps learning and never re-indexes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(tasks.app, name="tasks")
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Data folder [default: CINESTRATA_DATA_DIR, or ./cinestrata-data]."),
+]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1].")]
+Port = Annotated[
+    int | None, typer.Option("--port", min=0, max=65535, help="0: any free one [default: 8000].")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="CINESTRATA_URL",
+        help="Talk HTTP to this service instead of working on the data folder.",
+    ),
+]
+
+
+class Queue(StrEnum):
+    """What a worker does: examine videos, or learn."""
+
+    cpu = "cpu"
+    gpu = "gpu"
+
+
+class Mode(StrEnum):
+    """With which query encoder a shard is searched: the newest, or the one of the release that made it."""
+
+    latest = "latest"
+    pinned = "pinned"
+
+
+@app.command()
+@in_words
+def up(data: Data = None, host: Host = None, port: Port = None) -> None:
+    """Start API, workers and a private broker on one data folder; Ctrl-C stops all of it."""
+    from cli.up import run_up
+
+    run_up(data, host, port)
+
+
+@app.command()
+@in_words
+def serve(
+    data: Data = None,
+    host: Host = None,
+    port: Port = None,
+    fd: Annotated[int | None, typer.Option(hidden=True, help="Serve on this open listening socket.")] = None,
+) -> None:
+    """Start the API alone."""
+    from cli.processes import run_api
+
+    run_api(data, host, port, fd)
+
+
+@app.command()
+@in_words
+def worker(
+    queue: Annotated[Queue, typer.Option("--queue", help="cpu: examine videos. gpu: learn and index.")],
+    data: Data = None,
+) -> None:
+    """Start one worker; start as many as you like, tasks are still learned one at a time."""
+    from cli.processes import run_worker
+
+    run_worker(queue.value, data)
+
+
+@app.command()
+@in_words
+def migrate(data: Data = None) -> None:
+    """Bring the catalog's schema up to date (`up` does it by itself)."""
+    from cli.processes import run_migrations
+
+    run_migrations(data)
+
+
+@app.command()
+@in_words
+def ingest(
+    path: Annotated[
+        Path,
+        typer.Argument(help="A manifest (JSONL or CSV), a folder of videos, or an archive with a manifest."),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the task [default: from the path].")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="How it is learned [default: the service's].")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the task until it is ready.")] = True,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Post one domain of videos as a task."""
+    from cli.ingest import run_ingest
+
+    run_ingest(path, name, method, wait, url, data)
+
+
+@app.command()
+@in_words
+def search(
+    query: Annotated[str, typer.Argument(help="What should be seen.")],
+    k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
+    task: Annotated[str | None, typer.Option("--task", help="Search this task alone [default: all].")] = None,
+    mode: Annotated[
+        Mode | None, typer.Option("--mode", help="Query encoder [default: the service's].")
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Find videos by what is seen in them."""
+    from cli.search import run_search
+
+    run_search(query, k, task, mode.value if mode else None, url, data)
+
+
+@app.command()
+@in_words
+def demo(
+    leave: Annotated[
+        bool, typer.Option("--exit", help="Stop after the report instead of serving on.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write the facts to this JSON file too.")
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", help="Data folder.")] = Path("cinestrata-data/demo"),
+    port: Port = None,
+    train: Annotated[int | None, typer.Option("--train", hidden=True, min=2)] = None,
+    test: Annotated[int | None, typer.Option("--test", hidden=True, min=1)] = None,
+) -> None:
+    """Render three domains of real videos, learn them one after the other, search them, and show what was kept."""
+    from cli.demo import run_demo
+    from cli.demo_world import World
+
+    world = World()
+    if train is not None:
+        world = world.with_sizes(train=train)
+    if test is not None:
+        world = world.with_sizes(test=test)
+    run_demo(world, data, port, leave, report)
+
+
+@app.command()
+@in_words
+def doctor(data: Data = None) -> None:
+    """Check everything that the product stands on; status 1 when something is wrong."""
+    from cli.doctor import run_doctor
+
+    run_doctor(data)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,63 @@
+"""The processes that do the work, each started alone: API, worker, migration."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from cli.console import console
+from cli.folder import enter
+
+__all__ = ["run_api", "run_migrations", "run_worker"]
+
+_DRAIN_SECONDS = 3  # event streams stay open for as long as somebody watches; they must not hold up a stop
+
+
+def run_api(data: Path | None, host: str | None, port: int | None, fd: int | None) -> None:
+    """Serve the API in this process, on an address or on an open listening socket."""
+    import uvicorn
+
+    settings = enter(data)
+    config = uvicorn.Config(
+        "api.app:create_app",
+        factory=True,
+        host=host or settings.host,
+        port=settings.port if port is None else port,
+        log_level=settings.log_level.lower(),
+        access_log=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    sockets = None if fd is None else [socket.socket(fileno=fd)]
+    uvicorn.Server(config).run(sockets=sockets)
+
+
+def run_worker(queue: str, data: Path | None) -> None:
+    """Work on one queue in this process, one job at a time."""
+    settings = enter(data)
+
+    from service.jobs import celery_app
+
+    if queue == "gpu":
+        import trainer.worker  # noqa: F401 - registers the learning job
+
+    celery_app.worker_main(
+        [
+            "worker",
+            f"--queues={queue}",
+            # CUDA does not survive a fork, and one process that learns is what we want; scale out with more workers.
+            "--pool=solo",
+            f"--hostname={queue}@%h",
+            f"--loglevel={settings.log_level}",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+        ]
+    )
+
+
+def run_migrations(data: Path | None) -> None:
+    """Bring the catalog's schema up to date."""
+    from service.catalog.migrations import upgrade
+
+    upgrade(enter(data))
+    console.print("The catalog is up to date.")

@@ -1,0 +1,60 @@
+"""``cinestrata search``: a query and its results as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.console import console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from service.views import SearchResponse
+
+__all__ = ["result_table", "run_search"]
+
+
+def run_search(
+    query: str, k: int, task: str | None, mode: str | None, url: str | None, data: Path | None
+) -> None:
+    """Search and print."""
+    from cli.client import connect
+
+    with console.status("Loading the model …" if url is None else "Searching …"):
+        found = connect(url, data).search(query, k, task, mode)
+    if not found.results:
+        console.print("Nothing is indexed yet." if found.release is None else "No results.")
+        return
+    console.print(result_table(found))
+    for name, reason in found.degraded.items():
+        console.print(f"[yellow]Not searched: {name}: {reason}[/yellow]")
+    timing = found.timing_ms
+    console.print(
+        f"[dim]{len(found.routing)} tasks, mode {found.mode}, release {str(found.release)[:12]}, "
+        f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
+        f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
+        soft_wrap=True,
+    )
+
+
+def result_table(found: SearchResponse, first: int | None = None, mark: str | None = None) -> Table:
+    """The results, best first; the video ``mark`` stands out."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", justify="right")
+    table.add_column("score", justify="right")
+    table.add_column("task", no_wrap=True)
+    table.add_column("video", no_wrap=True)
+    table.add_column("caption")
+    for result in found.results[:first]:
+        table.add_row(
+            str(result.rank),
+            f"{result.score:.3f}",
+            result.task,
+            result.video_id,
+            result.captions[0] if result.captions else "",
+            style="bold green" if result.video_id == mark else "",
+        )
+    return table
