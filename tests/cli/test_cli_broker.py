@@ -1,0 +1,87 @@
+"""The private broker: only a socket, nothing evicted, nothing lost by a restart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from cli.broker import BrokerMissing, redis_argv, set_aside, socket_path, wait_until_up
+
+
+@contextmanager
+def broker(run: Path) -> Iterator[redis.Redis]:
+    path = socket_path(run)
+    process = subprocess.Popen(redis_argv(run, path), stdout=subprocess.DEVNULL)
+    try:
+        assert wait_until_up(path, 10)
+        yield redis.Redis(unix_socket_path=str(path))
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_it_listens_on_a_private_socket_alone_and_evicts_nothing(tmp_path: Path) -> None:
+    with broker(tmp_path) as client:
+        assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
+        settings = {_text(k): _text(v) for k, v in client.config_get("*").items()}
+        assert settings["maxmemory-policy"] == "noeviction"
+        assert settings["appendonly"] == "yes"
+        assert socket_path(tmp_path).stat().st_mode & 0o077 == 0
+
+
+def test_messages_survive_a_restart(tmp_path: Path) -> None:
+    with broker(tmp_path) as client:
+        client.lpush("cpu", "tsk_1")
+    with broker(tmp_path) as client:
+        assert client.lrange("cpu", 0, -1) == [b"tsk_1"]
+
+
+def test_a_folder_that_is_too_deep_for_a_socket_still_works(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60) / "run"
+    deep.mkdir(parents=True)
+    path = socket_path(deep)
+    assert len(os.fsencode(path)) < 104
+    assert path.parent.stat().st_mode & 0o077 == 0
+    assert path == socket_path(deep)
+    with broker(deep) as client:
+        assert client.ping()
+    path.parent.rmdir()
+
+
+def test_a_folder_of_somebody_else_is_not_used_for_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    deep = tmp_path / ("d" * 110)
+    socket_path(deep).parent.chmod(0o777)
+    with pytest.raises(BrokerMissing, match="belongs to somebody else"):
+        socket_path(deep)
+
+
+def test_unreadable_messages_are_set_aside(tmp_path: Path) -> None:
+    with broker(tmp_path) as client:
+        client.lpush("cpu", "tsk_1")
+    (tmp_path / "redis" / "appendonly.aof").write_bytes(b"*not what redis writes\r\n")
+    process = subprocess.Popen(redis_argv(tmp_path, socket_path(tmp_path)), stdout=subprocess.DEVNULL)
+    assert process.wait(10) != 0
+    kept = set_aside(tmp_path)
+    assert (kept / "appendonly.aof").exists()
+    with broker(tmp_path) as client:
+        assert client.llen("cpu") == 0
+
+
+def test_without_any_server_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.broker.os.access", lambda *_: False)
+    monkeypatch.setattr("cli.broker.shutil.which", lambda _: None)
+    with pytest.raises(BrokerMissing, match="CINESTRATA_REDIS_URL"):
+        redis_argv(tmp_path, tmp_path / "redis.sock")
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,147 @@
+"""The supervisor, its children and its lock, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.child import Child
+from cli.folder import FolderBusy, locked, running
+from cli.supervisor import StartFailed, Supervisor
+
+
+def script(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
+    mark = tmp_path / "starts"
+    code = (
+        f"import pathlib, time\nmark = pathlib.Path({str(mark)!r})\n"
+        "with mark.open('a') as file: file.write('x')\n"
+        "time.sleep(0 if mark.stat().st_size < 2 else 60)"
+    )
+    told: list[str] = []
+    supervisor = Supervisor(report=told.append)
+    supervisor.start(Child("part", script(code), tmp_path / "part.log"))
+    try:
+        assert supervisor.wait_until(lambda: mark.exists() and len(mark.read_text()) == 2, 20)
+    finally:
+        supervisor.stop()
+    assert len(told) == 1
+    assert "part ended with status 0" in told[0]
+
+
+def test_a_child_that_never_starts_is_given_up_with_its_last_words(tmp_path: Path) -> None:
+    supervisor = Supervisor()
+    supervisor.start(Child("part", script("raise SystemExit('no such weights')"), tmp_path / "part.log"))
+    with pytest.raises(StartFailed, match="no such weights"):
+        supervisor.wait_until(lambda: False, 30)
+    supervisor.stop()
+
+
+def test_children_stop_in_order_and_the_stubborn_are_killed(tmp_path: Path) -> None:
+    log = tmp_path / "order"
+    polite = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(log)!r}, 'a').write(sys.argv[1] + ' '), sys.exit()))\n"
+        "print('up', flush=True)\ntime.sleep(60)"
+    )
+    stubborn = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up', flush=True)\ntime.sleep(60)"
+    )
+    children = [
+        Child("last", [*script(polite), "last"], tmp_path / "last.log", order=2),
+        Child("first", [*script(polite), "first"], tmp_path / "first.log", order=0),
+        Child("stubborn", script(stubborn), tmp_path / "stubborn.log", order=1, grace=0.3),
+    ]
+    supervisor = Supervisor()
+    supervisor.start(*children)
+    until(lambda: all("up" in child.last_words() for child in children))
+    supervisor.stop()
+    assert log.read_text().split() == ["first", "last"]
+    assert [child.exit_status for child in children] == [0, 0, -signal.SIGKILL]
+
+
+def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
+    code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    child = Child("part", script(code), tmp_path / "part.log")
+    supervisor = Supervisor()
+    supervisor.start(child)
+    until(lambda: child.last_words().strip().isdigit())
+    grandchild = int(child.last_words())
+    assert alive(grandchild)
+    supervisor.stop()
+    until(lambda: not alive(grandchild))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, time\nfrom cli.child import Child\n"
+        f"child = Child('part', ['sleep', '60'], pathlib.Path({str(tmp_path / 'part.log')!r}))\n"
+        "child.start()\nprint(child.process.pid, flush=True)\ntime.sleep(60)"
+    )
+    parent = subprocess.Popen(script(code), stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    orphan = int(parent.stdout.readline())
+    assert alive(orphan)
+    parent.kill()
+    parent.wait()
+    until(lambda: not alive(orphan))
+
+
+def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert running(run) is None
+    with locked(run, tmp_path) as lock:
+        lock.note(url="http://127.0.0.1:1234")
+        with (
+            pytest.raises(FolderBusy, match=rf"process {os.getpid()} at http://127.0.0.1:1234"),
+            locked(run, tmp_path),
+        ):
+            pass
+        assert running(run) == {"pid": os.getpid(), "url": "http://127.0.0.1:1234"}
+    assert running(run) is None
+    with locked(run, tmp_path):
+        pass
+
+
+def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, time\nfrom cli.folder import locked\n"
+        f"with locked(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"
+        "    print('held', flush=True)\n    time.sleep(60)"
+    )
+    holder = subprocess.Popen(script(code), stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(FolderBusy), locked(tmp_path / "run", tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    with locked(tmp_path / "run", tmp_path):
+        pass
