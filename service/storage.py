@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from index import ShardStore
+from index import ShardStore, ShardStoreError
 from media import MediaError, resolve_uri
+from service.errors import Unavailable
 from service.settings import settings
 
 __all__ = ["UPLOAD_SCHEME", "is_published", "locate", "thumbnail"]
@@ -37,7 +38,13 @@ def is_published(task_id: str) -> bool:
 
     The manifest is replaced just before the catalog commits. When a worker dies in between, the shard is
     out and only the catalog's rows are missing: such a task must be finished, not failed or cancelled.
+
+    Raises:
+        Unavailable: the manifest cannot be read.
     """
     if not settings().index_dir.exists():
         return False
-    return task_id in ShardStore(settings().index_dir).manifest().shards
+    try:
+        return task_id in ShardStore(settings().index_dir).manifest().shards
+    except ShardStoreError as error:
+        raise Unavailable(f"The index cannot be read: {error}", 30) from error

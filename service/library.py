@@ -1,0 +1,154 @@
+"""Reading the catalog: videos for those who watch them, accepted videos and laid-down tasks for those who learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from media import MediaError
+from service import storage
+from service.catalog.database import session_scope
+from service.catalog.models import Task, Video
+from service.errors import NotFound
+from service.views import VideoView
+
+__all__ = [
+    "AcceptedVideo",
+    "LearnedTask",
+    "accepted_videos",
+    "get_video",
+    "learned_tasks",
+    "stream_path",
+    "stream_url",
+    "thumbnail_path",
+    "thumbnail_url",
+]
+
+
+@dataclass(frozen=True)
+class AcceptedVideo:
+    """A video that a task is learned from, or that is only indexed."""
+
+    vector_id: int
+    id: str
+    uri: str
+    content_hash: str
+    captions: list[str]
+    split: str | None  # the effective one: train, val or test; None: no captions, only indexed
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """A task that is laid down."""
+
+    id: str
+    name: str
+    order: int  # t
+    release_id: str
+    trained: bool
+    settings: dict[str, Any]
+    method: str
+
+
+def get_video(video_id: str) -> VideoView:
+    """One video. Raises NotFound."""
+    with session_scope() as session:
+        row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
+    if row is None:
+        raise _no_video(video_id)
+    video, task = row.tuple()
+    return VideoView(
+        id=video.id,
+        task=task,
+        task_id=video.task_id,
+        uri=video.uri,
+        status=video.status,  # type: ignore[arg-type]
+        reason=video.reason,
+        captions=video.captions,
+        split=video.split,  # type: ignore[arg-type]
+        effective_split=video.effective_split,  # type: ignore[arg-type]
+        metadata=video.extra,
+        content_hash=video.content_hash,
+        bytes=video.bytes,
+        container=video.container,
+        codec=video.codec,
+        width=video.width,
+        height=video.height,
+        fps=video.fps,
+        duration=video.duration,
+        frames=video.frames,
+        thumbnail_url=thumbnail_url(video.id),
+        stream_url=stream_url(video.id),
+    )
+
+
+def thumbnail_url(video_id: str) -> str:
+    """Where the API serves the thumbnail."""
+    return f"/videos/{video_id}/thumbnail"
+
+
+def stream_url(video_id: str) -> str:
+    """Where the API serves the file."""
+    return f"/videos/{video_id}/stream"
+
+
+def thumbnail_path(video_id: str) -> Path:
+    """The JPEG of a video. Raises NotFound when the video is unknown, rejected or not examined yet."""
+    _uri(video_id)  # an id from outside becomes a path only if the catalog knows it
+    path = storage.thumbnail(video_id)
+    if not path.is_file():
+        raise NotFound(
+            f"There is no thumbnail of video {video_id!r}: it is not examined yet, or was rejected."
+        )
+    return path
+
+
+def stream_path(video_id: str) -> Path:
+    """The file of a video. Raises NotFound when the video is unknown or its file is gone."""
+    try:
+        return storage.locate(_uri(video_id))
+    except (MediaError, OSError) as error:
+        raise NotFound(
+            f"The file of video {video_id!r} is not in the media root any more. It can still be found, not played."
+        ) from error
+
+
+def accepted_videos(task_id: str) -> list[AcceptedVideo]:
+    """The accepted videos of a task, by vector id."""
+    with session_scope() as session:
+        rows = session.scalars(
+            select(Video)
+            .where(Video.task_id == task_id, Video.status == "accepted")
+            .order_by(Video.vector_id)
+        )
+        return [
+            AcceptedVideo(v.vector_id, v.id, v.uri, v.content_hash or "", v.captions, v.effective_split)
+            for v in rows
+        ]
+
+
+def learned_tasks() -> list[LearnedTask]:
+    """The tasks that are laid down, t = 1, 2, …"""
+    with session_scope() as session:
+        rows = session.scalars(select(Task).where(Task.state == "ready").order_by(Task.learned_order))
+        return [
+            LearnedTask(
+                t.id, t.name, t.learned_order or 0, t.release_id or "", t.trained, t.settings, t.method
+            )
+            for t in rows
+        ]
+
+
+def _uri(video_id: str) -> str:
+    with session_scope() as session:
+        uri = session.scalar(select(Video.uri).where(Video.id == video_id))
+    if uri is None:
+        raise _no_video(video_id)
+    return uri
+
+
+def _no_video(video_id: str) -> NotFound:
+    return NotFound(f"There is no video {video_id!r}.")

@@ -1,0 +1,145 @@
+"""The probing job: every video of a task is hashed, decoded and sampled, or left out with a reason."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from media import Examiner, Limits, MediaError, VideoInfo, content_hash, frame_cache_path
+from models.backbone import frame_spec
+from service import storage
+from service.catalog.database import session_scope
+from service.catalog.models import Video
+from service.events import record
+from service.lifecycle import Claim
+from service.settings import settings
+from service.splits import Clip, count, derive_splits
+
+__all__ = ["SAME_CONTENT", "probe"]
+
+SAME_CONTENT = "same content as "  # a video rejected for this reason is not a bad one
+
+
+@dataclass(frozen=True)
+class _Pending:
+    vector_id: int
+    id: str
+    uri: str
+
+
+def probe(claim: Claim) -> None:
+    """Examine what was not examined yet, then give the task back to wait for its turn to be learned.
+
+    The task fails when more than ``settings.bad_video_share`` of its videos cannot be used, or all of them.
+
+    Raises:
+        LeaseLost, TaskCancelled, WorkerStopping: see ``Claim.progress``.
+    """
+    pending, hashes, total = _load(claim)
+    done, started = total - len(pending), time.monotonic()
+    with Examiner(Limits(max_bytes=settings().max_video_bytes)) as examiner:
+        for number, video in enumerate(pending):
+            elapsed = time.monotonic() - started
+            claim.progress(
+                "probing",
+                (done + number) / total,
+                done=done + number,
+                total=total,
+                videos_per_second=number / elapsed if number else None,
+                eta_seconds=elapsed / number * (len(pending) - number) if number else None,
+            )
+            _examine(claim, examiner, video, hashes)
+    claim.progress("probing", 1.0, done=total, total=total)
+    _conclude(claim, total)
+
+
+def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
+    """What is left to do, and which content is known already (hash → URI). A vanished frame cache is made anew."""
+    spec = frame_spec(settings().backbone, settings().frames)
+    with claim.writing() as session:
+        videos = session.scalars(
+            select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
+        ).all()
+        for video in videos:
+            if video.status == "accepted" and video.content_hash:
+                cache = frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
+                if not cache.exists():
+                    video.status = "pending"
+        pending = [_Pending(v.vector_id, v.id, v.uri) for v in videos if v.status == "pending"]
+        hashes = {v.content_hash: v.uri for v in videos if v.status == "accepted" and v.content_hash}
+    return pending, hashes, len(videos)
+
+
+def _examine(claim: Claim, examiner: Examiner, video: _Pending, hashes: dict[str, str]) -> None:
+    spec = frame_spec(settings().backbone, settings().frames)
+    try:
+        path = storage.locate(video.uri)
+        digest = content_hash(path)
+        if digest in hashes:
+            _reject(claim, video, SAME_CONTENT + hashes[digest])
+            return
+        info = examiner.examine(
+            path,
+            frames=spec.frames,
+            size=spec.size,
+            name=video.uri,
+            thumbnail=storage.thumbnail(video.id),
+            cache=settings().cache_dir,
+        )
+        if info.content_hash != digest:
+            raise MediaError("The file changed while it was read.")
+    except MediaError as error:
+        _reject(claim, video, error.reason)
+    except FileNotFoundError:
+        _reject(claim, video, "The file is not there any more.")
+    except OSError as error:
+        _reject(claim, video, f"The file cannot be read ({error.strerror or type(error).__name__}).")
+    else:
+        _accept(claim, video, info)
+        hashes[digest] = video.uri
+
+
+def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
+    with claim.writing() as session:
+        row = session.get_one(Video, video.vector_id)
+        row.status, row.reason = "accepted", None
+        row.content_hash, row.bytes = info.content_hash, info.bytes
+        row.container, row.codec = info.container, info.codec
+        row.width, row.height = info.width, info.height
+        row.fps, row.duration, row.frames = info.fps, info.duration, info.frames
+
+
+def _reject(claim: Claim, video: _Pending, reason: str) -> None:
+    with claim.writing() as session:
+        row = session.get_one(Video, video.vector_id)
+        row.status, row.reason, row.content_hash = "rejected", reason, None
+        record(session, claim.task.id, "rejected", {"uri": video.uri, "video_id": video.id, "reason": reason})
+
+
+def _conclude(claim: Claim, total: int) -> None:
+    with session_scope() as session:
+        rows = session.scalars(
+            select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
+        ).all()
+        accepted = [
+            Clip(v.vector_id, v.content_hash or "", bool(v.captions), v.split)
+            for v in rows
+            if v.status == "accepted"
+        ]
+        rejected = [v.reason or "" for v in rows if v.status == "rejected"]
+    bad = sum(not reason.startswith(SAME_CONTENT) for reason in rejected)
+    splits = derive_splits(accepted, settings().held_out_share)
+    with claim.writing() as session:
+        for vector_id, split in splits.of.items():
+            session.get_one(Video, vector_id).effective_split = split
+    allowed = settings().bad_video_share
+    if bad > allowed * total or not accepted:
+        claim.fail(
+            f"{bad} of {total} videos could not be used ({bad / total:.0%}; {allowed:.0%} are allowed).",
+            f"See 'rejected' for each video's reason. Mend the files, then POST /tasks/{claim.task.id}/retry; or "
+            "post a task without them.",
+        )
+        return
+    claim.probed(counts=count(total, len(rejected), splits), held_out=splits.held_out)
