@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.world.motion import INVERSE, MOTIONS, start_of
+from benchmarks.world.motion import INVERSE, MOTIONS, fitted, start_of
 from benchmarks.world.semantics import Actor, Domain, Entity, Event, Hue, Scene, Setting, Style
 
 __all__ = ["SIZES", "cast", "programme"]
@@ -64,7 +64,9 @@ def cast(
     companion = None
     if rng.random() < companion_share:
         companion = _companion(domain, entity, hue, rng)
-    centre = (0.5 + rng.uniform(-0.05, 0.05), 0.5 + rng.uniform(-0.05, 0.05))
+    # Things may leave the frame by a little, never by half.
+    events = fitted(events, 1.02 - SIZES["large" if changes else word])
+    centre = (0.5 + rng.uniform(-0.04, 0.04), 0.5 + rng.uniform(-0.04, 0.04))
     return Scene(
         style=style,
         setting=setting or rng.choice(domain.settings),

@@ -8,11 +8,12 @@ and a different description: no method that ignores the order of frames can tell
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.world.semantics import Event
 
-__all__ = ["INVERSE", "MOTIONS", "Pose", "Start", "pose", "reverse", "start_of"]
+__all__ = ["INVERSE", "MOTIONS", "Pose", "Start", "fitted", "pose", "reverse", "start_of"]
 
 INVERSE = {
     "left": "right", "right": "left", "up": "down", "down": "up",
@@ -59,13 +60,35 @@ def _arrival(u: float) -> float:
     return _ease(min(max((u - 0.38) / 0.24, 0.0), 1.0))
 
 
+def _between(u: float, marks: tuple[float, ...]) -> tuple[int, float]:
+    """Which of the spans between ``marks`` holds ``u``, and how far in."""
+    index = max(i for i, mark in enumerate(marks[:-1]) if u >= mark)
+    return index, min((u - marks[index]) / (marks[index + 1] - marks[index]), 1.0)
+
+
+def _hop(u: float) -> float:
+    """Height of three hops, the middle one short: hops of equal length would hide from frames at equal distances."""
+    return math.sin(math.pi * _between(u, (0.0, 0.36, 0.64, 1.0))[1])
+
+
+def _swing(u: float) -> float:
+    """Four swings from side to side, of unequal length for the same reason; swing(1 - u) = -swing(u)."""
+    index, share = _between(u, (0.0, 0.31, 0.5, 0.69, 1.0))
+    return (1 - abs(2 * share - 1)) * (-1) ** index
+
+
+def _lit(u: float) -> float:
+    """Three short absences."""
+    return 0.0 if 0.07 < u < 0.19 or 0.4 < u < 0.6 or 0.81 < u < 0.93 else 1.0
+
+
 def _advance(event: Event, u: float, at: Start) -> tuple[Start, float, float, float, float]:
     """State after the share ``u`` of an event, and the passing parts: dx, dy, angle, factor on opacity."""
     x, y, scale, visible = at
     motion = event.motion
     if motion in _STEP:
         dx, dy = _STEP[motion]
-        way = 2 * _REACH * _ease(u)
+        way = 2 * _REACH * event.reach * _ease(u)
         return (x + dx * way, y + dy * way, scale, visible), 0.0, 0.0, 0.0, 1.0
     if motion in ("grow", "shrink"):
         change = _ZOOM * _ease(u) * (1 if motion == "grow" else -1)
@@ -74,18 +97,18 @@ def _advance(event: Event, u: float, at: Start) -> tuple[Start, float, float, fl
         return (x, y, scale, _arrival(u)), 0.0, 0.0, 0.0, 1.0
     if motion == "vanish":
         return (x, y, scale, 1 - _arrival(u)), 0.0, 0.0, 0.0, 1.0
-    turn = 2 * math.pi * u
     if motion in ("clockwise", "counterclockwise"):
-        way = turn if motion == "clockwise" else -turn
-        return at, _ORBIT * math.sin(way), _ORBIT * (1 - math.cos(way)), 0.0, 1.0
+        way = 2 * math.pi * u * (1 if motion == "clockwise" else -1)
+        radius = _ORBIT * event.reach
+        return at, radius * math.sin(way), radius * (1 - math.cos(way)), 0.0, 1.0
     if motion == "bounce":
-        return at, 0.0, -_HOP * abs(math.sin(turn)), 0.0, 1.0
+        return at, 0.0, -_HOP * event.reach * _hop(u), 0.0, 1.0
     if motion == "zigzag":
-        return at, event.sign * _SWING * 2 / math.pi * math.asin(math.sin(2 * turn)), 0.0, 0.0, 1.0
+        return at, event.sign * event.reach * _SWING * _swing(u), 0.0, 0.0, 1.0
     if motion == "spin":
         return at, 0.0, 0.0, event.sign * 360.0 * _ease(u), 1.0
     if motion == "blink":
-        return at, 0.0, 0.0, 0.0, 0.0 if 0.12 < u < 0.36 or 0.64 < u < 0.88 else 1.0
+        return at, 0.0, 0.0, 0.0, _lit(u)
     return at, 0.0, 0.0, 0.0, 1.0
 
 
@@ -103,23 +126,35 @@ def pose(events: tuple[Event, ...], start: Start, t: float) -> Pose:
 def start_of(events: tuple[Event, ...], centre: tuple[float, float]) -> Start:
     """The start from which a programme sweeps an area around ``centre``, with middling size."""
     hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
-    at: Start = (0.0, 0.0, 0.0, 0.0 if hidden else 1.0)
-    start = at
-    xs, ys, scales = [0.0], [0.0], [0.0]
-    for event in events:
-        low_x, high_x, low_y, high_y = _SWEEP.get(event.motion, (0.0, 0.0, 0.0, 0.0))
-        xs += [at[0] + low_x, at[0] + high_x]
-        ys += [at[1] + low_y, at[1] + high_y]
-        at = _advance(event, 1.0, at)[0]
-        xs.append(at[0])
-        ys.append(at[1])
-        scales.append(at[2])
+    xs, ys, scales = _swept(events)
     return (
         centre[0] - (min(xs) + max(xs)) / 2,
         centre[1] - (min(ys) + max(ys)) / 2,
         -(min(scales) + max(scales)) / 2,
-        start[3],
+        0.0 if hidden else 1.0,
     )
+
+
+def fitted(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
+    """The programme with its ways shortened, if need be, to sweep no more than ``room`` frame sides."""
+    xs, ys, _ = _swept(events)
+    way = max(max(xs) - min(xs), max(ys) - min(ys))
+    return events if way <= room else tuple(replace(event, reach=room / way) for event in events)
+
+
+def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
+    """Places and log scales a programme touches when it starts at zero."""
+    at: Start = (0.0, 0.0, 0.0, 1.0)
+    xs, ys, scales = [0.0], [0.0], [0.0]
+    for event in events:
+        low_x, high_x, low_y, high_y = _SWEEP.get(event.motion, (0.0, 0.0, 0.0, 0.0))
+        xs += [at[0] + low_x * event.reach, at[0] + high_x * event.reach]
+        ys += [at[1] + low_y * event.reach, at[1] + high_y * event.reach]
+        at = _advance(event, 1.0, at)[0]
+        xs.append(at[0])
+        ys.append(at[1])
+        scales.append(at[2])
+    return xs, ys, scales
 
 
 def reverse(events: tuple[Event, ...], start: Start) -> tuple[tuple[Event, ...], Start]:
@@ -127,4 +162,4 @@ def reverse(events: tuple[Event, ...], start: Start) -> tuple[tuple[Event, ...],
     at = start
     for event in events:
         at = _advance(event, 1.0, at)[0]
-    return tuple(Event(INVERSE[event.motion], -event.sign) for event in reversed(events)), at
+    return tuple(replace(event, motion=INVERSE[event.motion], sign=-event.sign) for event in reversed(events)), at

@@ -60,7 +60,7 @@ def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
             canvas = Image.blend(canvas, shown, at.alpha)
         if scene.style.glow:
             glow = _glow(scene, at, size)
-        frames[index] = finish(canvas, time, glow)
+        frames[index] = finish(canvas, glow)
     return frames
 
 
@@ -184,12 +184,13 @@ class _Finish:
         self._style = style = scene.style
         self._size = size
         self._shading = _shading(size, style.scanlines, style.vignette)
+        # The grain stays in place, like that of paper or of a sensor: flicker would swell the files.
         self._grain: npt.NDArray[np.float32] | None = None
         if style.grain:
             rng = np.random.default_rng(scene.look_seed)
             self._grain = rng.standard_normal((size, size, 1), dtype=np.float32) * style.grain
 
-    def __call__(self, canvas: Image.Image, time: float, glow: Image.Image | None) -> Frames:
+    def __call__(self, canvas: Image.Image, glow: Image.Image | None) -> Frames:
         style, size = self._style, self._size
         if style.pixels:
             cells = min(style.pixels, size)
@@ -208,9 +209,7 @@ class _Finish:
         if self._shading is not None:
             light *= self._shading
         if self._grain is not None:
-            # Grain flickers, but the same at equal distance from the middle: time keeps no direction.
-            shift = int(abs(time - 0.5) * 997)
-            light += np.roll(self._grain, (shift, shift * 3), axis=(0, 1))
+            light += self._grain
         return np.clip(light, 0, 255).astype(np.uint8)
 
 
@@ -226,7 +225,7 @@ def _shading(size: int, scanlines: float, vignette: float) -> npt.NDArray[np.flo
     if vignette:
         distance = np.sqrt(axis[:, None] ** 2 + axis[None] ** 2)
         if vignette > 1:
-            factor *= np.clip((1.02 - distance) * 14, 0.06, 1)
+            factor *= np.clip((1.16 - distance) * 14, 0.06, 1)
         else:
             factor *= 1 - vignette * np.clip(distance - 0.55, 0, None)
     return factor[..., None]

@@ -10,11 +10,12 @@ from benchmarks.world.backdrop import PATTERNS
 from benchmarks.world.captions import DETAILS, caption
 from benchmarks.world.casting import cast, programme
 from benchmarks.world.domains.everyday import HUES, PRETRAIN_DOMAINS, SHAPE_ENTITIES, SIZES, THINGS, VERBS
-from benchmarks.world.semantics import Clip, Colour, Domain, Hue, Part, Setting, Style
+from benchmarks.world.semantics import Clip, Colour, Domain, Hue, Part, Scene, Setting, Style
 
 __all__ = ["sample_pretraining_clip"]
 
 _CAPTIONS = 3
+_ROUND = frozenset({"circle", "ring"})  # nobody can see these spin
 _NEAR = 110.0  # RGB distance below which an object would drown in its background
 _EVERYTHING = Domain(
     "everything", "shapes and things together", Style(), SHAPE_ENTITIES + THINGS, HUES, (), VERBS, sizes=SIZES
@@ -40,15 +41,18 @@ def sample_pretraining_clip(rng: np.random.Generator) -> Clip:
         style, setting = _style(chance), _setting(chance)
     hues = [hue for hue in HUES if _visible(hue, setting)]
     hue = _varied(chance.choice(hues), chance)
-    scene = cast(domain, entity, programme(chance, two=0.45), chance, style=style, setting=setting, hue=hue)
+    events = programme(chance, two=0.45)
+    while entity.name in _ROUND and any(event.motion == "spin" for event in events):
+        events = programme(chance, two=0.45)
+    scene = cast(domain, entity, events, chance, style=style, setting=setting, hue=hue)
     captions = tuple(_caption(scene, chance) for _ in range(_CAPTIONS))
     return Clip(f"pretrain-{seed:016x}", domain.name, entity.name, "train", scene, captions, seed)
 
 
-def _caption(scene: object, chance: random.Random) -> str:
+def _caption(scene: Scene, chance: random.Random) -> str:
     details = {"hue"} if chance.random() < 0.9 else set()
     details |= {detail for detail in DETAILS[1:] if chance.random() < 0.5}
-    return caption(scene, VERBS, SIZES, frozenset(details), chance)  # type: ignore[arg-type]
+    return caption(scene, VERBS, SIZES, frozenset(details), chance)
 
 
 def _style(chance: random.Random) -> Style:

@@ -53,7 +53,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Hue:
-    """A colour and what a domain calls it."""
+    """A colour and what a domain calls it; the last word is the plain one of everyday language."""
 
     words: tuple[str, ...]
     colour: Colour
@@ -94,10 +94,14 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One motion of the programme. ``sign`` is the sense of those that language leaves open (spins, zigzags)."""
+    """One motion of the programme.
+
+    ``sign`` is the sense of those that language leaves open (spins, zigzags); ``reach`` scales the way.
+    """
 
     motion: str
     sign: int = 1
+    reach: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

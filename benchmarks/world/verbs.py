@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = ["VerbPhrase", "verb_phrase"]
 
-# -ing forms that double a consonant or break a rule; everything else is regular.
-_DOUBLING = frozenset({
-    "spin", "stop", "drop", "dip", "zip", "hop", "slip", "swim", "skip", "run", "jog", "bob", "throb", "wag", "tip",
-    "plod", "scud", "flip", "flit", "shut", "get", "set", "cut", "put", "sit", "step", "snap", "sag", "dim", "pop",
-})  # fmt: skip
+# Verbs of one short syllable double their last consonant ("spinning"), and these longer ones do.
+_SHORT = re.compile(r"[^aeiou]*[aeiou][^aeiouwxy]")
+_DOUBLING = frozenset({"zigzag", "level", "cancel"})
 
 
 class VerbPhrase(NamedTuple):
@@ -41,7 +40,7 @@ def _third(verb: str) -> str:
 
 
 def _ing(verb: str) -> str:
-    if verb in _DOUBLING:
+    if verb in _DOUBLING or _SHORT.fullmatch(verb):
         return verb + verb[-1] + "ing"
     if verb.endswith("ie"):
         return verb[:-2] + "ying"
