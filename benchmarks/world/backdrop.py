@@ -55,7 +55,9 @@ def _gradient(top: Colour, bottom: Colour, side: int) -> Image.Image:
         return Image.new("RGB", (side, side), top)
     ramp = np.linspace(0, 1, side, dtype=np.float32)[:, None]
     rows = np.asarray(top, np.float32) * (1 - ramp) + np.asarray(bottom, np.float32) * ramp
-    return Image.fromarray(np.ascontiguousarray(np.broadcast_to(rows[:, None], (side, side, 3)).astype(np.uint8)))
+    return Image.fromarray(
+        np.ascontiguousarray(np.broadcast_to(rows[:, None], (side, side, 3)).astype(np.uint8))
+    )
 
 
 def _pattern(pen: ImageDraw.ImageDraw, setting: Setting, side: int, rng: np.random.Generator) -> None:
@@ -90,17 +92,23 @@ def _pattern(pen: ImageDraw.ImageDraw, setting: Setting, side: int, rng: np.rand
     elif name == "rings":
         for index in range(1, 6):
             r = side * index / 9.5
-            pen.ellipse([side / 2 - r, side / 2 - r, side / 2 + r, side / 2 + r], outline=colour, width=max(1, side // 150))
+            box = [side / 2 - r, side / 2 - r, side / 2 + r, side / 2 + r]
+            pen.ellipse(box, outline=colour, width=max(1, side // 150))
         pen.line([side / 2, 0, side / 2, side], fill=colour, width=max(1, side // 190))
         pen.line([0, side / 2, side, side / 2], fill=colour, width=max(1, side // 190))
     elif name == "rays":
         for index in range(5):
             at = side * (index * 0.24 + rng.uniform(-0.06, 0.06))
-            pen.polygon([at, 0, at + side * 0.08, 0, at - side * 0.12, side, at - side * 0.3, side], fill=(*colour, 40))
+            pen.polygon(
+                [at, 0, at + side * 0.08, 0, at - side * 0.12, side, at - side * 0.3, side],
+                fill=(*colour, 40),
+            )
     elif name == "paper":
         for x, y, r in _scatter(rng, 60, side):
             length = r * 5
-            pen.line([x, y, x + length, y + rng.uniform(-1, 1) * r], fill=(*colour, 90), width=max(1, side // 250))
+            pen.line(
+                [x, y, x + length, y + rng.uniform(-1, 1) * r], fill=(*colour, 90), width=max(1, side // 250)
+            )
 
 
 def _scatter(rng: np.random.Generator, count: int, side: int) -> npt.NDArray[np.float64]:

@@ -80,10 +80,8 @@ def caption(
     sentence = _clause(subject, actions, rng)
     if "setting" in details:
         place = rng.choice(scene.setting.phrases)
-        if sentence.endswith("?") or rng.random() < 0.35:
-            sentence = f"{place}, {sentence}"
-        else:
-            sentence = f"{sentence} {place}"
+        leads = sentence.endswith("?") or rng.random() < 0.35
+        return f"{place}, {sentence}" if leads else f"{sentence} {place}"
     return sentence
 
 
@@ -96,7 +94,9 @@ def _clause(subject: str, actions: list[VerbPhrase], rng: random.Random) -> str:
     return rng.choice(_TWO).format(**words, b3=b.third, bi=b.ing, bb=b.base)
 
 
-def _noun(actor: Actor, sizes: Mapping[str, tuple[str, ...]], hue: bool, size: bool, rng: random.Random) -> str:
+def _noun(
+    actor: Actor, sizes: Mapping[str, tuple[str, ...]], hue: bool, size: bool, rng: random.Random
+) -> str:
     words = [rng.choice(actor.entity.words)]
     if hue:
         words.insert(0, rng.choice(actor.hue.words))

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def write_world(
     }
     total = sum(len(clips) for clips in wanted.values())
     done = 0
-    with _pool(workers) as run:
+    with _mapping(workers) as run:
         for name, clips in wanted.items():
             folder = root / name
             folder.mkdir(parents=True, exist_ok=True)
@@ -92,21 +93,15 @@ def _replace(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-class _pool:  # noqa: N801
-    """Yields a ``map`` over processes, or the plain one for a single worker."""
-
-    def __init__(self, workers: int) -> None:
-        # Spawned, not forked: the caller may hold threads and locks of torch.
-        self._executor = (
-            ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) if workers > 1 else None
-        )
-
-    def __enter__(self) -> Callable[[Callable[[Clip], None], list[Clip]], Iterator[None]]:
-        executor = self._executor
-        if executor is None:
-            return lambda function, items: map(function, items)
-        return lambda function, items: executor.map(function, items, chunksize=4)
-
-    def __exit__(self, *failure: object) -> None:
-        if self._executor:
-            self._executor.shutdown(cancel_futures=True)
+@contextmanager
+def _mapping(workers: int) -> Iterator[Callable[[Callable[[Clip], None], list[Clip]], Iterator[None]]]:
+    """A ``map`` over processes, or the plain one for a single worker."""
+    if workers <= 1:
+        yield map
+        return
+    # Spawned, not forked: the caller may hold threads and locks of torch.
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield partial(executor.map, chunksize=4)
+    finally:
+        executor.shutdown(cancel_futures=True)

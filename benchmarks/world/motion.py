@@ -162,4 +162,6 @@ def reverse(events: tuple[Event, ...], start: Start) -> tuple[tuple[Event, ...],
     at = start
     for event in events:
         at = _advance(event, 1.0, at)[0]
-    return tuple(replace(event, motion=INVERSE[event.motion], sign=-event.sign) for event in reversed(events)), at
+    return tuple(
+        replace(event, motion=INVERSE[event.motion], sign=-event.sign) for event in reversed(events)
+    ), at

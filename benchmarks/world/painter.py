@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,7 @@ def _placed(part: Part) -> npt.NDArray[np.float64]:
         angle = math.radians(part.turn)
         cos, sin = math.cos(angle), math.sin(angle)
         points = points @ np.array([[cos, sin], [-sin, cos]])
-    return points + (part.x, part.y)
+    return points + np.array([part.x, part.y])
 
 
 @lru_cache(maxsize=512)
@@ -118,7 +119,7 @@ def _wobbling(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
     closed = part.shape not in OPEN or part.shape == "ring"
     if closed:
         points = np.concatenate([points, points[:1]])
-    dense = np.concatenate([np.linspace(a, b, 3, endpoint=False) for a, b in zip(points, points[1:], strict=False)])
+    dense = np.concatenate([np.linspace(a, b, 3, endpoint=False) for a, b in pairwise(points)])
     if not closed:
         dense = np.concatenate([dense, points[-1:]])
     rng = np.random.default_rng([seed, int(abs(part.x * 997 + part.y * 89) * 1000)])
@@ -147,7 +148,9 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
     opacity = int(255 * style.opacity)
     width = max(1, round(style.line * side))
     for part in actor.entity.drawing:
-        outline = _wobbling(part, style.wobble, scene.look_seed % 64 + layer) if style.wobble else _placed(part)
+        outline = (
+            _wobbling(part, style.wobble, scene.look_seed % 64 + layer) if style.wobble else _placed(part)
+        )
         points = (outline @ turn + centre).ravel().tolist()
         colour = _paint(part, actor, scene)
         if part.shape in OPEN:
@@ -155,7 +158,9 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
                 points += points[:4]
             # An open stroke is as thick as a sixth of the part, but never hair-thin.
             thick = max(2, round(0.2 * radius * max(part.rx, part.ry) ** 0.5))
-            pen.line(points, fill=colour, width=thick if style.fill else max(width, thick // 2), joint="curve")
+            pen.line(
+                points, fill=colour, width=thick if style.fill else max(width, thick // 2), joint="curve"
+            )
             continue
         if style.fill:
             pen.polygon(points, fill=(*colour, opacity) if translucent else colour)
@@ -174,7 +179,9 @@ def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
         layer = layer.point(lambda value: value * at.alpha)
     layer = layer.filter(ImageFilter.BoxBlur(side * 0.045)).filter(ImageFilter.BoxBlur(side * 0.045))
     strength = scene.style.glow
-    return layer.point([int(v * strength) for v in range(256)] * 3).resize((size, size), Image.Resampling.BILINEAR)
+    return layer.point([int(v * strength) for v in range(256)] * 3).resize(
+        (size, size), Image.Resampling.BILINEAR
+    )
 
 
 class _Finish:
@@ -221,7 +228,9 @@ def _shading(size: int, scanlines: float, vignette: float) -> npt.NDArray[np.flo
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size * 2 - 1
     factor = np.ones((size, size), np.float32)
     if scanlines:
-        factor *= (1 - scanlines * (np.sin(np.arange(size) / size * 64 * math.pi) > 0))[:, None].astype(np.float32)
+        factor *= (1 - scanlines * (np.sin(np.arange(size) / size * 64 * math.pi) > 0))[:, None].astype(
+            np.float32
+        )
     if vignette:
         distance = np.sqrt(axis[:, None] ** 2 + axis[None] ** 2)
         if vignette > 1:

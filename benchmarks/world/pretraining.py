@@ -91,7 +91,10 @@ def _setting(chance: random.Random) -> Setting:
         for _ in range(chance.choice((0, 0, 0, 1, 2)))
     )  # fmt: skip
     ink = (240, 240, 240) if dark else (20, 20, 24)
-    return Setting(_DARK if dark else _LIGHT, top, bottom, scenery, pattern, _near(top, 34, chance), ink, _colour(chance, 0, 255))
+    shade = _near(top, 34, chance)
+    return Setting(
+        _DARK if dark else _LIGHT, top, bottom, scenery, pattern, shade, ink, _colour(chance, 0, 255)
+    )
 
 
 def _colour(chance: random.Random, low: int, high: int) -> Colour:

@@ -34,7 +34,9 @@ def parts(text: str) -> tuple[Part, ...]:
     drawing = []
     for line in filter(None, (piece.strip() for piece in text.split(";"))):
         shape, x, y, rx, ry, role, *turn = line.split()
-        drawing.append(Part(shape, float(x), float(y), float(rx), float(ry), role, float(turn[0]) if turn else 0.0))
+        drawing.append(
+            Part(shape, float(x), float(y), float(rx), float(ry), role, float(turn[0]) if turn else 0.0)
+        )
     return tuple(drawing)
 
 

@@ -32,7 +32,7 @@ def _gear(teeth: int) -> Outline:
 
 def _crescent() -> Outline:
     outer = _polar(np.linspace(math.radians(60), math.radians(300), 18))
-    inner = _polar(np.linspace(math.radians(285), math.radians(75), 14), 0.82) + [0.38, 0.0]
+    inner = _polar(np.linspace(math.radians(285), math.radians(75), 14), 0.82) + np.array([0.38, 0])
     return np.concatenate([outer, inner])
 
 
@@ -44,14 +44,14 @@ def _heart() -> Outline:
 
 
 def _drop() -> Outline:
-    round_part = _polar(np.linspace(math.radians(-30), math.radians(210), 18), 0.72) + [0.0, 0.28]
+    round_part = _polar(np.linspace(math.radians(-30), math.radians(210), 18), 0.72) + np.array([0, 0.28])
     return np.concatenate([[[0.0, -1.0]], round_part])
 
 
 def _wave(closed_below: float) -> Outline:
     x = np.linspace(-1, 1, 25)
     top = np.stack([x, np.sin(x * 2 * math.pi) * 0.6], axis=1)
-    return np.concatenate([top, top[::-1] + [0.0, closed_below]])
+    return np.concatenate([top, top[::-1] + np.array([0, closed_below])])
 
 
 def _points(*pairs: tuple[float, float]) -> Outline:
@@ -78,12 +78,12 @@ SHAPES: dict[str, Outline] = {
     "heart": _heart(),
     "drop": _drop(),
     "gear": _gear(8),
-    "half": np.concatenate([_polar(np.linspace(math.pi, 2 * math.pi, 18)) * [1, 2] + [0, 1.0]]),
+    "half": (_polar(np.linspace(math.pi, 2 * math.pi, 18)) * [1, 2] + np.array([0, 1])),
     "trapezoid": _points((-0.6, -1), (0.6, -1), (1, 1), (-1, 1)),
     "wedge": _points((-1, 1), (1, 1), (1, -1)),
     "wave": _wave(0.7),
     "ring": _regular(28),
-    "arc": _polar(np.linspace(math.pi, 2 * math.pi, 16)) * [1, 2] + [0, 1.0],
+    "arc": _polar(np.linspace(math.pi, 2 * math.pi, 16)) * [1, 2] + np.array([0, 1]),
     "stroke": _points((-1, 0), (1, 0)),
     "zigzag": _points((-1, 0.6), (-0.6, -0.6), (-0.2, 0.6), (0.2, -0.6), (0.6, 0.6), (1, -0.6)),
     "spiral": _polar(np.linspace(0, 5 * math.pi, 40), np.linspace(0.08, 1, 40)),

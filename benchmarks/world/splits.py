@@ -47,7 +47,9 @@ def make_domain(
     """
     domain = DOMAINS.get(name) or PRETRAIN_DOMAINS.get(name)
     if domain is None:
-        raise ValueError(f"domain: {name!r} is unknown; choose one of {', '.join((*DOMAINS, *PRETRAIN_DOMAINS))}")
+        raise ValueError(
+            f"domain: {name!r} is unknown; choose one of {', '.join((*DOMAINS, *PRETRAIN_DOMAINS))}"
+        )
     if min(train, val, test) < 0 or captions < 1:
         raise ValueError("train, val and test must be at least 0 and captions at least 1")
     kinds = domain.entities[:categories]
@@ -56,7 +58,9 @@ def make_domain(
     seen: set[Facts] = set()
     clips: list[Clip] = []
     for split, count in (("test", test), ("val", val), ("train", train)):
-        scenes = [(kind, scene) for kind in kinds for scene in _scenes(domain, kind, split, count, seed, seen)]
+        scenes = [
+            (kind, scene) for kind in kinds for scene in _scenes(domain, kind, split, count, seed, seen)
+        ]
         told = [scene.facts for _, scene in scenes]
         serial = 0
         for index, (kind, scene) in enumerate(scenes):
@@ -78,7 +82,9 @@ def _scenes(domain: Domain, kind: Entity, split: str, count: int, seed: int, see
     while len(scenes) < count:
         tries += 1
         if tries > _TRIES * max(count, 1):
-            raise ValueError(f"{split}: {count} clips of {kind.name!r} are more than {domain.name} can tell apart")
+            raise ValueError(
+                f"{split}: {count} clips of {kind.name!r} are more than {domain.name} can tell apart"
+            )
         scene = cast(domain, kind, programme(chance), chance)
         group = [scene]
         if chance.random() < _PAIRED and count - len(scenes) >= 2:
