@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import httpx
 
 from cli.folder import enter
 from service.errors import CinestrataError, FieldError, InvalidInput
+from service.settings import QueryMode
 from service.views import ForgettingView, SearchResponse, TaskSpec, TaskView
 
 __all__ = ["Client", "Local", "Remote", "connect"]
@@ -20,6 +21,11 @@ class Client(Protocol):
 
     def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
         """Post a task; the same key twice gives the same task."""
+
+    def create_task_from_archive(
+        self, archive: BinaryIO, filename: str, name: str, method: str | None
+    ) -> TaskView:
+        """Post a task as an archive of videos with a manifest."""
 
     def tasks(self) -> list[TaskView]:
         """All tasks, oldest first."""
@@ -33,10 +39,10 @@ class Client(Protocol):
     def retry(self, task_id: str) -> TaskView:
         """Put a failed or cancelled task back into the line."""
 
-    def search(self, query: str, k: int, task: str | None, mode: str | None) -> SearchResponse:
+    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
         """Find videos."""
 
-    def forgetting(self, mode: str | None = None) -> ForgettingView:
+    def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
 
 
@@ -59,6 +65,14 @@ class Remote:
         headers = {"Idempotency-Key": key} if key else {}
         return TaskView.model_validate(self._ask("POST", "/tasks", json=body, headers=headers))
 
+    def create_task_from_archive(
+        self, archive: BinaryIO, filename: str, name: str, method: str | None
+    ) -> TaskView:
+        """Post a task as an archive of videos with a manifest."""
+        fields = {"name": name} | ({"method": method} if method else {})
+        files = {"archive": (filename, archive)}
+        return TaskView.model_validate(self._ask("POST", "/tasks", data=fields, files=files, timeout=None))
+
     def tasks(self) -> list[TaskView]:
         """All tasks, oldest first."""
         return [TaskView.model_validate(task) for task in self._ask("GET", "/tasks")]
@@ -75,13 +89,13 @@ class Remote:
         """Put a failed or cancelled task back into the line."""
         return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
 
-    def search(self, query: str, k: int, task: str | None, mode: str | None) -> SearchResponse:
+    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
         """Find videos."""
         wanted = {"q": query, "k": k, "task": task, "mode": mode}
         asked = {name: value for name, value in wanted.items() if value is not None}
         return SearchResponse.model_validate(self._ask("GET", "/search", params=asked))
 
-    def forgetting(self, mode: str | None = None) -> ForgettingView:
+    def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
         return ForgettingView.model_validate(
             self._ask("GET", "/forgetting", params={"mode": mode} if mode else None)
@@ -109,6 +123,14 @@ class Local:
 
         return create_task(spec, idempotency_key=key, caller="cli").task
 
+    def create_task_from_archive(
+        self, archive: BinaryIO, filename: str, name: str, method: str | None
+    ) -> TaskView:
+        """Post a task as an archive of videos with a manifest."""
+        from service.tasks import create_task_from_archive
+
+        return create_task_from_archive(archive, filename, name=name, method=method, caller="cli").task
+
     def tasks(self) -> list[TaskView]:
         """All tasks, oldest first."""
         from service.tasks import list_tasks
@@ -133,7 +155,7 @@ class Local:
 
         return retry_task(task_id)
 
-    def search(self, query: str, k: int, task: str | None, mode: str | None) -> SearchResponse:
+    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
         """Find videos."""
         from service.query import QueryService
 
@@ -141,7 +163,7 @@ class Local:
         service.refresh()
         return service.search(query, k, task=task, mode=mode)
 
-    def forgetting(self, mode: str | None = None) -> ForgettingView:
+    def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
         from service.forgetting import forgetting
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from cli import tasks
+from cli import bench, tasks
 from cli.console import in_words
 
 __all__ = ["app"]
@@ -20,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(bench.app, name="bench")
 
 Data = Annotated[
     Path | None,
@@ -37,20 +37,6 @@ Url = Annotated[
         help="Talk HTTP to this service instead of working on the data folder.",
     ),
 ]
-
-
-class Queue(StrEnum):
-    """What a worker does: examine videos, or learn."""
-
-    cpu = "cpu"
-    gpu = "gpu"
-
-
-class Mode(StrEnum):
-    """With which query encoder a shard is searched: the newest, or the one of the release that made it."""
-
-    latest = "latest"
-    pinned = "pinned"
 
 
 @app.command()
@@ -79,13 +65,15 @@ def serve(
 @app.command()
 @in_words
 def worker(
-    queue: Annotated[Queue, typer.Option("--queue", help="cpu: examine videos. gpu: learn and index.")],
+    queue: Annotated[
+        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: examine videos. gpu: learn and index.")
+    ],
     data: Data = None,
 ) -> None:
     """Start one worker; start as many as you like, tasks are still learned one at a time."""
     from cli.processes import run_worker
 
-    run_worker(queue.value, data)
+    run_worker(queue, data)
 
 
 @app.command()
@@ -111,13 +99,17 @@ def ingest(
         str | None, typer.Option("--method", help="How it is learned [default: the service's].")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the task until it is ready.")] = True,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="The service sees the files where they are: send paths, not bytes."),
+    ] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Post one domain of videos as a task."""
     from cli.ingest import run_ingest
 
-    run_ingest(path, name, method, wait, url, data)
+    run_ingest(path, name, method, wait, in_place, url, data)
 
 
 @app.command()
@@ -127,7 +119,8 @@ def search(
     k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
     task: Annotated[str | None, typer.Option("--task", help="Search this task alone [default: all].")] = None,
     mode: Annotated[
-        Mode | None, typer.Option("--mode", help="Query encoder [default: the service's].")
+        Literal["latest", "pinned"] | None,
+        typer.Option("--mode", help="Query encoder [default: the service's]."),
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -135,7 +128,7 @@ def search(
     """Find videos by what is seen in them."""
     from cli.search import run_search
 
-    run_search(query, k, task, mode.value if mode else None, url, data)
+    run_search(query, k, task, mode, url, data)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -17,11 +18,13 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
     """Serve the API in this process, on an address or on an open listening socket."""
     import uvicorn
 
+    if host is not None:
+        os.environ["CINESTRATA_HOST"] = host  # what the API permits depends on who can reach it
     settings = enter(data)
     config = uvicorn.Config(
         "api.app:create_app",
         factory=True,
-        host=host or settings.host,
+        host=settings.host,
         port=settings.port if port is None else port,
         log_level=settings.log_level.lower(),
         access_log=False,

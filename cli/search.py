@@ -10,13 +10,14 @@ from cli.console import console
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from service.settings import QueryMode
     from service.views import SearchResponse
 
 __all__ = ["result_table", "run_search"]
 
 
 def run_search(
-    query: str, k: int, task: str | None, mode: str | None, url: str | None, data: Path | None
+    query: str, k: int, task: str | None, mode: QueryMode | None, url: str | None, data: Path | None
 ) -> None:
     """Search and print."""
     from cli.client import connect

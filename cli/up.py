@@ -30,12 +30,15 @@ _WORKERS, _API, _BROKER = range(3)  # in this order they stop
 
 def run_up(data: Path | None, host: str | None, port: int | None) -> None:
     """Start everything, say where it is, and keep it running until somebody asks to stop."""
+    if host is not None:
+        os.environ["CINESTRATA_HOST"] = host  # the API reads it there
     settings = enter(data)
+    _refuse_open_door(settings)
     supervisor = Supervisor(report=lambda sentence: warnings.print(sentence, soft_wrap=True))
     try:
         with (
             locked(settings.run_dir, settings.data_dir) as lock,
-            _listen(host or settings.host, settings.port if port is None else port) as listener,
+            _listen(settings.host, settings.port if port is None else port) as listener,
             supervisor.signals(),
         ):
             try:
@@ -141,6 +144,16 @@ def _listen(host: str, port: int) -> socket.socket:
         fail(
             f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
             "Choose others with --host and --port.",
+        )
+
+
+def _refuse_open_door(settings: Settings) -> None:
+    from api.security import is_loopback
+
+    if settings.api_key is None and not is_loopback(settings.host):
+        fail(
+            f"{settings.host} opens the service to the network without a key.",
+            "Set CINESTRATA_API_KEY to a secret of yours, or listen on 127.0.0.1.",
         )
 
 

@@ -33,7 +33,7 @@ from service.settings import settings
 from service.storage import UPLOAD_SCHEME
 from service.views import VideoSpec
 
-__all__ = ["digest", "remove", "unpack_archive"]
+__all__ = ["digest", "parse_manifest", "remove", "unpack_archive"]
 
 _FIELD = "archive"
 _MANIFESTS = ("manifest.jsonl", "manifest.csv")
@@ -225,16 +225,23 @@ def _manifest(
         raw = stream.read(_MAX_MANIFEST + 1)
     if len(raw) > _MAX_MANIFEST:
         raise TooLarge(f"{found[0]}: The manifest is larger than {_MAX_MANIFEST} bytes. Split the archive.")
+    return parse_manifest(raw, found[0].name), found[0].parent
+
+
+def parse_manifest(raw: bytes, name: str) -> list[VideoSpec]:
+    """The videos that a manifest names; ``name`` says by its ending whether it is CSV or JSONL.
+
+    Raises:
+        InvalidInput: naming the line and the mend.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidInput.at(
-            str(found[0]), f"Byte {error.start} is not UTF-8.", "Save it as UTF-8."
-        ) from None
-    videos = list((_jsonl if found[0].suffix == ".jsonl" else _csv)(text, found[0].name))
+        raise InvalidInput.at(name, f"Byte {error.start} is not UTF-8.", "Save it as UTF-8.") from None
+    videos = list((_csv if name.endswith(".csv") else _jsonl)(text, name))
     if not videos:
-        raise InvalidInput.at(found[0].name, "It names no video.", "Write one video a line.")
-    return videos, found[0].parent
+        raise InvalidInput.at(name, "It names no video.", "Write one video a line.")
+    return videos
 
 
 def _jsonl(text: str, name: str) -> Iterator[VideoSpec]:

@@ -1,0 +1,151 @@
+"""``cinestrata doctor``: everything that the product stands on, checked for real."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.broker import redis_argv
+from cli.console import console
+from cli.folder import enter, running
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+__all__ = ["run_doctor"]
+
+_DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
+_LEAST_FREE_GIB = 2.0
+
+
+class _Trouble(Exception):
+    """A check failed; the message says what to do."""
+
+
+def run_doctor(data: Path | None) -> None:
+    """Print one line for each check; leave with status 1 when any failed."""
+    settings = enter(data)
+    checks: tuple[tuple[str, Callable[[Settings], str]], ...] = (
+        ("software", _software),
+        ("data folder", _data_folder),
+        ("catalog", _catalog),
+        ("broker", _broker),
+        ("index", _index),
+        ("backbone", _backbone),
+        ("decoders", _decoders),
+    )
+    failed = False
+    for name, check in checks:
+        with console.status(f"Checking {name} …"):
+            try:
+                mark, said = "[green]ok     [/green]", check(settings)
+            except Exception as error:
+                failed = True
+                mark, said = "[red]trouble[/red]", str(error) or type(error).__name__
+        console.print(f"{mark}  {name:<12} ", end="")
+        console.print(said, markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _software(_: Settings) -> str:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    ours = version("cinestrata")
+    return f"Python {platform.python_version()}, cinestrata {ours}, torch {torch.__version__}, {device}"
+
+
+def _data_folder(settings: Settings) -> str:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.NamedTemporaryFile(dir=settings.data_dir) as probe:
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise _Trouble(
+            f"{settings.data_dir} cannot be written: {error.strerror}. Give this user the right to."
+        ) from error
+    free = shutil.disk_usage(settings.data_dir).free / 1024**3
+    if free < _LEAST_FREE_GIB:
+        raise _Trouble(
+            f"Only {free:.1f} GiB are free on {settings.data_dir}. Make room, or move CINESTRATA_DATA_DIR."
+        )
+    return f"{settings.data_dir}, {free:.0f} GiB free"
+
+
+def _catalog(settings: Settings) -> str:
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    from service.catalog.database import check, engine
+    from service.catalog.migrations import config
+
+    if settings.database_url.startswith("sqlite") and not Path(engine(settings).url.database or "").exists():
+        return "not made yet; the first start makes it"
+    check()
+    with engine(settings).connect() as connection:
+        at = MigrationContext.configure(connection).get_current_revision()
+    newest = ScriptDirectory.from_config(config()).get_current_head()
+    if at != newest:
+        raise _Trouble(
+            f"Its schema is at {at or 'nothing'}, this version needs {newest}. Run: cinestrata migrate"
+        )
+    return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {at}"
+
+
+def _broker(settings: Settings) -> str:
+    import redis
+
+    from service.messages import check
+
+    if check():
+        server = redis.Redis.from_url(settings.redis_client_url)
+        policy = dict(server.config_get("maxmemory-policy")).get("maxmemory-policy", "unknown")
+        if policy not in ("noeviction", "unknown"):
+            raise _Trouble(f"Redis may drop messages (maxmemory-policy {policy}). Set it to noeviction.")
+        return f"answers, maxmemory-policy {policy}"
+    if "CINESTRATA_REDIS_URL" in os.environ or running(settings.run_dir):
+        raise _Trouble("Redis does not answer. Check that it runs, and CINESTRATA_REDIS_URL.")
+    with tempfile.TemporaryDirectory() as folder:
+        return (
+            f"not started; `cinestrata up` starts {redis_argv(Path(folder), Path(folder) / 'redis.sock')[0]}"
+        )
+
+
+def _index(settings: Settings) -> str:
+    from index import ShardStore, Snapshot
+
+    if not settings.index_dir.exists():
+        return "empty"
+    snapshot = Snapshot.open(ShardStore(settings.index_dir), verify=True)
+    if snapshot.degraded:
+        broken = "; ".join(f"{task}: {reason}" for task, reason in snapshot.degraded.items())
+        raise _Trouble(f"Set aside: {broken}. Restore the named folders from a backup; the rest is served.")
+    return f"generation {snapshot.generation}, {len(snapshot.tasks)} shards, every checksum right"
+
+
+def _backbone(settings: Settings) -> str:
+    from models.backbone import load_backbone
+
+    backbone = load_backbone(settings.backbone)
+    spec = backbone.spec
+    return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px"
+
+
+def _decoders(_: Settings) -> str:
+    import av
+
+    missing = [name for name in _DECODERS if name not in av.codecs_available]
+    if missing:
+        raise _Trouble(
+            f"This FFmpeg cannot decode {', '.join(missing)}. Install PyAV from its wheel: pip install av"
+        )
+    return f"FFmpeg decodes {', '.join(_DECODERS)}"
