@@ -73,7 +73,7 @@ def send_learn(task_id: str) -> bool:
 def queue_length(queue: str) -> int | None:
     """How many messages wait. None: the broker cannot be reached."""
     try:
-        with celery_app.connection_for_write(settings().redis_url) as connection:
+        with _connection() as connection:
             channel = connection.default_channel
             return int(channel.queue_declare(queue, passive=True).message_count)
     except ChannelError:
@@ -87,9 +87,17 @@ def check() -> bool:
     return queue_length(CPU_QUEUE) is not None
 
 
+def _connection() -> Any:
+    # Short patience: who posts a task must not wait for a broker that is away; the reconciler sends again.
+    return celery_app.connection_for_write(
+        settings().redis_url,
+        transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},
+    )
+
+
 def _send(name: str, queue: str, task_id: str) -> bool:
     try:
-        with celery_app.connection_for_write(settings().redis_url) as connection:
+        with _connection() as connection:
             celery_app.send_task(name, args=[task_id], queue=queue, connection=connection, retry=False)
     except _UNREACHABLE as error:
         log.warning("message not sent; it will be sent later", task=task_id, name=name, error=str(error))

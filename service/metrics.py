@@ -52,9 +52,7 @@ class _CatalogCollector(Collector):
         up = GaugeMetricFamily("cinestrata_catalog_up", "1 when the catalog database answers.")
         try:
             with session_scope() as session:
-                by_state = dict(
-                    session.execute(select(Task.state, func.count()).group_by(Task.state)).tuples().all()
-                )
+                by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
                 shards, vectors, size = session.execute(
                     select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
                 ).one()

@@ -29,8 +29,8 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
     manifest, broken = _manifest()
     with session_scope() as session:
         at = now(session)
-        names = dict(session.execute(select(Task.id, Task.name)).tuples().all())
-        by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).tuples().all())
+        names = dict(session.execute(select(Task.id, Task.name)).all())
+        by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
         videos = session.scalar(select(func.count()).select_from(Video)) or 0
         shards = session.scalars(select(Shard).join(Task).order_by(Task.learned_order)).all()
         releases = session.scalars(select(Release).order_by(Release.learned_order)).all()

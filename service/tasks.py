@@ -329,9 +329,7 @@ def _waits(session: Session) -> dict[str, float]:
             .join(Task)
             .where(Task.state.in_(ACTIVE_STATES), Video.status != "rejected")
             .group_by(Video.task_id)
-        )
-        .tuples()
-        .all()
+        ).all()
     )
     for task in session.scalars(select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position)):
         own = pending.get(task.id, 0) * pace

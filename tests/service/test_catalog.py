@@ -1,0 +1,127 @@
+"""The catalog: schema, ids that are never reused, transactions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import select, text
+
+from service.catalog.database import engine, now, session_scope
+from service.catalog.migrations import upgrade
+from service.catalog.models import Base, Line, Task, Video
+from service.errors import Unavailable
+from service.settings import Settings
+from service.views import TaskView
+
+
+def test_migrations_and_models_agree(catalog: Settings) -> None:
+    with engine().connect() as connection:
+        assert (
+            compare_metadata(
+                MigrationContext.configure(connection, opts={"compare_type": True}), Base.metadata
+            )
+            == []
+        )
+
+
+def test_upgrading_twice_at_once_changes_nothing(catalog: Settings, post: Callable[..., TaskView]) -> None:
+    post()
+    upgraders = [threading.Thread(target=upgrade) for _ in range(3)]
+    for thread in upgraders:
+        thread.start()
+    for thread in upgraders:
+        thread.join()
+    with session_scope() as session:
+        assert session.scalars(select(Line.last_position)).all() == [1]
+        assert len(session.scalars(select(Task)).all()) == 1
+
+
+def test_processes_that_start_together_make_one_schema(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    settings_factory(tmp_path, upgraded=False)
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            upgrade()
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    with session_scope() as session:
+        assert session.scalars(select(Line.last_position)).all() == [0]
+
+
+def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[..., TaskView]) -> None:
+    view = post(videos=3)
+    with session_scope(write=True) as session:
+        last = session.scalars(select(Video.vector_id).order_by(Video.vector_id.desc()).limit(1)).one()
+        session.delete(session.get_one(Video, last))
+    with session_scope(write=True) as session:
+        session.add(Video(id="again", task_id=view.id, uri="x", captions=[], extra={}, status="pending"))
+    with session_scope() as session:
+        assert session.scalars(select(Video.vector_id).where(Video.id == "again")).one() > last
+
+
+def test_a_failed_transaction_leaves_nothing(catalog: Settings) -> None:
+    def fail_halfway() -> None:
+        with session_scope(write=True) as session:
+            session.get_one(Line, 1).last_position = 99
+            session.flush()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
+    with session_scope() as session:
+        assert session.get_one(Line, 1).last_position == 0
+
+
+def test_writers_do_not_lose_each_others_counts(catalog: Settings) -> None:
+    def count() -> None:
+        for _ in range(10):
+            with session_scope(write=True) as session:
+                line = session.scalars(select(Line).with_for_update()).one()
+                line.last_position += 1
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with session_scope() as session:
+        assert session.get_one(Line, 1).last_position == 40
+
+
+def test_foreign_keys_are_on(catalog: Settings) -> None:
+    with engine().connect() as connection:
+        if connection.dialect.name == "sqlite":
+            assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
+            assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+
+
+def test_times_come_back_aware(catalog: Settings, post: Callable[..., TaskView]) -> None:
+    with session_scope() as session:
+        assert now(session).utcoffset() is not None
+    assert post().created_at.utcoffset() is not None
+
+
+def test_a_database_that_does_not_answer_is_unavailable(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    settings_factory(tmp_path, database_url="postgresql://nobody@127.0.0.1:1/none", upgraded=False)
+    with pytest.raises(Unavailable) as caught, session_scope() as session:
+        session.execute(select(1))
+    assert caught.value.headers["Retry-After"]
+    with pytest.raises(Unavailable, match="CINESTRATA_DATABASE_URL"):
+        upgrade()
