@@ -1,0 +1,1 @@
+"""How it is reached: routes, problems, security, and the dashboard. No business rule lives here."""

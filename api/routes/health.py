@@ -1,0 +1,48 @@
+"""For load balancers and Prometheus."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from api.dependencies import QueryDep
+from service import metrics
+from service.catalog import database
+from service.errors import Unavailable
+from service.views import ReadyView
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez", operation_id="livez")
+def livez() -> dict[str, str]:
+    """This process runs."""
+    return {"status": "ok"}
+
+
+@router.get(
+    "/readyz", operation_id="readyz", responses={503: {"model": ReadyView, "description": "Not ready."}}
+)
+def readyz(service: QueryDep, response: Response) -> ReadyView:
+    """Searches can be answered. 503 with what is missing, where they cannot."""
+    ready = service.ready()
+    try:
+        database.check()
+        catalog = "ok"
+    except Unavailable as error:
+        catalog = error.detail
+    ready = ready.model_copy(
+        update={"ready": ready.ready and catalog == "ok", "checks": {**ready.checks, "database": catalog}}
+    )
+    if not ready.ready:
+        response.status_code = 503
+        response.headers["Retry-After"] = "5"
+    return ready
+
+
+@router.get("/metrics", operation_id="metrics", response_class=Response)
+def prometheus() -> Response:
+    """Figures in Prometheus' text format."""
+    page, kind = metrics.render()
+    return Response(page, media_type=kind)

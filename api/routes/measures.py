@@ -1,0 +1,32 @@
+"""What was learned, what was forgotten, and how large it all is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from api.dependencies import QueryDep
+from service.forgetting import forgetting
+from service.overview import overview
+from service.views import ForgettingView, OverviewView
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["measures"])
+
+
+@router.get("/forgetting", operation_id="get_forgetting")
+def get_forgetting(
+    mode: Annotated[
+        Literal["latest", "pinned"] | None, Query(description="Query mode; the default's if none.")
+    ] = None,
+) -> ForgettingView:
+    """The recall matrix A[i, t] and the measures of forgetting; rows are releases, columns are tasks."""
+    return forgetting(mode)
+
+
+@router.get("/overview", operation_id="get_overview")
+def get_overview(service: QueryDep) -> OverviewView:
+    """Shards, releases, sizes, workers, and what is wrong."""
+    return overview(service.degraded())
