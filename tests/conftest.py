@@ -67,6 +67,11 @@ def postgres_url() -> Iterator[str]:
     pgserver = pytest.importorskip("pgserver", reason="PostgreSQL comes as a wheel only for some Pythons")
     folder = Path(tempfile.mkdtemp(prefix="cinestrata-postgres-"))
     server = pgserver.get_server(folder / "data")
+    admin = create_engine(server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1))
+    with admin.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("ALTER SYSTEM SET fsync = off"))  # it need not survive a power cut
+        connection.execute(text("SELECT pg_reload_conf()"))
+    admin.dispose()
     try:
         yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
     finally:

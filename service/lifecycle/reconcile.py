@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import ColumnElement, and_, delete, or_, select
 from sqlalchemy.orm import Session
 
 from service import messages, storage
 from service.catalog.database import now, session_scope
 from service.catalog.models import ACTIVE_STATES, IdempotencyKey, Task
 from service.events import record
-from service.lifecycle.transitions import drop_lease, head_of_line, locked, move
+from service.lifecycle.transitions import drop_lease, head_of_line, locked_if, move
 from service.settings import settings
 
 __all__ = ["Reconciled", "reconcile", "send_due"]
@@ -39,11 +39,13 @@ def reconcile() -> Reconciled:
     """
     outcomes: dict[str, list[str]] = {"recovered": [], "failed": [], "cancelled": []}
     with session_scope() as session:
-        suspects = _abandoned(session, now(session))
+        suspects = session.scalars(
+            select(Task.id).where(_abandoned(now(session))).order_by(Task.position)
+        ).all()
     for task_id in suspects:
         with session_scope(write=True) as session:
-            task = locked(session, task_id)
-            if _is_abandoned(task, now(session)):
+            task = locked_if(session, task_id, _abandoned(now(session)))
+            if task is not None:
                 outcomes[_settle(session, task)].append(task_id)
     with session_scope(write=True) as session:
         limit = now(session) - timedelta(hours=settings().idempotency_hours)
@@ -77,22 +79,13 @@ def _empty(queue: str) -> bool:
     return messages.queue_length(queue) == 0
 
 
-def _abandoned(session: Session, at: datetime) -> list[str]:
-    rows = session.scalars(
-        select(Task).where(
-            Task.state.in_(ACTIVE_STATES),
-            or_(
-                Task.lease_expires_at < at,
-                Task.lease_expires_at.is_(None)
-                & (Task.cancel_requested.is_(True) | (Task.attempts >= settings().max_attempts)),
-            ),
-        )
+def _abandoned(at: datetime) -> ColumnElement[bool]:
+    """Its worker died, or nobody is at it and nobody can take it any more."""
+    stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= settings().max_attempts)
+    return and_(
+        Task.state.in_(ACTIVE_STATES),
+        or_(Task.lease_expires_at < at, and_(Task.lease_expires_at.is_(None), stuck)),
     )
-    return [task.id for task in rows]
-
-
-def _is_abandoned(task: Task, at: datetime) -> bool:
-    return task.state in ACTIVE_STATES and not _alive(task, at)
 
 
 def _alive(task: Task, at: datetime) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now
@@ -12,7 +12,7 @@ from service.catalog.models import ACTIVE_STATES, FINAL_STATES, Line, Task
 from service.errors import LeaseLost, NotFound
 from service.events import record
 
-__all__ = ["drop_lease", "head_of_line", "locked", "move", "next_position", "owned"]
+__all__ = ["drop_lease", "head_of_line", "locked", "locked_if", "move", "next_position", "owned"]
 
 _Row = TypeVar("_Row")
 
@@ -27,6 +27,11 @@ def locked(session: Session, task_id: str) -> Task:
     if task is None:
         raise NotFound(f"There is no task {task_id!r}.")
     return task
+
+
+def locked_if(session: Session, task_id: str, still: ColumnElement[bool]) -> Task | None:
+    """The task, its row locked until commit, if the condition still holds once the lock is ours."""
+    return session.scalars(_for_update(select(Task).where(Task.id == task_id, still))).one_or_none()
 
 
 def owned(session: Session, task_id: str, token: int) -> Task:

@@ -1,0 +1,345 @@
+"""Who may work on a task, and who may not any more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import select
+
+from service import lifecycle, tasks
+from service.catalog.database import now, session_scope
+from service.catalog.models import Task
+from service.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
+from service.lifecycle import stopping
+from service.settings import Settings, settings
+from service.views import TaskView
+
+Post = Callable[..., TaskView]
+
+
+def _row(task_id: str) -> Task:
+    with session_scope() as session:
+        return session.get_one(Task, task_id)
+
+
+def _claimed(task_id: str) -> lifecycle.Claim:
+    claim = lifecycle.claim(task_id, "worker")
+    assert claim is not None
+    return claim
+
+
+def test_only_the_head_of_the_line_is_learned(catalog: Settings, post_probed: Post) -> None:
+    first, second = post_probed("first"), post_probed("second")
+    assert lifecycle.claim(second.id, "b") is None
+    claim = _claimed(first.id)
+    assert lifecycle.claim(second.id, "b") is None
+    claim.fail("no good")
+    assert lifecycle.claim(second.id, "b") is not None
+
+
+def test_a_task_that_is_not_probed_holds_its_place(catalog: Settings, post: Post, post_probed: Post) -> None:
+    slow, quick = post("slow"), post_probed("quick")
+    assert lifecycle.claim(slow.id, "a") is None
+    assert lifecycle.claim(quick.id, "a") is None
+
+
+def test_a_message_that_comes_twice_does_nothing(catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    assert lifecycle.claim(view.id, "a") is not None
+    assert lifecycle.claim(view.id, "b") is None
+    assert lifecycle.claim("tsk_unknown", "b") is None
+    assert lifecycle.claim_probe(view.id, "b") is None
+
+
+def test_threads_that_race_for_a_task_get_it_once(catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    gate, won = threading.Barrier(8), []
+
+    def race(name: str) -> None:
+        gate.wait()
+        if claim := lifecycle.claim(view.id, name):
+            won.append(claim)
+
+    threads = [threading.Thread(target=race, args=(f"w{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert _row(view.id).lease_owner == won[0].owner
+    assert _row(view.id).fencing_token == won[0].token
+
+
+def _race_in_process(task_ids: list[str], results: multiprocessing.Queue[tuple[str, int]]) -> None:
+    for task_id in task_ids:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            claim = lifecycle.claim(task_id, f"process-{multiprocessing.current_process().pid}")
+            if claim is not None:
+                results.put((task_id, claim.token))
+                claim.fail("done")
+            if _row(task_id).state == "failed":
+                break
+
+
+def test_processes_that_race_down_the_line_learn_each_task_once(catalog: Settings, post_probed: Post) -> None:
+    ids = [post_probed(f"task {n}", videos=1).id for n in range(4)]
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    workers = [context.Process(target=_race_in_process, args=(ids, results)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    got = [results.get(timeout=60) for _ in ids]
+    for worker in workers:
+        worker.join(60)
+    assert [task_id for task_id, _ in got] == ids
+    assert results.empty()
+
+
+def test_the_token_shuts_out_the_former_owner(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+    view = post_probed()
+    stale = _claimed(view.id)
+    expire(view.id)
+    fresh = _claimed(view.id)
+    assert fresh.token > stale.token
+    for write in (
+        lambda: stale.progress("training", 0.5),
+        lambda: stale.advance("indexing"),
+        lambda: stale.fail("too late"),
+        lambda: stale.log("too late"),
+        lambda: stale.release(),
+        lambda: stale.publishing().__enter__(),
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    fresh.advance("training")
+    assert _row(view.id).state == "training"
+
+
+def test_an_expired_lease_nobody_took_still_lets_its_owner_go_on(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    claim = _claimed(view.id)
+    expire(view.id)
+    claim.progress("training", 0.5)
+    assert _row(view.id).progress["fraction"] == 0.5
+
+
+def test_progress_goes_to_the_task_and_to_the_events(sqlite_catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    claim = _claimed(view.id)
+    claim.advance("training")
+    claim.progress("training", 0.25, epoch=1, epochs=4, loss=2.5, videos_per_second=12.0, eta_seconds=30.0)
+    shown = tasks.get_task(view.id)
+    assert shown.state == "training"
+    assert shown.progress.model_dump(exclude_none=True) == {
+        "stage": "training",
+        "fraction": 0.25,
+        "epoch": 1,
+        "epochs": 4,
+        "loss": 2.5,
+        "videos_per_second": 12.0,
+    }
+    assert shown.eta_seconds == 30.0
+    last = tasks.events_after(view.id)[-1]
+    assert (last.kind, last.data["loss"], last.data["eta_seconds"]) == ("progress", 2.5, 30.0)
+
+
+def test_progress_events_are_thinned_out(catalog: Settings, post_probed: Post, monkeypatch) -> None:
+    monkeypatch.setenv("CINESTRATA_EVENT_SECONDS", "3600")
+    settings.cache_clear()
+    view = post_probed()
+    claim = _claimed(view.id)
+    seen = tasks.events_after(view.id)[-1].id
+    for step in range(200):
+        claim.progress("training", step / 200, epoch=1, epochs=2)
+    claim.progress("training", 1.0, epoch=2, epochs=2)
+    kinds = [(e.kind, e.data["fraction"]) for e in tasks.events_after(view.id, seen)]
+    assert kinds == [("progress", 0.0), ("progress", 1.0)]
+
+
+def test_events_are_read_in_pieces(sqlite_catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    every = tasks.events_after(view.id)
+    assert [e.id for e in every] == sorted(e.id for e in every)
+    first = tasks.events_after(view.id, limit=2)
+    assert first + tasks.events_after(view.id, first[-1].id) == every
+
+
+class TestEndings:
+    """What leaving the claim's block does."""
+
+    def test_a_failure_is_told(self, catalog: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id):
+            raise ValueError("settings.rank: must be at least 1")
+        shown = tasks.get_task(view.id)
+        assert (shown.state, shown.error) == ("failed", "settings.rank: must be at least 1")
+        assert "retry" in (shown.error_hint or "")
+        assert _row(view.id).lease_owner is None
+
+    def test_a_bug_fails_the_task_by_its_kind(self, sqlite_catalog: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id):
+            raise ZeroDivisionError("division by zero")
+        assert tasks.get_task(view.id).error == "ZeroDivisionError: division by zero"
+
+    def test_cancelling_ends_it_at_the_next_step(self, catalog: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id) as claim:
+            claim.advance("training")
+            assert tasks.cancel_task(view.id).cancel_requested
+            assert tasks.get_task(view.id).state == "training"
+            claim.progress("training", 0.5)
+            pytest.fail("progress() went on")
+        assert tasks.get_task(view.id).state == "cancelled"
+        assert not tasks.get_task(view.id).cancel_requested
+
+    def test_a_stopping_worker_gives_the_task_back(self, catalog: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id) as claim:
+            stopping.request_stop()
+            claim.tick()
+            pytest.fail("tick() went on")
+        row = _row(view.id)
+        assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
+        stopping.reset()
+        assert lifecycle.claim(view.id, "again") is not None
+
+    def test_a_signal_gives_it_back_and_goes_through(
+        self, sqlite_catalog: Settings, post_probed: Post
+    ) -> None:
+        view = post_probed()
+        with pytest.raises(KeyboardInterrupt), _claimed(view.id):
+            raise KeyboardInterrupt
+        assert _row(view.id).attempts == 0
+        assert _row(view.id).lease_owner is None
+
+    def test_an_unreachable_part_counts_as_an_attempt(
+        self, sqlite_catalog: Settings, post_probed: Post
+    ) -> None:
+        view = post_probed()
+        with _claimed(view.id):
+            raise Unavailable("the index is away")
+        assert _row(view.id).attempts == 1
+        assert tasks.get_task(view.id).state == "probing"
+
+    def test_losing_the_lease_writes_nothing(
+        self, catalog: Settings, post_probed: Post, expire: Callable
+    ) -> None:
+        view = post_probed()
+        with _claimed(view.id) as stale:
+            expire(view.id)
+            fresh = _claimed(view.id)
+            stale.advance("training")
+            pytest.fail("advance() went on")
+        assert _row(view.id).fencing_token == fresh.token
+        assert _row(view.id).state == "probing"
+
+
+class TestHeartbeat:
+    """The lease lives while the work moves."""
+
+    @pytest.fixture
+    def short(self, tmp_path, settings_factory: Callable[..., Settings]) -> Settings:
+        return settings_factory(tmp_path, lease_seconds=0.3, stall_seconds=0.6, event_seconds=0)
+
+    def test_it_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id) as claim:
+            before = _row(view.id).lease_expires_at
+            _until(lambda: _row(view.id).lease_expires_at > before, claim.tick)
+            claim.fail("enough")
+
+    def test_it_runs_out_when_the_work_hangs(self, short: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id):
+
+            def expired() -> bool:
+                with session_scope() as session:
+                    return session.get_one(Task, view.id).lease_expires_at < now(session)
+
+            _until(expired)
+            assert lifecycle.reconcile().recovered == (view.id,)
+            fresh = _claimed(view.id)
+        assert _row(view.id).fencing_token == fresh.token
+
+    def test_the_heart_tells_that_the_task_was_cancelled(self, short: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        with _claimed(view.id) as claim:
+            tasks.cancel_task(view.id)
+            _until(lambda: False, claim.tick)
+        assert tasks.get_task(view.id).state == "cancelled"
+
+    def test_the_heart_tells_that_the_lease_is_lost(self, short: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        claim = _claimed(view.id)
+        with claim:
+            with session_scope(write=True) as session:
+                session.get_one(Task, view.id).fencing_token += 1
+            with pytest.raises(LeaseLost):
+                _until(lambda: False, claim.tick)
+
+    def test_a_locked_database_does_not_stop_the_training(
+        self, short: Settings, post_probed: Post, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        view = post_probed()
+        with _claimed(view.id) as claim:
+
+            def away(**_: object) -> None:
+                raise Unavailable("locked")
+
+            with monkeypatch.context() as patched:
+                patched.setattr("service.lifecycle.lease.session_scope", away)
+                claim.progress("training", 0.1)
+            claim.progress("training", 0.2)
+        assert _row(view.id).progress["fraction"] == 0.2
+
+
+def _until(true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "nothing happened for 20 seconds"
+        meanwhile()
+        time.sleep(0.02)
+
+
+def test_getting_further_than_before_forgives_earlier_attempts(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    for epoch in range(1, 6):  # more deaths than max_attempts, but each after another epoch
+        claim = _claimed(view.id)
+        claim.progress("training", epoch=epoch, epochs=9)
+        expire(view.id)
+        assert lifecycle.reconcile().recovered == (view.id,)
+    assert _row(view.id).attempts == 1
+
+
+@pytest.mark.parametrize("error", [LeaseLost, TaskCancelled, WorkerStopping])
+def test_interruptions_do_not_leave_the_block(
+    sqlite_catalog: Settings, post_probed: Post, error: type
+) -> None:
+    with _claimed(post_probed().id):
+        raise error("stop")
+
+
+def test_the_line_has_no_gap_of_visibility(catalog: Settings, post: Post) -> None:
+    """Tasks become visible in the order of their places, so nobody overtakes one that is still being stored."""
+    names = [f"task {n}" for n in range(12)]
+    threads = [threading.Thread(target=post, args=(name, 1)) for name in names]
+    seen: list[list[int]] = []
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        with session_scope() as session:
+            seen.append(list(session.scalars(select(Task.position).order_by(Task.position))))
+    for thread in threads:
+        thread.join()
+    assert all(positions == list(range(1, len(positions) + 1)) for positions in seen)
+    assert [t.position for t in tasks.list_tasks()] == list(range(1, 13))

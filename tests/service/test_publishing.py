@@ -1,0 +1,181 @@
+"""Becoming ready: manifest and catalog together, also when the worker dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from index import ShardEntry, ShardStore
+from service import lifecycle, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Recall, Release, Shard, Task
+from service.errors import Conflict, LeaseLost
+from service.lifecycle import RecallFacts, ReleaseFacts, ShardFacts
+from service.settings import Settings, settings
+from service.views import TaskView
+
+Post = Callable[..., TaskView]
+
+
+class Died(BaseException):
+    """The process is gone: nothing after it runs."""
+
+
+def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, ShardEntry]:
+    folder = store.stage()
+    (folder / "release.json").write_text(f'{{"after": "{task_id}"}}')
+    release = store.adopt_release(folder)
+    vectors = np.eye(4, dtype=np.float32)[:2]
+    shard = store.write_shard(
+        task=task_id,
+        release=release.id,
+        fingerprint="f" * 64,
+        ids=np.array([number, number + 1]),
+        vectors=vectors,
+    )
+    return release, shard
+
+
+def _facts(release: Any, shard: ShardEntry, *recalls: RecallFacts) -> dict[str, Any]:
+    return {
+        "release": ReleaseFacts(release.id, "ffa_tame", "tiny", "tame", "f" * 64, release.bytes),
+        "shard": ShardFacts(shard.id, shard.release, shard.fingerprint, shard.count, shard.dim, shard.bytes),
+        "recalls": recalls,
+        "trained": True,
+    }
+
+
+def _recall(task_id: str, r1: float, **more: Any) -> RecallFacts:
+    return RecallFacts(task_id, "latest", "local", 10, r1, r1, r1, 1.0, 1.0, **more)
+
+
+def _publish(task_id: str, number: int, *recalls: RecallFacts) -> int:
+    store = ShardStore(settings().index_dir)
+    claim = lifecycle.claim(task_id, "worker")
+    assert claim is not None
+    release, shard = _staged(store, task_id, number)
+    with claim.publishing() as publication:
+        store.publish(release=release, shards=[shard])
+        return publication.complete(**_facts(release, shard, *recalls))
+
+
+def test_a_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
+    first, second = post_probed("first"), post_probed("second")
+    assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, zero_shot=True)) == 1
+    assert _publish(second.id, 3, _recall(first.id, 0.7), _recall(second.id, 0.8)) == 2
+    view = tasks.get_task(second.id)
+    assert (view.state, view.learned_order, view.trained) == ("ready", 2, True)
+    assert view.release == ShardStore(settings().index_dir).manifest().release
+    assert view.finished_at is not None
+    with session_scope() as session:
+        cells = session.execute(select(Recall.release_order, Recall.task_order, Recall.r1)).all()
+    assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
+
+
+def test_dying_after_the_manifest_is_made_good(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    store = ShardStore(settings().index_dir)
+    claim = lifecycle.claim(view.id, "dies")
+    assert claim is not None
+    release, shard = _staged(store, view.id, 1)
+    with suppress(Died), claim.publishing():
+        store.publish(release=release, shards=[shard])
+        raise Died
+    assert view.id in store.manifest().shards
+    assert tasks.get_task(view.id).state == "probing"
+
+    with pytest.raises(Conflict, match="laid down already"):
+        tasks.cancel_task(view.id)
+    expire(view.id)
+    assert lifecycle.reconcile().recovered == (view.id,)
+
+    assert _publish(view.id, 1, _recall(view.id, 0.5)) == 1
+    assert store.manifest().generation == 1
+    assert tasks.get_task(view.id).state == "ready"
+
+
+def test_what_is_published_is_neither_failed_nor_cancelled(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    claim = lifecycle.claim(view.id, "dies")
+    assert claim is not None
+    tasks.cancel_task(view.id)
+    store = ShardStore(settings().index_dir)
+    release, shard = _staged(store, view.id, 1)
+    store.publish(release=release, shards=[shard])
+    with session_scope(write=True) as session:
+        session.get_one(Task, view.id).attempts = 99
+    expire(view.id)
+    assert lifecycle.reconcile().recovered == (view.id,)
+    assert _publish(view.id, 1) == 1
+
+
+def test_cancelling_wins_before_the_manifest(catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    claim = lifecycle.claim(view.id, "worker")
+    assert claim is not None
+    tasks.cancel_task(view.id)
+    with claim, claim.publishing():
+        pytest.fail("published a cancelled task")
+    assert tasks.get_task(view.id).state == "cancelled"
+
+
+def test_a_fenced_worker_publishes_nothing(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+    view = post_probed()
+    stale = lifecycle.claim(view.id, "stale")
+    assert stale is not None
+    expire(view.id)
+    assert lifecycle.claim(view.id, "fresh") is not None
+    with pytest.raises(LeaseLost), stale.publishing():
+        pytest.fail("published without the lease")
+
+
+def test_publishing_without_completing_is_a_bug(sqlite_catalog: Settings, post_probed: Post) -> None:
+    claim = lifecycle.claim(post_probed().id, "worker")
+    assert claim is not None
+    with pytest.raises(RuntimeError, match="complete"), claim.publishing():
+        pass
+
+
+def test_completing_twice_changes_nothing(catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    store = ShardStore(settings().index_dir)
+    claim = lifecycle.claim(view.id, "worker")
+    assert claim is not None
+    release, shard = _staged(store, view.id, 1)
+    with claim.publishing() as publication:
+        assert publication.complete(**_facts(release, shard, _recall(view.id, 0.4))) == 1
+        assert publication.complete(**_facts(release, shard, _recall(view.id, 0.5))) == 1
+    with session_scope() as session:
+        assert session.scalars(select(Recall.r1)).all() == [0.5]
+        assert session.scalar(select(func.count()).select_from(Release)) == 1
+        assert session.scalar(select(func.count()).select_from(Shard)) == 1
+
+
+def test_a_task_without_training_may_keep_the_release(catalog: Settings, post_probed: Post) -> None:
+    first, second = post_probed("first"), post_probed("second")
+    _publish(first.id, 1)
+    store = ShardStore(settings().index_dir)
+    release = store.manifest().releases[store.manifest().release or ""]
+    shard = store.write_shard(
+        task=second.id,
+        release=release.id,
+        fingerprint="f" * 64,
+        ids=np.array([7]),
+        vectors=np.eye(4, dtype=np.float32)[:1],
+    )
+    claim = lifecycle.claim(second.id, "worker")
+    assert claim is not None
+    with claim.publishing() as publication:
+        store.publish(release=release, shards=[shard])
+        assert publication.complete(**_facts(release, shard) | {"trained": False}) == 2
+    view = tasks.get_task(second.id)
+    assert (view.trained, view.release, view.learned_order) == (False, release.id, 2)

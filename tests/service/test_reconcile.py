@@ -1,0 +1,173 @@
+"""The repair round: dead workers, lost messages, capped attempts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+
+from service import lifecycle, messages, tasks
+from service.catalog.database import now, session_scope
+from service.catalog.models import IdempotencyKey, Task
+from service.settings import Settings
+from service.views import TaskView
+
+Post = Callable[..., TaskView]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def with_broker(
+    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
+) -> redis.Redis:
+    """A catalog on each database, and a real Redis."""
+    made = settings_factory(tmp_path, request.param, redis_url=broker_url, event_seconds=0)
+    return redis.Redis.from_url(made.redis_client_url)
+
+
+def test_a_dead_worker_is_noticed(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+    view = post_probed()
+    assert lifecycle.claim(view.id, "dies") is not None
+    assert lifecycle.reconcile().recovered == ()
+    expire(view.id)
+    assert lifecycle.reconcile().recovered == (view.id,)
+    assert lifecycle.reconcile().recovered == ()
+    assert "dies" in tasks.events_after(view.id)[-1].data["message"]
+    assert lifecycle.claim(view.id, "next") is not None
+
+
+def test_attempts_are_capped_and_the_next_task_goes_on(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    poison, healthy = post_probed("poison"), post_probed("healthy")
+    for _ in range(catalog.max_attempts):
+        claim = lifecycle.claim(poison.id, "dies")
+        assert claim is not None
+        claim.progress("training")
+        expire(poison.id)
+        done = lifecycle.reconcile()
+    assert done.failed == (poison.id,)
+    view = tasks.get_task(poison.id)
+    assert view.state == "failed"
+    assert "3 times" in (view.error or "")
+    assert "retry" in (view.error_hint or "")
+    assert lifecycle.claim(poison.id, "again") is None
+    assert lifecycle.claim(healthy.id, "worker") is not None
+
+
+def test_a_poisonous_video_caps_the_probing_too(catalog: Settings, post: Post, expire: Callable) -> None:
+    view = post()
+    for _ in range(catalog.max_attempts):
+        assert lifecycle.claim_probe(view.id, "dies") is not None
+        expire(view.id)
+        lifecycle.reconcile()
+    assert tasks.get_task(view.id).state == "failed"
+
+
+def test_cancelling_is_finished_for_a_dead_worker(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
+    view = post_probed()
+    assert lifecycle.claim(view.id, "dies") is not None
+    assert tasks.cancel_task(view.id).state == "probing"
+    expire(view.id)
+    assert lifecycle.reconcile().cancelled == (view.id,)
+    assert tasks.get_task(view.id).state == "cancelled"
+
+
+def test_rounds_in_many_processes_count_once(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+    view = post_probed()
+    assert lifecycle.claim(view.id, "dies") is not None
+    expire(view.id)
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(lifecycle.reconcile().recovered)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [view.id]
+
+
+def test_a_lost_message_is_sent_again(with_broker: redis.Redis, post: Post) -> None:
+    first, second = post("first"), post("second")
+    assert with_broker.llen("cpu") == 2
+    with_broker.flushall()
+    assert lifecycle.reconcile().sent == (first.id, second.id)
+    assert with_broker.llen("cpu") == 2
+
+
+def test_messages_do_not_pile_up_while_no_worker_is_there(
+    with_broker: redis.Redis, post_probed: Post
+) -> None:
+    post_probed("first")
+    post_probed("second")
+    with_broker.flushall()
+    for _ in range(5):
+        lifecycle.reconcile()
+    assert with_broker.llen("gpu") == 1
+    assert with_broker.llen("cpu") == 0
+
+
+def test_only_the_head_of_the_line_is_sent_to_learning(with_broker: redis.Redis, post_probed: Post) -> None:
+    first, second = post_probed("first"), post_probed("second")
+    with_broker.flushall()
+    assert lifecycle.send_due() == (first.id,)
+    with_broker.flushall()
+    claim = lifecycle.claim(first.id, "worker")
+    assert claim is not None
+    assert lifecycle.send_due() == ()
+    claim.fail("no")
+    assert lifecycle.send_due() == (second.id,)
+
+
+def test_cancelling_the_head_wakes_the_next(with_broker: redis.Redis, post_probed: Post) -> None:
+    first, _second = post_probed("first"), post_probed("second")
+    with_broker.flushall()
+    tasks.cancel_task(first.id)
+    assert with_broker.llen("gpu") == 1
+
+
+def test_without_a_broker_tasks_are_taken_all_the_same(catalog: Settings, post: Post) -> None:
+    view = post()
+    assert view.state == "queued"
+    assert not messages.check()
+    assert messages.queue_length("cpu") is None
+    assert lifecycle.reconcile().sent == ()
+
+
+def test_messages_carry_the_id_alone(with_broker: redis.Redis) -> None:
+    assert messages.send_learn("tsk_1")
+    raw = with_broker.lindex("gpu", 0)
+    assert b"cinestrata.learn" in raw
+    body = messages.celery_app.backend  # no result backend is asked for an answer
+    assert type(body).__name__ == "DisabledBackend"
+
+
+def test_the_visibility_timeout_is_the_same_everywhere() -> None:
+    conf = messages.celery_app.conf
+    assert (
+        conf.broker_transport_options["visibility_timeout"]
+        == conf.result_backend_transport_options["visibility_timeout"]
+        == conf.visibility_timeout
+    )
+    assert isinstance(conf.visibility_timeout, int)
+    assert conf.task_acks_late
+    assert conf.worker_prefetch_multiplier == 1
+    assert conf.accept_content == ["json"]
+
+
+def test_old_idempotency_keys_are_forgotten(sqlite_catalog: Settings, post: Post) -> None:
+    post()
+    with session_scope(write=True) as session:
+        old = now(session) - timedelta(hours=25)
+        for key, at in (("old", old), ("new", now(session))):
+            session.add(IdempotencyKey(caller="c", key=key, body_hash="h", created_at=at, locked_until=at))
+    lifecycle.reconcile()
+    with session_scope() as session:
+        assert [k.key for k in session.query(IdempotencyKey)] == ["new"]
+        assert session.query(Task).count() == 1
