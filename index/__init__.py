@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import faiss
-
 from index.errors import (
     FingerprintMismatch,
     ManifestError,
+    ReleaseCorrupt,
     ShardCorrupt,
     ShardMissing,
     ShardRefused,
@@ -17,6 +16,7 @@ from index.merge import Hit, merge
 from index.shard import Hits, Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
+from index.threads import one_thread_per_search
 
 __all__ = [
     "FingerprintMismatch",
@@ -24,6 +24,7 @@ __all__ = [
     "Hits",
     "Manifest",
     "ManifestError",
+    "ReleaseCorrupt",
     "ReleaseEntry",
     "Shard",
     "ShardCorrupt",
@@ -36,8 +37,3 @@ __all__ = [
     "merge",
     "one_thread_per_search",
 ]
-
-
-def one_thread_per_search() -> None:
-    """For a server: let requests run beside each other, instead of each search on all cores."""
-    faiss.omp_set_num_threads(1)

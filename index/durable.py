@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["exclusive", "hash_files", "replace_text", "sync"]
+__all__ = ["damage", "exclusive", "hash_files", "replace_text", "sync"]
 
 
 def sync(path: Path) -> None:
@@ -32,16 +32,38 @@ def replace_text(path: Path, text: str) -> None:
 
 def hash_files(folder: Path) -> dict[str, str]:
     """Name → SHA-256 of the files in a folder."""
-    result = {}
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            result[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return result
+    return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+
+
+def damage(folder: Path, files: Mapping[str, str], size: int, *, verify: bool) -> str | None:
+    """What is wrong with a folder that should hold these files; None if nothing is.
+
+    Args:
+        files: name → SHA-256.
+        size: of all files together, in bytes.
+        verify: read every byte; otherwise only sizes are compared.
+    """
+    try:
+        missing = [name for name in files if not (folder / name).is_file()]
+        if missing:
+            return f"{', '.join(missing)} is missing"
+        actual = sum((folder / name).stat().st_size for name in files)
+        if actual != size:
+            return f"its files have {actual} bytes instead of {size}"
+        altered = [name for name, digest in files.items() if verify and _sha256(folder / name) != digest]
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    return f"{', '.join(altered)} was altered" if altered else None
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file: one writer at a time, across processes; freed when the process dies."""
+    """Hold a lock file: one writer at a time, across threads and processes; freed when its process dies."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,11 +1,12 @@
-"""What can go wrong with stored vectors; every message names the shard or file.
+"""What can go wrong with stored vectors; every message names the shard, release or file.
 
 ShardStoreError
 ├── ManifestError         the manifest is unreadable, altered, or of a newer version
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
 ├── ShardMissing          a shard, or an id within one, is not there
+├── ReleaseCorrupt        a release is not there, or a file of it does not match its checksum
 ├── FingerprintMismatch   a query of one encoder was about to meet vectors of another
-└── ShardRefused          vectors or ids that must not be written
+└── ShardRefused          what was to be written or published breaks a rule (also a ValueError)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 __all__ = [
     "FingerprintMismatch",
     "ManifestError",
+    "ReleaseCorrupt",
     "ShardCorrupt",
     "ShardMissing",
     "ShardRefused",
@@ -29,16 +31,20 @@ class ManifestError(ShardStoreError):
 
 
 class ShardCorrupt(ShardStoreError):
-    """A content folder does not hold what was written."""
+    """A shard's folder does not hold what was written."""
 
 
 class ShardMissing(ShardStoreError):
     """What was asked for is not in the store."""
 
 
+class ReleaseCorrupt(ShardStoreError):
+    """A release's folder does not hold what was written."""
+
+
 class FingerprintMismatch(ShardStoreError):
     """Query and shard come from different encoders."""
 
 
-class ShardRefused(ShardStoreError):
-    """What was to be written breaks a rule of the format."""
+class ShardRefused(ShardStoreError, ValueError):
+    """What was to be written or published breaks a rule of the format."""

@@ -22,6 +22,7 @@ from index.errors import ManifestError
 __all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "content_id"]
 
 SCHEMA = 1
+_RESTORE = "restore it from a backup"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ShardEntry:
         task, release: whom it belongs to, and which release made it.
         fingerprint: of the video encoder that made the vectors.
         count, dim: vectors and their width.
+        first_id, last_id: lowest and highest id of its vectors.
         bytes: of all files.
         files: name → SHA-256.
     """
@@ -43,6 +45,8 @@ class ShardEntry:
     fingerprint: str
     count: int
     dim: int
+    first_id: int
+    last_id: int
     bytes: int
     files: dict[str, str]
 
@@ -62,12 +66,14 @@ class Manifest:
 
     Attributes:
         generation: grows by one with every publication; 0 before the first.
+        created: when it was published, ISO 8601 in UTC; empty before the first.
         release: id of the current release.
         releases: all that a shard pins, and the current one.
         shards: by task, in the order in which they were published.
     """
 
     generation: int = 0
+    created: str = ""
     release: str | None = None
     releases: dict[str, ReleaseEntry] = field(default_factory=dict)
     shards: dict[str, ShardEntry] = field(default_factory=dict)
@@ -87,35 +93,36 @@ class Manifest:
         """Read and verify.
 
         Raises:
-            ManifestError: not JSON, a newer schema, or a checksum that does not fit.
+            ManifestError: not JSON, a newer schema, a checksum that does not fit, or fields that are not ours.
         """
         try:
             body: dict[str, Any] = json.loads(text)
             checksum = body.pop("checksum")
             schema = body["schema"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ManifestError(
-                f"manifest.json is not a manifest ({error}); restore it from a snapshot"
-            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ManifestError(f"manifest.json is not a manifest ({error}); {_RESTORE}") from error
         if not isinstance(schema, int) or schema > SCHEMA:
             raise ManifestError(
                 f"manifest.json has schema {schema}, and this version reads {SCHEMA}: "
                 "it was written by a newer Cinestrata; use that version"
             )
         if checksum != _checksum(body):
-            raise ManifestError(
-                "manifest.json was altered: its checksum does not fit; restore it from a snapshot"
-            )
-        del body["schema"]
+            raise ManifestError(f"manifest.json was altered: its checksum does not fit; {_RESTORE}")
         try:
-            return cls(
+            manifest = cls(
                 generation=body["generation"],
+                created=body["created"],
                 release=body["release"],
                 releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
                 shards={key: ShardEntry(**entry) for key, entry in body["shards"].items()},
             )
+            for release in manifest.releases.values():
+                _require_inside(release.id, release.files)
+            for shard in manifest.shards.values():
+                _require_inside(shard.id, shard.files)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ManifestError(f"manifest.json lacks {error}; restore it from a snapshot") from error
+            raise ManifestError(f"manifest.json lacks a field ({error}); {_RESTORE}") from error
+        return manifest
 
 
 def content_id(files: Mapping[str, str]) -> str:
@@ -125,3 +132,11 @@ def content_id(files: Mapping[str, str]) -> str:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _require_inside(identifier: str, files: Mapping[str, str]) -> None:
+    # A manifest may come with somebody's backup; its checksum proves that it is whole, not that it is kind.
+    if identifier != content_id(files) or any("/" in name or name in ("", "..") for name in files):
+        raise ManifestError(
+            f"manifest.json names a folder {identifier[:12]!r} that is not its content; {_RESTORE}"
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from index.shard import Hits
 
@@ -25,20 +26,21 @@ def merge(hits: Mapping[str, Hits], k: int) -> list[Hit]:
 
     Shards are disjoint, so scores and not ranks are compared: by rank, the best hit of every shard would tie.
     Equal scores are ordered by the tasks' order in ``hits``, then by id, so an answer is repeatable. An id
-    that several shards claim counts once, at its best.
+    that several shards claim counts once, at its best. Missing results (id −1) are left out.
     """
-
-    def keyed(order: int, task: str, found: Hits) -> Iterator[tuple[float, int, int, str]]:
-        rows = zip(found.scores.tolist(), found.ids.tolist(), strict=True)
-        yield from sorted((-score, order, vector, task) for score, vector in rows if vector >= 0)
-
-    streams = [keyed(order, task, found) for order, (task, found) in enumerate(hits.items())]
+    if not hits:
+        return []
+    tasks = list(hits)
+    ids = np.concatenate([found.ids for found in hits.values()])
+    scores = np.concatenate([found.scores for found in hits.values()])
+    owners = np.repeat(np.arange(len(tasks)), [len(found.ids) for found in hits.values()])
     result: list[Hit] = []
-    seen: set[int] = set()
-    for negative, _, vector, task in heapq.merge(*streams):
+    seen: set[int] = {-1}
+    for row in np.lexsort((ids, owners, -scores)):
         if len(result) >= k:
             break
+        vector = int(ids[row])
         if vector not in seen:
             seen.add(vector)
-            result.append(Hit(task, vector, -negative))
+            result.append(Hit(tasks[owners[row]], vector, float(scores[row])))
     return result

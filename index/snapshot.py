@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from index.errors import FingerprintMismatch, ShardMissing, ShardStoreError
-from index.format import Manifest
+from index.durable import damage
+from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
+from index.format import Manifest, ReleaseEntry
 from index.shard import Shard
 from index.store import ShardStore
 
@@ -21,20 +22,28 @@ class Snapshot:
     """
 
     def __init__(
-        self, store: ShardStore, manifest: Manifest, shards: dict[str, Shard], degraded: dict[str, str]
+        self,
+        store: ShardStore,
+        manifest: Manifest,
+        shards: dict[str, Shard],
+        degraded: dict[str, str],
+        *,
+        verify: bool,
     ) -> None:
         self.manifest = manifest
         self.degraded = degraded
         self._store = store
         self._shards = shards
+        self._verify = verify
 
     @classmethod
     def open(cls, store: ShardStore, *, verify: bool = True, previous: Snapshot | None = None) -> Snapshot:
         """Map every shard of the current manifest.
 
         Args:
-            verify: compare checksums of shards that are opened now.
-            previous: shards that it has open are taken over, for they cannot have changed.
+            verify: compare checksums of shards that are opened now; sizes always are.
+            previous: shards that it has open are taken over, for they cannot have changed: what a new
+                generation costs does not grow with the number of tasks.
 
         Raises:
             ManifestError: the manifest itself cannot be trusted.
@@ -51,7 +60,7 @@ class Snapshot:
                 shards[task] = Shard.open(store.shard_folder(entry.id), entry, verify=verify)
             except ShardStoreError as error:
                 degraded[task] = str(error)
-        return cls(store, manifest, shards, degraded)
+        return cls(store, manifest, shards, degraded, verify=verify)
 
     @property
     def generation(self) -> int:
@@ -67,10 +76,19 @@ class Snapshot:
         return list(self._shards)
 
     def release_folder(self, release: str) -> Path:
-        """Folder of a release of this generation."""
-        if release not in self.manifest.releases:
-            raise ShardMissing(f"release {release[:12]} is not in the manifest")
-        return self._store.release_folder(release)
+        """Folder of a release of this generation; its files are compared with their checksums first.
+
+        Raises:
+            ReleaseCorrupt: it is not in the manifest, or a file is missing or was altered.
+        """
+        entry: ReleaseEntry | None = self.manifest.releases.get(release)
+        if entry is None:
+            raise ReleaseCorrupt(f"release {release[:12]} is not in the manifest")
+        folder = self._store.release_folder(entry.id)
+        problem = damage(folder, entry.files, entry.bytes, verify=self._verify)
+        if problem:
+            raise ReleaseCorrupt(f"release {release[:12]}: {problem}; restore it from a backup")
+        return folder
 
     def shard(self, task: str, *, fingerprint: str) -> Shard:
         """A task's shard, for queries that were made for this encoder.

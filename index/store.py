@@ -5,38 +5,40 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.durable import exclusive, hash_files, replace_text, sync
+from index.durable import damage, exclusive, hash_files, replace_text, sync
 from index.errors import ManifestError, ShardRefused
-from index.format import SCHEMA, Manifest, ReleaseEntry, ShardEntry, content_id
-from index.shard import DESCRIPTION, IDS, VECTORS
+from index.format import Manifest, ReleaseEntry, ShardEntry, content_id
+from index.shard import DESCRIPTION, IDS, VECTORS, describe
 
 __all__ = ["ShardStore"]
 
 _UNIT = 1e-3  # how far a row's length may be from one
 _ABANDONED_SECONDS = 3600
 
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
 
 class ShardStore:
     """A folder of shards and releases.
 
     One process writes (the learning worker), any number read. Shard and release folders are immutable; only
-    ``manifest.json`` is ever replaced.
+    ``manifest.json`` is ever replaced. Nothing is created before the first write, so readers need no right to write.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for folder in (self.root, self._shards, self._releases, self._staging):
-            folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def manifest_path(self) -> Path:
@@ -64,20 +66,19 @@ class ShardStore:
 
     def stage(self) -> Path:
         """A fresh temporary folder on the store's file system."""
-        return Path(tempfile.mkdtemp(dir=self._staging))
+        folder = self._staging / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        return folder
 
     def write_shard(
-        self,
-        *,
-        task: str,
-        release: str,
-        fingerprint: str,
-        ids: npt.NDArray[np.int64],
-        vectors: npt.NDArray[np.float32],
+        self, *, task: str, release: str, fingerprint: str, ids: Ids, vectors: Vectors
     ) -> ShardEntry:
         """Write a shard durably. It stays invisible until published.
 
         Args:
+            task: id of the task.
+            release: id of the release that made the vectors.
+            fingerprint: of its video encoder.
             ids: ``int64 [n]``, non-negative, each once.
             vectors: ``float32 [n, dim]``, rows of unit length.
 
@@ -90,22 +91,31 @@ class ShardStore:
         flat.add(vectors)
         faiss.write_index(flat, str(staged / VECTORS))
         np.save(staged / IDS, ids, allow_pickle=False)
-        description = {
-            "schema": SCHEMA,
-            "task": task,
-            "release": release,
-            "fingerprint": fingerprint,
-            "count": len(ids),
-            "dim": vectors.shape[1],
-            "metric": "inner_product",
-            "dtype": "float32",
-        }
-        (staged / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+        entry = ShardEntry(
+            id="",
+            task=task,
+            release=release,
+            fingerprint=fingerprint,
+            count=len(ids),
+            dim=vectors.shape[1],
+            first_id=int(ids[0]),
+            last_id=int(ids[-1]),
+            bytes=0,
+            files=hash_files(staged),
+        )
+        (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
         shard, size, files = self._settle(staged, self._shards)
-        return ShardEntry(shard, task, release, fingerprint, len(ids), vectors.shape[1], size, files)
+        return replace(entry, id=shard, bytes=size, files=files)
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:
-        """Take over a staged folder as a release. It stays invisible until published."""
+        """Take over a staged folder of plain files as a release. It stays invisible until published.
+
+        Raises:
+            ShardRefused: the folder is empty, or holds something that is not a plain file.
+        """
+        odd = [path.name for path in staged.iterdir() if path.is_symlink() or not path.is_file()]
+        if odd or not any(staged.iterdir()):
+            raise ShardRefused(f"a release must be a folder of plain files; found {', '.join(odd) or 'none'}")
         release, size, files = self._settle(staged, self._releases)
         return ReleaseEntry(release, size, files)
 
@@ -120,77 +130,143 @@ class ShardStore:
         except FileNotFoundError:
             return Manifest.empty()
         except UnicodeDecodeError as error:
-            raise ManifestError("manifest.json is not text; restore it from a snapshot") from error
+            raise ManifestError("manifest.json is not text; restore it from a backup") from error
+        except OSError as error:
+            raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
     def publish(self, *, release: ReleaseEntry, shards: Sequence[ShardEntry]) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
-        Publishing what is already there changes nothing, so a writer that died may try again.
+        Publishing shards that are already there changes nothing, so a writer that died may try again, and one
+        that was overtaken cannot bring an old release back.
 
         Raises:
-            ShardRefused: a task has another shard already; shards are never replaced.
+            ShardRefused: a shard contradicts a published one (same task, same ids, another dimension), or is not
+                in the store as it was written.
+            ManifestError: the current manifest cannot be trusted.
         """
+        self.root.mkdir(parents=True, exist_ok=True)
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
-            for shard in shards:
-                other = current.shards.get(shard.task)
-                if other is not None and other != shard:
-                    raise ShardRefused(
-                        f"task {shard.task} already has shard {other.id[:12]}; a published shard is never replaced"
-                    )
-            target = replace(
-                current,
-                release=release.id,
-                releases={**current.releases, release.id: release},
-                shards={**current.shards, **{shard.task: shard for shard in shards}},
-            )
-            if target == current:
+            releases = {**current.releases, release.id: release}
+            new = [shard for shard in shards if current.shards.get(shard.task) != shard]
+            if not new and release.id in current.releases:
+                sync(self.root)  # whoever published it may have died just before this
                 return current
-            published = replace(target, generation=current.generation + 1)
-            replace_text(self.manifest_path, published.dumps())
-            return published
+            _require_whole(f"release {release.id[:12]}", self.release_folder(release.id), release)
+            published = dict(current.shards)
+            for shard in new:
+                self._require_fit(shard, published, releases)
+                published[shard.task] = shard
+            manifest = Manifest(
+                generation=current.generation + 1,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                release=release.id,
+                releases=releases,
+                shards=published,
+            )
+            replace_text(self.manifest_path, manifest.dumps())
+            return manifest
 
     def sweep(self) -> None:
-        """Remove what writers left behind: temporary folders, and content that no manifest names, older than an hour."""
-        manifest = self.manifest()
-        keep = {shard.id for shard in manifest.shards.values()} | set(manifest.releases)
-        before = time.time() - _ABANDONED_SECONDS
-        for parent in (self._staging, self._shards, self._releases):
-            for folder in parent.iterdir():
-                if folder.name not in keep and folder.stat().st_mtime < before:
-                    shutil.rmtree(folder, ignore_errors=True)
+        """Remove what writers left behind: staged folders, and content that no manifest names, older than an hour."""
+        if not self.root.exists():
+            return
+        with exclusive(self.root / "write.lock"):
+            manifest = self.manifest()
+            keep = {shard.id for shard in manifest.shards.values()} | set(manifest.releases)
+            before = time.time() - _ABANDONED_SECONDS
+            for parent in (self._staging, self._shards, self._releases):
+                for folder in parent.iterdir() if parent.exists() else ():
+                    if folder.name not in keep and folder.stat().st_mtime < before:
+                        shutil.rmtree(folder, ignore_errors=True)
 
     def _settle(self, staged: Path, parent: Path) -> tuple[str, int, dict[str, str]]:
-        """Sync a staged folder and rename it to its content id."""
+        """Sync a staged folder and rename it to its content id; gives that, the size and the files."""
         for path in staged.iterdir():
             sync(path)
+        os.utime(staged)  # sweep counts from here, not from when training began
         sync(staged)
         files = hash_files(staged)
         size = sum(path.stat().st_size for path in staged.iterdir())
-        identifier = content_id(files)
-        target = parent / identifier
+        target = parent / content_id(files)
+        parent.mkdir(exist_ok=True)
+        if target.exists() and damage(target, files, size, verify=True):
+            os.rename(target, self._staging / uuid.uuid4().hex)  # whole again below
         if target.exists():
+            os.utime(target)
             shutil.rmtree(staged)
         else:
             os.rename(staged, target)
-            sync(parent)
-        return identifier, size, files
+        for folder in (parent, self.root, self.root.parent):
+            sync(folder)
+        return target.name, size, files
+
+    def _require_fit(
+        self, shard: ShardEntry, published: Mapping[str, ShardEntry], releases: Mapping[str, ReleaseEntry]
+    ) -> None:
+        """Raises ShardRefused unless the shard is whole and goes together with those that are published."""
+        name = f"shard {shard.id[:12]} of task {shard.task}"
+        _require_whole(name, self.shard_folder(shard.id), shard)
+        if shard.release not in releases:
+            raise ShardRefused(f"{name}: its release {shard.release[:12]} is neither published nor given")
+        for other in published.values():
+            if other.task == shard.task:
+                raise ShardRefused(
+                    f"{name}: the task already has shard {other.id[:12]}; a published shard is never replaced"
+                )
+            if other.dim != shard.dim:
+                raise ShardRefused(
+                    f"{name}: its vectors have {shard.dim} dimensions, those of task {other.task} have {other.dim}"
+                )
+            # Ranges seldom overlap, so what this costs does not grow with the number of shards.
+            if shard.first_id <= other.last_id and other.first_id <= shard.last_id:
+                shared = np.intersect1d(self._ids(shard), self._ids(other), assume_unique=True)
+                if len(shared):
+                    raise ShardRefused(f"{name}: id {int(shared[0])} belongs to task {other.task} already")
+
+    def _ids(self, shard: ShardEntry) -> Ids:
+        try:
+            ids: Ids = np.load(self.shard_folder(shard.id) / IDS, allow_pickle=False)
+        except (OSError, EOFError, ValueError) as error:
+            raise ShardRefused(
+                f"the ids of the shard of task {shard.task} cannot be read ({error}), so no new ones can be compared "
+                "with them; restore its folder from a backup"
+            ) from error
+        return ids
 
 
-def _checked(
-    task: str, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    vectors = np.ascontiguousarray(vectors, np.float32)
-    ids = np.asarray(ids, np.int64)
+def _require_whole(name: str, folder: Path, entry: ShardEntry | ReleaseEntry) -> None:
+    problem = damage(folder, entry.files, entry.bytes, verify=True)
+    if problem:
+        raise ShardRefused(f"{name} is not in the store as it was written: {problem}; write it again")
+
+
+def _checked(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
+    """Ids in ascending order, with their vectors. Raises ShardRefused."""
+    ids, vectors = np.asarray(ids), np.asarray(vectors)
     problem = None
-    if vectors.ndim != 2 or ids.shape != (len(vectors),) or not len(ids):
-        problem = f"{vectors.shape} vectors and {ids.shape} ids do not fit together"
-    elif len(np.unique(ids)) != len(ids) or ids.min() < 0:
-        problem = "ids must be non-negative, each once"
-    elif not np.isfinite(vectors).all():
-        problem = f"the vector of id {int(ids[~np.isfinite(vectors).all(axis=1)][0])} is not finite"
-    elif (np.abs(np.linalg.norm(vectors, axis=1) - 1) > _UNIT).any():
-        problem = "vectors must have unit length"
+    if not np.issubdtype(ids.dtype, np.integer) or not np.issubdtype(vectors.dtype, np.floating):
+        problem = f"ids are {ids.dtype} and vectors {vectors.dtype} instead of int64 and float32"
+    elif vectors.ndim != 2 or ids.shape != (len(vectors),):
+        problem = f"vectors {list(vectors.shape)} and ids {list(ids.shape)} do not fit together"
+    elif not vectors.size:
+        problem = "it is empty"
+    elif ids.min() < 0:
+        problem = f"id {int(ids.min())} is negative"
+    if problem:
+        raise ShardRefused(f"shard of task {task}: {problem}")
+    order = np.argsort(ids)
+    ids, vectors = ids[order].astype(np.int64), np.ascontiguousarray(vectors[order], np.float32)
+    twice = ids[1:][ids[1:] == ids[:-1]]
+    infinite = ids[~np.isfinite(vectors).all(axis=1)]
+    off = ids[~(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _UNIT)]
+    if len(twice):
+        problem = f"id {int(twice[0])} comes twice"
+    elif len(infinite):
+        problem = f"the vector of id {int(infinite[0])} is not finite"
+    elif len(off):
+        problem = f"the vector of id {int(off[0])} does not have unit length"
     if problem:
         raise ShardRefused(f"shard of task {task}: {problem}")
     return ids, vectors

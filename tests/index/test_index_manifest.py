@@ -1,0 +1,125 @@
+"""The manifest: what goes in comes out, and what was tampered with is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index import Manifest, ManifestError, ReleaseEntry, ShardEntry, ShardStore
+from index.format import SCHEMA, content_id
+
+_words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+_counts = st.integers(0, 2**62)
+_files = st.dictionaries(
+    st.sampled_from(["vectors.faiss", "ids.npy", "shard.json", "weights"]), _words, min_size=1
+)
+
+
+@st.composite
+def _releases(draw: st.DrawFn) -> ReleaseEntry:
+    files = draw(_files)
+    return ReleaseEntry(content_id(files), draw(_counts), files)
+
+
+@st.composite
+def _shards(draw: st.DrawFn) -> ShardEntry:
+    files = draw(_files)
+    words, counts = st.tuples(_words, _words, _words), st.tuples(*[_counts] * 5)
+    return ShardEntry(content_id(files), *draw(words), *draw(counts), files)
+
+
+@st.composite
+def _manifests(draw: st.DrawFn) -> Manifest:
+    releases = draw(st.lists(_releases(), max_size=3))
+    shards = draw(st.lists(_shards(), max_size=3))
+    return Manifest(
+        generation=draw(_counts),
+        created=draw(_words),
+        release=draw(st.none() | _words),
+        releases={entry.id: entry for entry in releases},
+        shards={entry.task: entry for entry in shards},
+    )
+
+
+@given(manifest=_manifests())
+def test_round_trip_keeps_everything_and_the_order(manifest: Manifest) -> None:
+    read = Manifest.loads(manifest.dumps())
+    assert read == manifest
+    assert list(read.shards) == list(manifest.shards)
+    assert read.dumps() == manifest.dumps()
+
+
+@given(manifest=_manifests(), data=st.data())
+def test_a_changed_character_never_goes_unnoticed(manifest: Manifest, data: st.DataObject) -> None:
+    text = manifest.dumps()
+    place = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.characters(codec="ascii").filter(lambda c: c != text[place]))
+    try:
+        read = Manifest.loads(text[:place] + other + text[place + 1 :])
+    except ManifestError:
+        return
+    assert read == manifest  # white space between fields carries nothing
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "7", '{"schema": 1}', '{"checksum": "x"}', "[" * 100_000]
+)
+def test_what_is_no_manifest_is_refused_by_name(store: ShardStore, text: str) -> None:
+    store.root.mkdir()
+    store.manifest_path.write_text(text)
+    with pytest.raises(ManifestError, match=r"manifest\.json"):
+        store.manifest()
+
+
+def test_bytes_that_are_no_text_are_refused(store: ShardStore) -> None:
+    store.root.mkdir()
+    store.manifest_path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ManifestError, match="not text"):
+        store.manifest()
+
+
+def test_a_manifest_from_the_future_asks_for_the_newer_version() -> None:
+    body = json.loads(Manifest.empty().dumps())
+    body["schema"] = SCHEMA + 1
+    with pytest.raises(ManifestError, match="newer Cinestrata"):
+        Manifest.loads(json.dumps(body))
+
+
+def test_a_broken_checksum_is_named() -> None:
+    body = json.loads(Manifest.empty().dumps())
+    body["generation"] = 7
+    with pytest.raises(ManifestError, match="checksum does not fit"):
+        Manifest.loads(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        ReleaseEntry("../../etc", 1, {"passwd": "0"}),
+        ReleaseEntry(content_id({"../../passwd": "0"}), 1, {"../../passwd": "0"}),
+        ReleaseEntry(content_id({"/etc/passwd": "0"}), 1, {"/etc/passwd": "0"}),
+        ReleaseEntry(content_id({"..": "0"}), 1, {"..": "0"}),
+    ],
+)
+def test_a_manifest_cannot_name_files_outside_its_folders(release: ReleaseEntry) -> None:
+    hostile = Manifest(generation=1, release=release.id, releases={release.id: release}).dumps()
+    with pytest.raises(ManifestError, match="not its content"):
+        Manifest.loads(hostile)
+
+
+def test_missing_fields_are_refused() -> None:
+    body = {**json.loads(Manifest.empty().dumps()), "releases": {"some id": {"id": "some id"}}}
+    del body["checksum"]
+    text = json.dumps(body, sort_keys=True)
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    with pytest.raises(ManifestError, match="lacks a field"):
+        Manifest.loads(json.dumps({**body, "checksum": checksum}))
+
+
+def test_before_the_first_publication_the_manifest_is_empty(store: ShardStore) -> None:
+    assert store.manifest() == Manifest.empty()
+    assert not store.root.exists()  # looking creates nothing

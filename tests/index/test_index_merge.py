@@ -1,0 +1,143 @@
+"""Searching shards and merging is the same as searching all vectors by brute force."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from index import Hit, Hits, ShardMissing, ShardStore, Snapshot, merge
+
+# Unit vectors whose inner products are exact in float32, so that ties are real ties, and plenty.
+_AXES = [sign * row for row in np.eye(4, dtype=np.float32) for sign in (1, -1)]
+_HALVES = [np.array(signs, np.float32) / 2 for signs in itertools.product((1, -1), repeat=4)]
+_EXACT = np.stack(_AXES + _HALVES)
+
+rows = st.lists(st.integers(0, len(_EXACT) - 1), min_size=1, max_size=12)
+
+
+def brute_force(
+    shards: dict[str, tuple[list[int], np.ndarray]], query: np.ndarray, k: int, excluded: set[int]
+) -> list[Hit]:
+    """Every vector, scored one by one and sorted by (score, task order, id)."""
+    everything = [
+        (-float(np.dot(vector.astype(np.float64), query)), order, number, task)
+        for order, (task, (ids, vectors)) in enumerate(shards.items())
+        for number, vector in zip(ids, vectors, strict=True)
+        if number not in excluded
+    ]
+    return [Hit(task, number, -negative) for negative, _, number, task in sorted(everything)[:k]]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    contents=st.lists(rows, min_size=1, max_size=4),
+    query=st.integers(0, len(_EXACT) - 1),
+    k=st.integers(1, 60),
+    data=st.data(),
+)
+def test_any_split_answers_like_one_list(
+    tmp_path_factory: pytest.TempPathFactory,
+    contents: list[list[int]],
+    query: int,
+    k: int,
+    data: st.DataObject,
+) -> None:
+    total = sum(map(len, contents))
+    numbers = data.draw(st.permutations(range(10, 10 + total)))
+    excluded = data.draw(st.sets(st.integers(8, 12 + total)))
+    store = ShardStore(tmp_path_factory.mktemp("index"))
+    staged = store.stage()
+    (staged / "release.json").write_text("{}")
+    release = store.adopt_release(staged)
+    shards: dict[str, tuple[list[int], np.ndarray]] = {}
+    for position, content in enumerate(contents):
+        ids, numbers = numbers[: len(content)], numbers[len(content) :]
+        shards[f"task {position}"] = (ids, _EXACT[content])
+    entries = [
+        store.write_shard(
+            task=task, release=release.id, fingerprint="f", ids=np.array(ids), vectors=np.stack(vectors)
+        )
+        for task, (ids, vectors) in shards.items()
+    ]
+    store.publish(release=release, shards=entries)
+    snapshot = Snapshot.open(store)
+    hits = {
+        task: snapshot.shard(task, fingerprint="f").search(_EXACT[query], k, excluded)
+        for task in snapshot.tasks
+    }
+    assert merge(hits, k) == brute_force(shards, _EXACT[query], k, excluded)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lists=st.lists(
+        st.lists(st.tuples(st.integers(-1, 8), st.integers(-3, 3)), max_size=8, unique_by=lambda hit: hit[0]),
+        max_size=4,
+    ),
+    k=st.integers(0, 40),
+)
+def test_merge_keeps_each_id_once_at_its_best(lists: list[list[tuple[int, int]]], k: int) -> None:
+    hits = {
+        f"task {position}": Hits(
+            np.array([number for number, _ in found], np.int64),
+            np.array([score for _, score in found], np.float32),
+        )
+        for position, found in enumerate(lists)
+    }
+    expected: list[Hit] = []
+    for negative, order, number in sorted(
+        (-score, order, number) for order, found in enumerate(lists) for number, score in found
+    ):
+        if number >= 0 and number not in [hit.id for hit in expected]:
+            expected.append(Hit(f"task {order}", number, float(-negative)))
+    assert merge(hits, k) == expected[:k]
+
+
+def test_nothing_merges_to_nothing() -> None:
+    assert merge({}, 5) == []
+
+
+def test_vectors_come_back_by_id(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", [30, 10, 20])
+    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    stored = unit(3)
+    assert shard.ids.tolist() == [10, 20, 30]
+    np.testing.assert_array_equal(shard.vectors(np.array([30, 20, 30])), stored[[0, 2, 0]])
+    assert shard.vectors(np.array([], np.int64)).shape == (0, shard.dim)
+    with pytest.raises(ShardMissing, match="no vector 11"):
+        shard.vectors(np.array([10, 11]))
+    with pytest.raises(ShardMissing, match="no vector 99"):
+        shard.vectors(np.array([99]))
+
+
+@pytest.mark.parametrize("query", [np.zeros(3, np.float32), np.full(8, np.nan), np.zeros((1, 8))])
+def test_a_query_that_is_no_vector_is_refused(
+    store: ShardStore, lay_down: Callable, query: np.ndarray
+) -> None:
+    lay_down(store, "a", range(3))
+    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    with pytest.raises(ValueError, match="8 finite numbers"):
+        shard.search(query, 1)
+
+
+def test_at_least_one_result_is_asked_for(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", range(3))
+    with pytest.raises(ValueError, match="at least 1"):
+        Snapshot.open(store).shard("a", fingerprint="encoder of a").search(unit(1)[0], 0)
+
+
+def test_a_whole_shard_of_one_vector_is_cut_by_id(store: ShardStore, adopt: Callable, tmp_path: Path) -> None:
+    release = adopt(store, "{}")
+    vectors = np.tile(_EXACT[:1], (2000, 1))
+    shard = store.write_shard(
+        task="a", release=release.id, fingerprint="f", ids=np.arange(2000)[::-1], vectors=vectors
+    )
+    store.publish(release=release, shards=[shard])
+    found = Snapshot.open(store).shard("a", fingerprint="f").search(_EXACT[0], 7, exclude=[0, 3])
+    assert found.ids.tolist() == [1, 2, 4, 5, 6, 7, 8]

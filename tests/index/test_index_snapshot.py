@@ -1,0 +1,256 @@
+"""Reading a store in which something is broken: it is named, and the rest is served."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from index import (
+    FingerprintMismatch,
+    ManifestError,
+    ReleaseCorrupt,
+    ShardMissing,
+    ShardStore,
+    Snapshot,
+    one_thread_per_search,
+    threads,
+)
+
+
+@pytest.fixture
+def two(store: ShardStore, lay_down: Callable) -> ShardStore:
+    """A store with tasks a and b."""
+    lay_down(store, "a", range(0, 5), seed=1)
+    lay_down(store, "b", range(5, 9), seed=2)
+    return store
+
+
+def _folder(store: ShardStore, task: str) -> Path:
+    return store.shard_folder(store.manifest().shards[task].id)
+
+
+def _flip(path: Path, place: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["vectors.faiss", "ids.npy", "shard.json"])
+@pytest.mark.parametrize("harm", ["flip", "truncate", "lengthen", "remove", "empty"])
+def test_a_broken_shard_is_named_and_the_others_serve(
+    two: ShardStore, unit: Callable, name: str, harm: str
+) -> None:
+    path = _folder(two, "a") / name
+    if harm == "flip":
+        _flip(path)
+    elif harm == "truncate":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif harm == "lengthen":
+        path.write_bytes(path.read_bytes() + b"\0")
+    elif harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    snapshot = Snapshot.open(two)
+    assert snapshot.tasks == ["b"]
+    assert list(snapshot.degraded) == ["a"]
+    assert "of task a" in snapshot.degraded["a"]
+    assert name in snapshot.degraded["a"] or "bytes instead of" in snapshot.degraded["a"]
+    with pytest.raises(ShardMissing, match="of task a"):
+        snapshot.shard("a", fingerprint="encoder of a")
+    found = snapshot.shard("b", fingerprint="encoder of b").search(unit(4, 2)[2], 1)
+    assert found.ids.tolist() == [7]
+
+
+def test_sizes_are_checked_even_when_hashes_are_not(two: ShardStore) -> None:
+    path = _folder(two, "a") / "vectors.faiss"
+    path.write_bytes(path.read_bytes()[:-4])
+    assert list(Snapshot.open(two, verify=False).degraded) == ["a"]
+
+
+def test_every_single_flipped_byte_is_noticed(store: ShardStore, lay_down: Callable) -> None:
+    lay_down(store, "a", range(3))
+    for path in _folder(store, "a").iterdir():
+        for place in range(0, path.stat().st_size, 7):
+            _flip(path, place)
+            assert list(Snapshot.open(store).degraded) == ["a"], (path.name, place)
+            _flip(path, place)
+    assert Snapshot.open(store).degraded == {}
+
+
+def test_a_missing_folder_is_named(two: ShardStore) -> None:
+    shutil.rmtree(_folder(two, "b"))
+    snapshot = Snapshot.open(two)
+    assert snapshot.tasks == ["a"]
+    assert "folder is missing" in snapshot.degraded["b"]
+
+
+def test_a_shard_in_another_shards_place_is_noticed(two: ShardStore) -> None:
+    # Whole files with right names, but not those that the manifest knows.
+    shutil.rmtree(_folder(two, "a"))
+    shutil.copytree(_folder(two, "b"), _folder(two, "a"))
+    for verify in (True, False):
+        assert list(Snapshot.open(two, verify=verify).degraded) == ["a"]
+
+
+def test_a_query_of_another_encoder_never_meets_the_shard(two: ShardStore) -> None:
+    snapshot = Snapshot.open(two)
+    with pytest.raises(FingerprintMismatch, match="task a was made by encoder"):
+        snapshot.shard("a", fingerprint="encoder of b")
+
+
+def test_an_unknown_task_has_no_shard(two: ShardStore) -> None:
+    with pytest.raises(ShardMissing, match="task z has no shard"):
+        Snapshot.open(two).shard("z", fingerprint="")
+
+
+def test_a_broken_manifest_is_refused(two: ShardStore) -> None:
+    body = json.loads(two.manifest_path.read_text())
+    body["shards"]["a"]["fingerprint"] = "another"
+    two.manifest_path.write_text(json.dumps(body))
+    with pytest.raises(ManifestError, match="altered"):
+        Snapshot.open(two)
+
+
+@pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
+def test_a_broken_release_is_refused_by_name(two: ShardStore, harm: str) -> None:
+    snapshot = Snapshot.open(two)
+    assert snapshot.release_id is not None
+    path = two.release_folder(snapshot.release_id) / "weights.safetensors"
+    if harm == "flip":
+        _flip(path)
+    elif harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ReleaseCorrupt, match=snapshot.release_id[:12]):
+        snapshot.release_folder(snapshot.release_id)
+    with pytest.raises(ReleaseCorrupt, match="not in the manifest"):
+        snapshot.release_folder("0" * 64)
+
+
+def test_a_snapshot_does_not_change_under_its_reader(
+    two: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    old = Snapshot.open(two)
+    lay_down(two, "c", [20])
+    new = Snapshot.open(two, previous=old)
+    assert (old.generation, old.tasks) == (2, ["a", "b"])
+    assert (new.generation, new.tasks) == (3, ["a", "b", "c"])
+    assert new.shard("a", fingerprint="encoder of a") is old.shard("a", fingerprint="encoder of a")
+    shutil.rmtree(_folder(two, "a"))  # an open shard survives the loss of its folder
+    assert old.shard("a", fingerprint="encoder of a").search(unit(5, 1)[3], 1).ids.tolist() == [3]
+
+
+def test_a_mended_shard_is_served_again(two: ShardStore) -> None:
+    path = _folder(two, "a") / "vectors.faiss"
+    _flip(path)
+    broken = Snapshot.open(two)
+    assert list(broken.degraded) == ["a"]
+    _flip(path)
+    mended = Snapshot.open(two, previous=broken)
+    assert mended.degraded == {}
+    assert mended.tasks == ["a", "b"]
+
+
+def test_an_empty_store_has_nothing_to_show(store: ShardStore) -> None:
+    snapshot = Snapshot.open(store)
+    assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (0, None, [])
+
+
+def test_an_index_of_another_kind_is_refused(two: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = faiss.read_index
+
+    def euclidean(*arguments: object) -> faiss.Index:
+        flat = read(*arguments)
+        other = faiss.IndexFlatL2(flat.d)
+        other.add(flat.reconstruct_n(0, flat.ntotal))
+        return other
+
+    monkeypatch.setattr(faiss, "read_index", euclidean)
+    assert all("vectors.faiss contradicts" in why for why in Snapshot.open(two).degraded.values())
+
+
+def test_the_limit_reaches_the_thread_that_searches(
+    two: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_limit", None)
+    shard = Snapshot.open(two).shard("a", fingerprint="encoder of a")
+    inside: list[int] = []
+    after: list[int] = []
+    flat = shard._flat
+
+    class Watched:
+        def search(self, *arguments: object, **named: object) -> object:
+            inside.append(faiss.omp_get_max_threads())
+            return flat.search(*arguments, **named)
+
+    monkeypatch.setattr(shard, "_flat", Watched())
+
+    def run() -> None:
+        faiss.omp_set_num_threads(3)
+        shard.search(unit(1)[0], 1)
+        after.append(faiss.omp_get_max_threads())
+
+    for limited in (False, True):
+        if limited:
+            one_thread_per_search()  # called here, in another thread than the one that searches
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert inside == [3, 1]
+    assert after == [3, 3]
+
+
+def test_mapped_vectors_survive_the_replacement_of_their_file(two: ShardStore, unit: Callable) -> None:
+    # A search in place of a replaced file would end the process with SIGBUS, so it runs in one of its own.
+    path = _folder(two, "a") / "vectors.faiss"
+    program = f"""
+import os, sys
+from pathlib import Path
+import numpy as np
+from index import ShardStore, Snapshot
+shard = Snapshot.open(ShardStore(Path({str(two.root)!r}))).shard("a", fingerprint="encoder of a")
+Path({str(path) + ".x"!r}).write_bytes(b"")
+os.replace({str(path) + ".x"!r}, {str(path)!r})
+print(shard.search(np.array({unit(5, 1)[4].tolist()}, np.float32), 1).ids.tolist())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[4]"), done.stderr
+
+
+def test_searches_run_beside_each_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", range(500))
+    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    queries = unit(40, seed=3)
+    expected = [shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist() for query in queries]
+    found: dict[int, list[int]] = {}
+
+    def run(numbers: range) -> None:
+        for number in numbers:
+            found[number] = shard.search(queries[number], 10, exclude=range(0, 500, 3)).ids.tolist()
+
+    workers = [threading.Thread(target=run, args=(range(start, 40, 4),)) for start in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [found[number] for number in range(40)] == expected
+    assert not any(number % 3 == 0 for ids in expected for number in ids)
+    assert np.unique([len(ids) for ids in expected]).tolist() == [10]

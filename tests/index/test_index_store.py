@@ -1,0 +1,261 @@
+"""What the writer accepts, refuses and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from index import ManifestError, ShardRefused, ShardStore, Snapshot
+
+DIM = 8
+
+
+def test_a_published_task_is_seen_whole(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    manifest = lay_down(store, "a", [3, 1, 2])
+    assert (manifest.generation, list(manifest.shards)) == (1, ["a"])
+    entry = manifest.shards["a"]
+    assert (entry.count, entry.dim, entry.first_id, entry.last_id) == (3, DIM, 1, 3)
+    assert entry.release == manifest.release
+    assert store.manifest() == manifest
+    folder = store.shard_folder(entry.id)
+    assert sorted(path.name for path in folder.iterdir()) == ["ids.npy", "shard.json", "vectors.faiss"]
+    assert entry.bytes == sum(path.stat().st_size for path in folder.iterdir())
+    assert not list((store.root / "tmp").iterdir())
+    snapshot = Snapshot.open(store)
+    assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (1, manifest.release, ["a"])
+    assert (snapshot.release_folder(manifest.release) / "release.json").read_text() == "after a"
+    best = snapshot.shard("a", fingerprint="encoder of a").search(unit(3)[0], 1)
+    assert best.ids.tolist() == [3]
+
+
+def test_folders_can_be_read_by_other_users(store: ShardStore, lay_down: Callable) -> None:
+    before = os.umask(0o022)
+    try:
+        manifest = lay_down(store, "a", [1])
+    finally:
+        os.umask(before)
+    for folder in (store.shard_folder(manifest.shards["a"].id), store.release_folder(manifest.release)):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_what_is_written_is_invisible_until_published(
+    store: ShardStore, lay_down: Callable, write: Callable
+) -> None:
+    lay_down(store, "a", [1])
+    release, shard = write(store, "b", [2])
+    assert Snapshot.open(store).tasks == ["a"]
+    store.publish(release=release, shards=[shard])
+    assert Snapshot.open(store).tasks == ["a", "b"]
+
+
+def test_the_same_content_has_the_same_id_whatever_the_order(store: ShardStore, unit: Callable) -> None:
+    vectors = unit(3)
+    same = dict(task="a", release="r", fingerprint="f")
+    one = store.write_shard(**same, ids=np.array([1, 2, 3]), vectors=vectors)
+    other = store.write_shard(**same, ids=np.array([3, 1, 2]), vectors=vectors[[2, 0, 1]])
+    assert one == other
+    assert one != store.write_shard(**same, ids=np.array([1, 2, 4]), vectors=vectors)
+
+
+@pytest.mark.parametrize(
+    ("ids", "change", "message"),
+    [
+        ([1, 2, 1], {}, "id 1 comes twice"),
+        ([1, -1, 2], {}, "id -1 is negative"),
+        ([1, 2], {}, "do not fit together"),
+        ([1.0, 2.0, 3.0], {}, "ids are float64"),
+        ([1, 2, 3], {1: np.nan}, "vector of id 2 is not finite"),
+        ([1, 2, 3], {2: np.inf}, "vector of id 3 is not finite"),
+        ([1, 2, 3], {0: 0.9}, "vector of id 1 does not have unit length"),
+    ],
+)
+def test_bad_vectors_are_refused_by_name(
+    store: ShardStore, unit: Callable, ids: list, change: dict[int, float], message: str
+) -> None:
+    vectors = unit(3)
+    for row, value in change.items():
+        vectors[row] = value
+    with pytest.raises(ShardRefused, match=f"shard of task a: .*{message}") as refused:
+        store.write_shard(task="a", release="r", fingerprint="f", ids=np.array(ids), vectors=vectors)
+    assert isinstance(refused.value, ValueError)
+    assert not store.root.exists()  # nothing was begun
+
+
+def test_an_empty_shard_is_refused(store: ShardStore) -> None:
+    with pytest.raises(ShardRefused, match="empty"):
+        store.write_shard(
+            task="a",
+            release="r",
+            fingerprint="f",
+            ids=np.array([], np.int64),
+            vectors=np.zeros((0, 4), np.float32),
+        )
+
+
+def test_unit_length_allows_for_rounding(store: ShardStore, unit: Callable) -> None:
+    vectors = unit(3)
+    vectors[1] *= 1.0009
+    store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
+    vectors[1] *= 1.0009
+    with pytest.raises(ShardRefused, match="unit length"):
+        store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
+
+
+def test_publishing_again_changes_nothing(store: ShardStore, write: Callable) -> None:
+    release, shard = write(store, "a", [1, 2])
+    first = store.publish(release=release, shards=[shard])
+    again, same = write(store, "a", [1, 2])  # a worker that died, and did it all once more
+    assert store.publish(release=again, shards=[same]) == first
+    assert store.manifest() == first
+
+
+def test_an_overtaken_writer_cannot_bring_an_old_release_back(store: ShardStore, write: Callable) -> None:
+    release, shard = write(store, "a", [1])
+    store.publish(release=release, shards=[shard])
+    newer, other = write(store, "b", [2])
+    manifest = store.publish(release=newer, shards=[other])
+    assert store.publish(release=release, shards=[shard]) == manifest
+
+
+def test_another_shard_for_a_published_task_is_refused(
+    store: ShardStore, lay_down: Callable, write: Callable
+) -> None:
+    manifest = lay_down(store, "a", [1, 2])
+    release, other = write(store, "a", [1, 2], seed=1)
+    with pytest.raises(ShardRefused, match="never replaced"):
+        store.publish(release=release, shards=[other])
+    assert store.manifest() == manifest
+
+
+def test_ids_are_unique_across_shards(store: ShardStore, lay_down: Callable, write: Callable) -> None:
+    lay_down(store, "a", [1, 5, 9])
+    lay_down(store, "b", [2, 6])  # overlapping ranges alone are fine
+    release, shard = write(store, "c", [3, 6, 7])
+    with pytest.raises(ShardRefused, match="id 6 belongs to task b already"):
+        store.publish(release=release, shards=[shard])
+
+
+def test_ids_are_unique_within_one_publication(store: ShardStore, write: Callable) -> None:
+    release, one = write(store, "a", [1, 2])
+    _, other = write(store, "b", [2, 3])
+    with pytest.raises(ShardRefused, match="belongs to task"):
+        store.publish(release=release, shards=[one, replace(other, release=release.id)])
+    assert store.manifest().generation == 0
+
+
+def test_all_shards_have_one_dimension(store: ShardStore, lay_down: Callable, write: Callable) -> None:
+    lay_down(store, "a", [1])
+    release, shard = write(store, "b", [2], dim=DIM + 1)
+    with pytest.raises(ShardRefused, match=r"9 dimensions, those of task a have 8"):
+        store.publish(release=release, shards=[shard])
+
+
+def test_a_shard_needs_its_release(store: ShardStore, adopt: Callable, write: Callable) -> None:
+    _, shard = write(store, "a", [1])
+    with pytest.raises(ShardRefused, match="neither published nor given"):
+        store.publish(release=adopt(store, "another"), shards=[shard])
+
+
+def test_only_what_is_whole_is_published(store: ShardStore, write: Callable) -> None:
+    release, shard = write(store, "a", [1])
+    path = store.shard_folder(shard.id) / "vectors.faiss"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(ShardRefused, match=r"vectors\.faiss was altered; write it again"):
+        store.publish(release=release, shards=[shard])
+    assert write(store, "a", [1]) == (release, shard)  # writing it again mends it
+    assert store.publish(release=release, shards=[shard]).generation == 1
+    assert Snapshot.open(store).degraded == {}
+
+
+def test_a_manifest_that_cannot_be_trusted_is_never_built_upon(
+    store: ShardStore, lay_down: Callable, write: Callable
+) -> None:
+    lay_down(store, "a", [1])
+    store.manifest_path.write_text(
+        store.manifest_path.read_text().replace('"generation": 1', '"generation": 5')
+    )
+    release, shard = write(store, "b", [2])
+    with pytest.raises(ManifestError, match="altered"):
+        store.publish(release=release, shards=[shard])
+
+
+def test_a_release_is_adopted_once(store: ShardStore, adopt: Callable) -> None:
+    first = adopt(store, "x")
+    assert adopt(store, "x") == first
+    assert [path.name for path in (store.root / "releases").iterdir()] == [first.id]
+    assert not list((store.root / "tmp").iterdir())
+
+
+def test_a_release_is_plain_files(store: ShardStore) -> None:
+    staged = store.stage()
+    with pytest.raises(ShardRefused, match="found none"):
+        store.adopt_release(staged)
+    (staged / "link").symlink_to("/etc/hostname")
+    with pytest.raises(ShardRefused, match="found link"):
+        store.adopt_release(staged)
+
+
+def test_sweep_takes_only_what_is_old_and_unreferenced(
+    store: ShardStore, lay_down: Callable, write: Callable
+) -> None:
+    manifest = lay_down(store, "a", [1])
+    _, forgotten = write(store, "b", [2])
+    release, fresh = write(store, "c", [3])
+    staged = store.stage()
+    hours_ago = time.time() - 3 * 3600
+    for folder in (
+        staged,
+        store.shard_folder(manifest.shards["a"].id),
+        store.release_folder(manifest.release),
+        store.shard_folder(forgotten.id),
+    ):
+        os.utime(folder, (hours_ago, hours_ago))
+    store.sweep()
+    assert not staged.exists()
+    assert not store.shard_folder(forgotten.id).exists()
+    assert store.publish(release=release, shards=[fresh]).generation == 2
+    assert Snapshot.open(store).degraded == {}
+
+
+def test_content_that_is_written_again_is_young_again(store: ShardStore, write: Callable) -> None:
+    release, shard = write(store, "a", [1])
+    hours_ago = time.time() - 3 * 3600
+    for folder in (store.shard_folder(shard.id), store.release_folder(release.id)):
+        os.utime(folder, (hours_ago, hours_ago))
+    write(store, "a", [1])
+    store.sweep()
+    assert store.publish(release=release, shards=[shard]).generation == 1
+
+
+def test_sweeping_nothing_is_fine(store: ShardStore) -> None:
+    store.sweep()
+    assert not store.root.exists()
+
+
+def test_two_writers_lose_nothing(store: ShardStore, write: Callable) -> None:
+    written = [write(store, f"task {n}", [n]) for n in range(12)]
+    failures: list[BaseException] = []
+
+    def publish(mine: list) -> None:
+        try:
+            for release, shard in mine:
+                ShardStore(store.root).publish(release=release, shards=[shard])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=publish, args=(written[start::3],)) for start in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    manifest = store.manifest()
+    assert manifest.generation == 12
+    assert set(manifest.shards) == {f"task {n}" for n in range(12)}
