@@ -22,7 +22,7 @@ from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.serving import Serving
-from service.settings import settings
+from service.settings import Settings, settings
 from service.views import ReadyView, RoutingView, SearchResponse, SearchResult, TimingView
 
 __all__ = ["QueryService"]
@@ -38,8 +38,9 @@ class QueryService:
     Use :meth:`start` and :meth:`close`, or drive :meth:`refresh` yourself.
     """
 
-    def __init__(self) -> None:
-        self._store = ShardStore(settings().index_dir)
+    def __init__(self, configured: Settings | None = None) -> None:
+        self._settings = configured or settings()
+        self._store = ShardStore(self._settings.index_dir)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._seen: tuple[int, int, int] | None = None
@@ -51,8 +52,8 @@ class QueryService:
     def start(self) -> None:
         """Load what is there, then follow the index in the background."""
         one_thread_per_search()
-        if settings().torch_threads:
-            torch.set_num_threads(settings().torch_threads or 1)
+        if self._settings.torch_threads:
+            torch.set_num_threads(self._settings.torch_threads)
         self._thread = Thread(target=self._follow, name="follow-index", daemon=True)
         self._thread.start()
 
@@ -104,6 +105,10 @@ class QueryService:
                 "index": self._last_error or "ok",
             },
         )
+
+    def degraded(self) -> dict[str, str]:
+        """Task id → why its shard cannot be searched."""
+        return dict(self._serving.snapshot.degraded) if self._serving else {}
 
     def search(self, q: str, k: int = 10, task: str | None = None, mode: str | None = None) -> SearchResponse:
         """The k videos that fit a text best.
@@ -182,7 +187,7 @@ class QueryService:
     def _loaded_backbone(self) -> Backbone | None:
         if self._backbone is None:
             try:
-                self._backbone = load_backbone(settings().backbone, settings().frames)
+                self._backbone = load_backbone(self._settings.backbone, self._settings.frames)
             except ModelError as error:
                 if self._last_error != str(error):
                     log.error("backbone_unavailable", error=str(error))
@@ -205,10 +210,9 @@ class QueryService:
             raise Unavailable("No domain has been learned yet. Send one with POST /tasks, then search.", 10)
         return serving
 
-    @staticmethod
-    def _checked(q: str, k: int) -> str:
+    def _checked(self, q: str, k: int) -> str:
         errors = []
-        limit, most = settings().max_query_chars, settings().max_results
+        limit, most = self._settings.max_query_chars, self._settings.max_results
         text = q.strip()
         if not text:
             errors.append(FieldError("q", "The query is empty.", "Say what is seen, in a few words."))
@@ -240,11 +244,10 @@ class QueryService:
             "task", f"No learned task is called {task[:100]!r}.", f"Learned so far: {known}."
         )
 
-    @staticmethod
-    def _mode(serving: Serving, mode: str | None) -> str:
+    def _mode(self, serving: Serving, mode: str | None) -> str:
         offered = serving.encoder.modes
         if mode is None:
-            return settings().query_mode if settings().query_mode in offered else offered[0]
+            return self._settings.query_mode if self._settings.query_mode in offered else offered[0]
         if mode not in offered:
             raise InvalidInput.at(
                 "mode", f"Mode {mode[:40]!r} is not offered by this release.", f"Use {' or '.join(offered)}."

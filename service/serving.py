@@ -19,7 +19,7 @@ __all__ = ["EncodedQuery", "Serving"]
 
 Vectors = npt.NDArray[np.float32]
 
-# Of the softmax over cosines to the tasks' centroids. Frozen text features lie in a narrow cone, so differences are small.
+# Of the softmax over cosines to the tasks' centroids: frozen text features lie in a narrow cone.
 _ROUTING_TEMPERATURE = 0.05
 _REMEMBERED = 1024
 
