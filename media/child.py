@@ -34,12 +34,19 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing a library prints may look like an answer
     for line in sys.stdin:
         request = json.loads(line)
+        answer: dict[str, Any]
         try:
             answer = {"info": _examine(request)}
         except MediaError as error:
             answer = {"reason": error.reason}
         except MemoryError:
             answer = {"reason": f"{request['name']} needs too much memory to decode; scale it down"}
+        except OSError as error:  # reading is done by now, so this is about our own folders
+            words = error.strerror or type(error).__name__
+            answer = {
+                "reason": f"what was made of {request['name']} cannot be stored ({words}); "
+                "check space and rights of the data folder"
+            }
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -27,6 +27,9 @@ _FORMATS = (
 )
 _SEEK_BEYOND_SECONDS = 60.0  # of duration: shorter videos are decoded through, which is exact and fast enough
 
+_LOST_SECONDS = 1.0  # of the end that may be missing before a video counts as truncated
+_STEPS_BACK = (0.0, 10.0, 60.0)  # seconds; not every container can jump to a key frame
+
 
 def sample_times(duration: float, count: int) -> list[float]:
     """Mid-points of ``count`` equal intervals of ``duration`` seconds."""
@@ -38,8 +41,8 @@ def decode(
 ) -> tuple[VideoInfo, list[Image.Image]]:
     """Facts of a video, and ``frames`` upright RGB images at the mid-points of equal intervals of time.
 
-    Of each interval the frame on display at its mid-point is taken, so a variable frame rate does not matter. A video of
-    fewer frames repeats them.
+    Of each interval the frame on display at its mid-point is taken, so a variable frame rate does not matter.
+    A video of fewer frames repeats them.
 
     Raises:
         MediaError: says what is wrong with the file and what to do.
@@ -79,7 +82,8 @@ def decode(
         if isinstance(error, MediaError):
             raise
         raise MediaError(
-            f"{name} cannot be decoded ({_words(error)}); it is damaged or not a video; export it again, for example as mp4"
+            f"{name} cannot be decoded ({_words(error)}); it is damaged or not a video; "
+            "export it again, for example as mp4"
         ) from error
 
 
@@ -143,8 +147,10 @@ def _by_reading(
     """One pass through all frames."""
     chosen: list[VideoFrame] = []
     shown: VideoFrame | None = None
-    moment = 0.0
+    ended = 0.0
+    base = float(stream.time_base or Fraction(1, 25))
     for frame, moment in _timed(container, stream):
+        ended = moment + (frame.duration or 0) * base
         while shown is not None and len(chosen) < len(times) and moment > times[len(chosen)]:
             chosen.append(shown)
         shown = frame
@@ -152,10 +158,9 @@ def _by_reading(
             break
     if shown is None:
         raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
-    interval = duration / len(times)
-    if len(chosen) < len(times) and times[len(chosen)] - moment > max(interval, 1.0):
+    if len(chosen) < len(times) and times[-1] - ended > _LOST_SECONDS:
         raise MediaError(
-            f"{name} breaks off after {moment:.1f} of {duration:.1f} s; it is truncated; copy it again"
+            f"{name} breaks off after {ended:.1f} of {duration:.1f} s; it is truncated; copy it again"
         )
     return chosen + [shown] * (len(times) - len(chosen))
 
@@ -163,21 +168,34 @@ def _by_reading(
 def _by_seeking(
     container: InputContainer, stream: VideoStream, times: list[float], name: str
 ) -> list[VideoFrame]:
-    """A jump to the key frame before each moment, then forward."""
-    base = stream.time_base or Fraction(1, 1000)
-    origin = stream.start_time or 0
+    """For each moment a jump to before it, then forward."""
     chosen: list[VideoFrame] = []
     for target in times:
-        container.seek(origin + int(target / base), stream=stream)
-        shown: VideoFrame | None = None
-        for frame, moment in _timed(container, stream):
-            if shown is not None and moment > target:
+        for back in (*_STEPS_BACK, target):
+            shown, moment = _after_jump(container, stream, max(target - back, 0.0), target)
+            if shown is not None and moment <= target:
                 break
-            shown = frame
         if shown is None:
             raise MediaError(f"{name} breaks off before {target:.1f} s; it is truncated; copy it again")
         chosen.append(shown)
     return chosen
+
+
+def _after_jump(
+    container: InputContainer, stream: VideoStream, jump: float, target: float
+) -> tuple[VideoFrame | None, float]:
+    """The last frame up to ``target``, or the first of all where there is none, and its time."""
+    container.seek(
+        (stream.start_time or 0) + int(jump / (stream.time_base or Fraction(1, 1000))), stream=stream
+    )
+    shown, at = None, 0.0
+    for frame, moment in _timed(container, stream):
+        if shown is not None and moment > target:
+            break
+        shown, at = frame, moment
+        if at > target:
+            break
+    return shown, at
 
 
 def _timed(container: InputContainer, stream: VideoStream) -> Iterator[tuple[VideoFrame, float]]:

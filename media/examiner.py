@@ -64,12 +64,12 @@ class Examiner:
         """
         name = name or path.name
         request = {
-            "path": str(path),
+            "path": str(path.absolute()),  # the child runs in another folder
             "name": name,
             "frames": frames,
             "size": size,
-            "thumbnail": str(thumbnail) if thumbnail else None,
-            "cache": str(cache) if cache else None,
+            "thumbnail": str(thumbnail.absolute()) if thumbnail else None,
+            "cache": str(cache.absolute()) if cache else None,
             "limits": asdict(self.limits),
         }
         answer = self._ask(request, name)
@@ -89,7 +89,8 @@ class Examiner:
 
     def _ask(self, request: dict[str, Any], name: str) -> dict[str, Any]:
         child = self._child
-        if child is None or child.poll() is not None:
+        warm = child is not None and child.poll() is None
+        if child is None or not warm:
             self.close()
             child = self._child = subprocess.Popen(
                 [sys.executable, "-m", "media.child"],
@@ -106,7 +107,7 @@ class Examiner:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
         except BrokenPipeError:
-            return self._dead(name)
+            return self._dead(request, name, warm)
         received = b""
         deadline = time.monotonic() + self.limits.timeout_seconds
         while not received.endswith(b"\n"):
@@ -118,13 +119,15 @@ class Examiner:
                 )
             chunk = os.read(child.stdout.fileno(), 65536)
             if not chunk:
-                return self._dead(name)
+                return self._dead(request, name, warm)
             received += chunk
         answer: dict[str, Any] = json.loads(received)
         return answer
 
-    def _dead(self, name: str) -> dict[str, Any]:
+    def _dead(self, request: dict[str, Any], name: str, warm: bool) -> dict[str, Any]:
         self.close()
+        if warm:  # it may have been dying already; only a child that had no other work to do tells
+            return self._ask(request, name)
         raise MediaError(
             f"{name} brought the decoder down; it is damaged or hostile; export it again, or leave it out"
         )

@@ -24,11 +24,14 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
         MediaError: it leads outside the root, names another host or scheme, or is no regular file.
     """
     text = uri
-    parts = urlsplit(uri) if uri.lower().startswith("file:") else None
-    if parts is not None:
+    if uri.lower().startswith("file:"):
+        try:
+            parts = urlsplit(uri)
+            text = unquote(parts.path, errors="strict")
+        except ValueError as error:  # brackets that do not match, or bytes that are not UTF-8
+            raise MediaError(f"{uri!r} is not a path; write it without file:// and percent signs") from error
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
             raise MediaError(f"{uri!r} names another machine; give a file below the media root")
-        text = unquote(parts.path, errors="strict")
     elif "://" in uri:
         raise MediaError(f"{uri!r} is not a local file; put it below the media root and give its path there")
     if "\0" in text or not text:
@@ -38,7 +41,7 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
         path = (root / text).resolve()
         inside = path.is_relative_to(root)
         regular = inside and path.is_file()
-    except (OSError, RuntimeError) as error:  # too long a name, or a loop of links
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not UTF-8
         raise MediaError(f"{uri!r} is not a path that can be followed") from error
     if not inside:
         raise MediaError(f"{uri!r} leads outside the media root; give a path below it")

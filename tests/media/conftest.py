@@ -1,0 +1,78 @@
+"""Real video files, made on the fly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+MakeVideo = Callable[..., Path]
+
+
+@pytest.fixture
+def make_video(tmp_path: Path) -> MakeVideo:
+    """Write a video of plain grey frames; the grey tells which frame a sample came from."""
+
+    def make(
+        name: str,
+        greys: Sequence[int] = (16, 48, 80, 112, 144, 176, 208, 240),
+        *,
+        codec: str = "libx264",
+        size: tuple[int, int] = (64, 48),
+        fps: int = 4,
+        milliseconds: Sequence[int] | None = None,
+        pixels: str = "yuv420p",
+        aspect: Fraction | None = None,
+        rotate: int = 0,
+        options: dict[str, str] | None = None,
+        codec_options: dict[str, str] | None = None,
+        paint: Callable[[int], np.ndarray[Any, Any]] | None = None,
+    ) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with av.open(str(path), "w", options=options or {}) as container:
+            stream: Any = container.add_stream(codec, rate=fps, options=codec_options or {})
+            stream.width, stream.height = size
+            stream.pix_fmt = pixels
+            if aspect:
+                stream.codec_context.sample_aspect_ratio = aspect
+            if rotate:
+                stream.set_display_rotation(rotate)
+            if milliseconds is not None:
+                stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
+            for index, grey in enumerate(greys):
+                picture = paint(index) if paint else np.full((size[1], size[0], 3), grey, np.uint8)
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                if milliseconds is not None:
+                    frame.pts, frame.time_base = milliseconds[index], Fraction(1, 1000)
+                    following = milliseconds[index + 1 :] or [milliseconds[index] + 1000]
+                    frame.duration = following[0] - milliseconds[index]
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def make_audio(tmp_path: Path) -> MakeVideo:
+    """Write a file that only sounds."""
+
+    def make(name: str) -> Path:
+        path = tmp_path / name
+        with av.open(str(path), "w") as container:
+            stream: Any = container.add_stream("aac", rate=16000)
+            stream.layout = "mono"
+            for index in range(8):
+                frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+                frame.sample_rate, frame.pts = 16000, index * 1024
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+        return path
+
+    return make

@@ -1,0 +1,232 @@
+"""The child process that decodes: what it writes, and that it may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import media.examiner as examiner_module
+from media import (
+    Examiner,
+    Limits,
+    MediaError,
+    VideoInfo,
+    content_hash,
+    examine,
+    frame_cache_path,
+    load_frames,
+)
+
+MakeVideo = Callable[..., Path]
+
+
+def pid(examiner: Examiner) -> int:
+    assert examiner._child is not None
+    return examiner._child.pid
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_facts_cache_and_thumbnail(make_video: MakeVideo, tmp_path: Path) -> None:
+    path = make_video("in/clip.mp4", size=(640, 480))
+    out = tmp_path / "out"
+    info = examine(path, frames=4, size=32, cache=out / "frames", thumbnail=out / "thumbs" / "1.jpg")
+    assert isinstance(info, VideoInfo)
+    assert info.content_hash == content_hash(path)
+    assert info.bytes == path.stat().st_size
+    assert (info.width, info.height, info.frames) == (640, 480, 8)
+    cached = frame_cache_path(out / "frames", 4, 32, info.content_hash)
+    frames = load_frames(cached)
+    assert frames.shape == (4, 32, 32, 3)
+    assert frames.dtype == np.uint8
+    assert np.all(np.diff(frames.mean(axis=(1, 2, 3))) > 20)
+    with Image.open(out / "thumbs" / "1.jpg") as image:
+        assert image.format == "JPEG"
+        assert image.size == (320, 240)
+    assert files(out) == {str(cached.relative_to(out)), "thumbs/1.jpg"}
+    assert files(tmp_path / "in") == {"clip.mp4"}
+
+
+def test_small_videos_keep_their_size_in_thumbnails(make_video: MakeVideo, tmp_path: Path) -> None:
+    thumbnail = tmp_path / "small.jpg"
+    examine(make_video("tall.mp4", size=(48, 64)), frames=1, size=16, thumbnail=thumbnail)
+    with Image.open(thumbnail) as image:
+        assert image.size == (48, 64)
+
+
+def test_examining_again_gives_the_same_bytes(make_video: MakeVideo, tmp_path: Path) -> None:
+    path = make_video("clip.mkv")
+    results = []
+    for round_ in ("first", "second"):
+        out = tmp_path / round_
+        info = examine(path, frames=3, size=24, cache=out, thumbnail=out / "t.jpg")
+        cached = frame_cache_path(out, 3, 24, info.content_hash)
+        results.append((info, cached.read_bytes(), (out / "t.jpg").read_bytes()))
+    assert results[0] == results[1]
+
+
+def test_relative_paths_are_the_callers(
+    make_video: MakeVideo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_video("clip.mp4")
+    monkeypatch.chdir(tmp_path)
+    info = examine(Path("clip.mp4"), frames=2, size=16, cache=Path("cache"), thumbnail=Path("thumb.jpg"))
+    assert frame_cache_path(tmp_path / "cache", 2, 16, info.content_hash).is_file()
+    assert (tmp_path / "thumb.jpg").is_file()
+
+
+def test_one_child_serves_many_and_bad_files_do_not_harm_it(
+    make_video: MakeVideo, make_audio: Callable[[str], Path], tmp_path: Path
+) -> None:
+    good = make_video("good.mp4")
+    empty, text, cut = (tmp_path / name for name in ("empty.mp4", "text.mp4", "cut.mp4"))
+    empty.write_bytes(b"")
+    text.write_text("not a video")
+    cut.write_bytes(good.read_bytes()[:500])
+    out = tmp_path / "out"
+    out.mkdir()
+    with Examiner() as examiner:
+        first = examiner.examine(good, frames=2, size=16)
+        child = pid(examiner)
+        for path, words in (
+            (empty, "empty"),
+            (text, "damaged or not a video"),
+            (cut, "damaged or not a video"),
+            (make_audio("song.m4a"), "audio only"),
+            (tmp_path / "gone.mp4", "cannot be read"),
+            (tmp_path, "cannot be read"),
+        ):
+            with pytest.raises(MediaError, match=words) as caught:
+                examiner.examine(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
+            assert str(tmp_path) not in caught.value.reason
+            assert path.name in caught.value.reason
+        assert examiner.examine(good, frames=2, size=16) == first
+        assert pid(examiner) == child
+    assert files(out) == set()
+
+
+def test_messages_call_the_video_as_the_caller_does(tmp_path: Path) -> None:
+    (tmp_path / "a1b2c3").write_bytes(b"")
+    with pytest.raises(MediaError, match=r"^holiday ☀\.mp4 is empty") as caught:
+        examine(tmp_path / "a1b2c3", frames=1, size=8, name="holiday ☀.mp4")
+    assert "a1b2c3" not in caught.value.reason
+
+
+def test_too_many_bytes(make_video: MakeVideo) -> None:
+    path = make_video("clip.mp4")
+    size = path.stat().st_size
+    with pytest.raises(MediaError, match=f"{size} bytes"):
+        examine(path, frames=1, size=8, limits=Limits(max_bytes=size - 1))
+    examine(path, frames=1, size=8, limits=Limits(max_bytes=size))
+
+
+def test_a_child_that_was_killed_between_requests_is_replaced(make_video: MakeVideo) -> None:
+    path = make_video("clip.mp4")
+    with Examiner() as examiner:
+        first = examiner.examine(path, frames=1, size=8)
+        for _ in range(3):
+            child = pid(examiner)
+            os.kill(child, signal.SIGKILL)  # and not waited for: the next request may meet it half dead
+            assert examiner.examine(path, frames=1, size=8) == first
+            assert pid(examiner) != child
+
+
+def test_the_time_out_is_kept_and_the_examiner_goes_on(make_video: MakeVideo, tmp_path: Path) -> None:
+    path = make_video("clip.mp4")
+    with Examiner(Limits(timeout_seconds=0.001)) as examiner:
+        with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.001 s"):
+            examiner.examine(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
+        assert examiner._child is None
+        examiner.limits = Limits()
+        examiner.examine(path, frames=1, size=8)
+    assert not (tmp_path / "t.jpg").exists()
+
+
+def test_a_video_that_brings_the_decoder_down_is_named_and_the_next_is_decoded(
+    make_video: MakeVideo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No file at hand crashes the decoder, so a child that dies on a name plays the part.
+    program = tmp_path / "python"
+    program.write_text(
+        textwrap.dedent(
+            f"""\
+            #!{sys.executable}
+            import os, signal, sys
+            sys.path.insert(0, {str(examiner_module._ROOT)!r})
+            import media.child as child
+            examine = child._examine
+            def fragile(request):
+                if "bomb" in request["name"]:
+                    os.kill(os.getpid(), signal.SIGSEGV)
+                return examine(request)
+            child._examine = fragile
+            child.main()
+            """
+        )
+    )
+    program.chmod(0o755)
+    good, bomb = make_video("good.mp4"), make_video("bomb.mp4")
+    monkeypatch.setattr(examiner_module.sys, "executable", str(program))
+    with Examiner() as examiner:
+        first = examiner.examine(good, frames=1, size=8)
+        for _ in range(2):
+            with pytest.raises(MediaError, match=r"bomb\.mp4 brought the decoder down"):
+                examiner.examine(bomb, frames=1, size=8)
+        assert examiner.examine(good, frames=1, size=8) == first
+
+
+def test_a_video_that_needs_too_much_memory_is_refused(make_video: MakeVideo) -> None:
+    path = make_video("large.mp4", [100], size=(4096, 4096), codec_options={"preset": "ultrafast"})
+    with Examiner(Limits(memory_bytes=400 * 1024**2)) as examiner:
+        with pytest.raises(MediaError, match=r"large\.mp4"):
+            examiner.examine(path, frames=16, size=8)
+        examiner.limits = Limits()
+        assert examiner.examine(path, frames=1, size=8).width == 4096
+
+
+def test_closing_ends_the_child(make_video: MakeVideo) -> None:
+    with Examiner() as examiner:
+        examiner.examine(make_video("clip.mp4"), frames=1, size=8)
+        child = examiner._child
+    assert child is not None
+    assert child.returncode == -signal.SIGKILL
+    examiner.close()
+
+
+def test_frame_caches_of_two_shapes_lie_side_by_side(make_video: MakeVideo, tmp_path: Path) -> None:
+    path = make_video("clip.mp4")
+    with Examiner() as examiner:
+        info = examiner.examine(path, frames=2, size=16, cache=tmp_path / "c")
+        examiner.examine(path, frames=4, size=16, cache=tmp_path / "c")
+    assert len(load_frames(frame_cache_path(tmp_path / "c", 2, 16, info.content_hash))) == 2
+    assert len(load_frames(frame_cache_path(tmp_path / "c", 4, 16, info.content_hash))) == 4
+
+
+def test_what_the_child_cannot_write_is_not_blamed_on_the_video(
+    make_video: MakeVideo, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    with pytest.raises(MediaError) as caught:
+        examine(make_video("clip.mp4"), frames=1, size=8, cache=tmp_path / "taken")
+    assert "hostile" not in caught.value.reason
+    assert "damaged" not in caught.value.reason
+    assert str(tmp_path) not in caught.value.reason
+
+
+def test_answers_are_one_line_whatever_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "new\nline.mp4"
+    path.write_bytes(b"")
+    with pytest.raises(MediaError, match="empty") as caught:
+        examine(path, frames=1, size=8)
+    assert json.loads(json.dumps(caught.value.reason)).startswith("new\nline.mp4")

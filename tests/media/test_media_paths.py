@@ -1,0 +1,143 @@
+"""URIs that a user wrote never lead outside the media root."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from media import MediaError, content_hash, frame_cache_path, load_frames, resolve_uri
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "library"
+    (root / "cooking").mkdir(parents=True)
+    (root / "cooking" / "soup of the day.mp4").write_bytes(b"soup")
+    (root / "100%25.mp4").write_bytes(b"percent")
+    (tmp_path / "secret.mp4").write_bytes(b"secret")
+    (tmp_path / "library-private").mkdir()
+    (tmp_path / "library-private" / "own.mp4").write_bytes(b"own")
+    return root
+
+
+def test_relative_absolute_and_file_uris_name_the_same_file(root: Path) -> None:
+    soup = root / "cooking" / "soup of the day.mp4"
+    for uri in (
+        "cooking/soup of the day.mp4",
+        "cooking/../cooking/./soup of the day.mp4",
+        str(soup),
+        "file://" + str(soup).replace(" ", "%20"),
+        "FILE://localhost" + str(soup).replace(" ", "%20"),
+        soup.as_uri(),
+    ):
+        assert resolve_uri(uri, root) == soup.resolve()
+
+
+def test_percent_signs_are_only_decoded_in_uris(root: Path) -> None:
+    plain = root / "100%25.mp4"
+    assert resolve_uri("100%25.mp4", root) == plain.resolve()
+    assert resolve_uri(f"file://{root}/100%2525.mp4", root) == plain.resolve()
+    with pytest.raises(MediaError, match="not a file below"):
+        resolve_uri("cooking/soup%20of%20the%20day.mp4", root)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "../secret.mp4",
+        "cooking/../../secret.mp4",
+        "../library-private/own.mp4",
+        "/etc/hostname",
+        "{tmp}/secret.mp4",
+        "file://{tmp}/secret.mp4",
+        "file://{root}/../secret.mp4",
+        "file://{root}/%2e%2e/secret.mp4",
+        "file:///etc/hostname",
+    ],
+)
+def test_paths_outside_the_root_are_refused(root: Path, tmp_path: Path, uri: str) -> None:
+    with pytest.raises(MediaError, match="outside the media root"):
+        resolve_uri(uri.format(root=root, tmp=tmp_path), root)
+
+
+def test_links_may_stay_inside_but_not_lead_out(root: Path, tmp_path: Path) -> None:
+    (root / "inner.mp4").symlink_to(root / "cooking" / "soup of the day.mp4")
+    (root / "outer.mp4").symlink_to(tmp_path / "secret.mp4")
+    (root / "folder").symlink_to(tmp_path)
+    (root / "loop.mp4").symlink_to(root / "loop.mp4")
+    assert resolve_uri("inner.mp4", root).name == "soup of the day.mp4"
+    for uri in ("outer.mp4", "folder/secret.mp4"):
+        with pytest.raises(MediaError, match="outside the media root"):
+            resolve_uri(uri, root)
+    with pytest.raises(MediaError):
+        resolve_uri("loop.mp4", root)
+
+
+def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    assert resolve_uri("100%25.mp4", link) == (root / "100%25.mp4").resolve()
+    assert resolve_uri(f"{link}/100%25.mp4", link) == (root / "100%25.mp4").resolve()
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("", "not a path"),
+        ("soup\0.mp4", "not a path"),
+        ("file:///soup%00.mp4", "not a path"),
+        ("file://", "not a path"),
+        ("file://server/share/soup.mp4", "another machine"),
+        ("file:///soup.mp4?start=3", "another machine"),
+        ("http://example.org/soup.mp4", "not a local file"),
+        ("rtsp://camera/1", "not a local file"),
+        ("concat://a.mp4", "not a local file"),
+        ("cooking", "not a file below"),
+        ("missing.mp4", "not a file below"),
+        ("x" * 5000, "not a path"),
+        ("file:///%ff.mp4", "not a path"),
+        ("file://[/soup.mp4", "not a path"),
+        ("\ud800.mp4", "not a path"),
+    ],
+)
+def test_what_is_no_file_is_refused_in_words(root: Path, uri: str, words: str) -> None:
+    with pytest.raises(MediaError, match=words) as caught:
+        resolve_uri(uri, root)
+    assert caught.value.reason == str(caught.value)
+    assert str(root) not in caught.value.reason
+
+
+def test_devices_and_pipes_are_no_videos(root: Path) -> None:
+    os.mkfifo(root / "pipe.mp4")
+    with pytest.raises(MediaError, match="not a file below"):
+        resolve_uri("pipe.mp4", root)
+
+
+def test_content_hash_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "clip"
+    path.write_bytes(b"clip" * 100_000)
+    assert content_hash(path) == hashlib.sha256(b"clip" * 100_000).hexdigest()
+
+
+def test_caches_of_different_shapes_do_not_meet(tmp_path: Path) -> None:
+    places = {frame_cache_path(tmp_path, frames, size, "ab") for frames in (4, 8) for size in (32, 64)}
+    assert len(places) == 4
+
+
+def test_frames_come_back_as_written_and_rubbish_is_refused(tmp_path: Path) -> None:
+    frames = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+    np.save(tmp_path / "good.npy", frames)
+    assert np.array_equal(load_frames(tmp_path / "good.npy"), frames)
+    np.save(tmp_path / "floats.npy", frames.astype(np.float32))
+    np.save(tmp_path / "flat.npy", frames[0])
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "torn.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:-5])
+    for name in ("floats", "flat", "objects", "empty", "torn", "gone"):
+        with pytest.raises(MediaError, match=rf"{name}\.npy") as caught:
+            load_frames(tmp_path / f"{name}.npy")
+        assert str(tmp_path) not in caught.value.reason
