@@ -1,0 +1,184 @@
+"""Searching a library that was really learned, over HTTP."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from benchmarks.world import DOMAINS
+from service import library as service_library
+
+FIRST, SECOND = list(DOMAINS)[:2]
+
+
+def test_results_name_videos_and_how_they_were_found(client: TestClient, library: list[str]) -> None:
+    answer = client.get("/search", params={"q": "something moves left", "k": 5}).json()
+    assert [result["rank"] for result in answer["results"]] == [1, 2, 3, 4, 5]
+    scores = [result["score"] for result in answer["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert answer["query"] == "something moves left"
+    assert len(answer["release"]) == 64
+    assert {entry["task"] for entry in answer["routing"]} == {FIRST, SECOND}
+    assert sum(entry["weight"] for entry in answer["routing"]) == pytest.approx(1)
+    parts = [answer["timing_ms"][name] for name in ("encode", "route", "search", "merge")]
+    assert sum(parts) == pytest.approx(answer["timing_ms"]["total"], rel=0.01)
+
+
+def test_every_video_of_every_split_is_found_by_a_search_for_all(
+    client: TestClient, library: list[str]
+) -> None:
+    found = client.get("/search", params={"q": "anything", "k": 100}).json()["results"]
+    accepted = [video.id for task in library for video in service_library.accepted_videos(task)]
+    assert sorted(result["video_id"] for result in found) == sorted(accepted)
+    assert len(accepted) == 24
+
+
+@pytest.mark.parametrize("key", ["name", "id"])
+def test_a_known_task_is_searched_alone(client: TestClient, library: list[str], key: str) -> None:
+    wanted = SECOND if key == "name" else library[1]
+    answer = client.get("/search", params={"q": "moves", "task": wanted, "k": 50}).json()
+    assert {result["task"] for result in answer["results"]} == {SECOND}
+    assert [entry["task"] for entry in answer["routing"]] == [SECOND]
+
+
+def test_both_modes_answer_and_agree_on_the_newest_task(client: TestClient, library: list[str]) -> None:
+    def scores(mode: str, task: str) -> list[float]:
+        answer = client.get("/search", params={"q": "it spins", "task": task, "mode": mode}).json()
+        assert answer["mode"] == mode
+        return [result["score"] for result in answer["results"]]
+
+    assert scores("pinned", SECOND) == pytest.approx(scores("latest", SECOND), abs=1e-5)
+    assert scores("pinned", FIRST) != pytest.approx(scores("latest", FIRST), abs=1e-6)
+
+
+def test_the_same_query_gives_the_same_answer(client: TestClient, library: list[str]) -> None:
+    first, second = (client.get("/search", params={"q": "a taxi"}).json() for _ in range(2))
+    assert first["results"] == second["results"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"q": ""}, "q"),
+        ({"q": "   "}, "q"),
+        ({"q": "x" * 10_240}, "q"),
+        ({"q": "a\0b"}, "q"),
+        ({"q": "x", "k": 0}, "k"),
+        ({"q": "x", "k": -1}, "k"),
+        ({"q": "x", "k": 10**6}, "k"),
+        ({"q": "x", "k": 10**30}, "k"),
+        ({"q": "x", "k": "many"}, "k"),
+        ({"q": "x", "task": "nowhere"}, "task"),
+        ({"q": "x", "mode": "tomorrow"}, "mode"),
+        ({}, "q"),
+    ],
+)
+def test_a_wrong_parameter_is_named(
+    client: TestClient, library: list[str], parameters: dict[str, object], field: str
+) -> None:
+    answer = client.get("/search", params=parameters)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+@pytest.mark.parametrize(
+    "query", ["🚕 → left", "כדור אדום זז שמאלה", "Ünïcödé", "a " * 400, "%", "'; DROP TABLE videos; --"]
+)
+def test_any_text_is_a_query(client: TestClient, library: list[str], query: str) -> None:
+    answer = client.get("/search", params={"q": query})
+    assert answer.status_code == 200
+    assert len(answer.json()["results"]) == 10
+
+
+def test_a_raw_query_of_broken_bytes_is_no_server_error(client: TestClient, library: list[str]) -> None:
+    for raw in (b"q=%ff%fe", b"q=%ed%a0%80", b"q=%", b"q=%zz&k=%00"):
+        assert client.get(f"/search?{raw.decode()}").status_code < 500
+
+
+def test_pictures_and_streams_of_a_result(client: TestClient, library: list[str]) -> None:
+    result = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]
+    video = client.get(f"/videos/{result['video_id']}").json()
+    assert video["task"] == result["task"]
+    assert video["codec"] == "h264"
+    picture = client.get(result["thumbnail_url"])
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert picture.content[:2] == b"\xff\xd8"
+    whole = client.get(result["stream_url"])
+    assert whole.headers["content-type"] == "video/mp4"
+    part = client.get(result["stream_url"], headers={"Range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, whole.content[10:20])
+    assert part.headers["content-range"] == f"bytes 10-19/{len(whole.content)}"
+    beyond = client.get(result["stream_url"], headers={"Range": "bytes=99999999-"})
+    assert beyond.status_code == 416
+
+
+def test_a_video_that_is_gone_from_disk_is_still_found(
+    client: TestClient, library: list[str], world: Path
+) -> None:
+    result = client.get("/search", params={"q": "moves", "k": 1, "task": FIRST}).json()["results"][0]
+    path = world / client.get(f"/videos/{result['video_id']}").json()["uri"]
+    hidden = path.with_suffix(".away")
+    path.rename(hidden)
+    try:
+        assert client.get(result["stream_url"]).status_code == 404
+        assert client.get(result["thumbnail_url"]).status_code == 200
+        again = client.get("/search", params={"q": "moves", "k": 1, "task": FIRST}).json()["results"][0]
+        assert again["video_id"] == result["video_id"]
+    finally:
+        hidden.rename(path)
+
+
+def test_the_recall_matrix_and_forgetting(client: TestClient, library: list[str]) -> None:
+    measures = client.get("/forgetting").json()
+    assert measures["tasks"] == [FIRST, SECOND]
+    local, union = measures["matrix_local"], measures["matrix_global"]
+    for matrix in (local, union):
+        assert [[cell is None for cell in row] for row in matrix] == [[False, True], [False, False]]
+    assert measures["mode"] == "pinned"
+    assert measures["bwf_local"] == 0, "pinned queries of a known task never move"
+    assert local[1][0] == local[0][0]
+    assert measures["bwf_global"] == pytest.approx(union[0][0] - union[1][0])
+    assert len(measures["zero_shot"]) == 2
+    latest = client.get("/forgetting", params={"mode": "latest"}).json()
+    assert latest["bwf_local"] == pytest.approx(latest["matrix_local"][0][0] - latest["matrix_local"][1][0])
+    assert latest["fr"] == pytest.approx(latest["bwf_local"])
+
+
+def test_the_overview_adds_up(client: TestClient, library: list[str]) -> None:
+    overview = client.get("/overview").json()
+    assert overview["tasks"]["ready"] == 2
+    assert overview["vectors"] == 24
+    assert [shard["count"] for shard in overview["shards"]] == [12, 12]
+    assert sum(release["current"] for release in overview["releases"]) == 1
+    assert overview["degraded"] == {}
+
+
+def test_health_and_metrics(client: TestClient, library: list[str]) -> None:
+    assert client.get("/livez").json() == {"status": "ok"}
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()["tasks"]) == (200, 2)
+    page = client.get("/metrics").text
+    assert 'cinestrata_tasks{state="ready"} 2.0' in page
+    assert 'route="/search"' in page
+
+
+def test_events_of_a_finished_task_end_by_themselves(client: TestClient, library: list[str]) -> None:
+    lines = client.get(f"/tasks/{library[0]}/events").text.splitlines()
+    states = [line for line in lines if line == "event: state"]
+    assert len(states) >= 4
+    ids = [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
+    assert ids == sorted(ids)
+    later = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-2])}).text
+    assert later.count("event: ") == 1
+
+
+def test_a_release_becomes_visible_without_a_restart(client: TestClient, library: list[str]) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 30
+    while service.ready().generation < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert service.ready().generation == 2

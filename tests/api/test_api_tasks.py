@@ -1,0 +1,188 @@
+"""Posting, watching and stopping tasks over HTTP, and everything that must be refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from benchmarks.world import DOMAINS
+
+FIRST = list(DOMAINS)[0]
+
+
+def _videos(world: Path) -> list[dict[str, Any]]:
+    lines = (world / FIRST / "manifest.jsonl").read_text(encoding="utf-8").splitlines()[:2]
+    return [{"uri": f"{FIRST}/{json.loads(x)['uri']}", "captions": json.loads(x)["captions"]} for x in lines]
+
+
+def _body(world: Path, name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "videos": _videos(world), **fields}
+
+
+def test_a_task_is_accepted_listed_cancelled_and_retried(client: TestClient, world: Path) -> None:
+    answer = client.post("/tasks", json=_body(world, "one"))
+    assert answer.status_code == 202
+    task = answer.json()
+    assert answer.headers["location"] == f"/tasks/{task['id']}"
+    assert task["state"] == "queued"
+    assert client.get(answer.headers["location"]).json()["name"] == "one"
+    assert task["id"] in [entry["id"] for entry in client.get("/tasks").json()]
+    assert client.post(f"/tasks/{task['id']}/cancel").json()["state"] == "cancelled"
+    assert client.post(f"/tasks/{task['id']}/retry").json()["state"] == "queued"
+    client.post(f"/tasks/{task['id']}/cancel")
+
+
+def test_an_idempotency_key_posts_once(client: TestClient, world: Path) -> None:
+    headers = {"Idempotency-Key": "abc"}
+    first = client.post("/tasks", json=_body(world, "idempotent"), headers=headers)
+    again = client.post("/tasks", json=_body(world, "idempotent"), headers=headers)
+    assert again.status_code == 202
+    assert again.json()["id"] == first.json()["id"]
+    assert again.headers["idempotency-replayed"] == "true"
+    other = client.post("/tasks", json=_body(world, "another"), headers=headers)
+    assert other.status_code == 422
+    assert "Idempotency-Key" in other.json()["title"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"videos": []}, "videos"),
+        ({"name": ""}, "name"),
+        ({"name": "a/b"}, "name"),
+        ({"method": "magic"}, "method"),
+        ({"surprise": 1}, "surprise"),
+        ({"videos": [{"uri": "../../etc/passwd"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "/etc/passwd"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "file://elsewhere/x.mp4"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "http://example.org/x.mp4"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "missing.mp4"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "escape.mp4"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "a\0b.mp4"}]}, "videos[0].uri"),
+    ],
+)
+def test_a_wrong_field_is_named(client: TestClient, world: Path, change: dict[str, Any], field: str) -> None:
+    link = world / "escape.mp4"
+    if not link.is_symlink():
+        link.symlink_to("/etc/passwd")
+    before = len(client.get("/tasks").json())
+    answer = client.post("/tasks", json={**_body(world, "wrong"), **change})
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert field in [error["field"] for error in answer.json()["errors"]]
+    assert len(client.get("/tasks").json()) == before
+
+
+def test_wrong_videos_are_named_by_their_place(client: TestClient, world: Path) -> None:
+    body = _body(world, "wrong")
+    body["videos"][1]["captions"] = ["fine", "x" * 5000]
+    body["videos"][0]["id"] = body["videos"][1]["id"] = "twin"
+    fields = [error["field"] for error in client.post("/tasks", json=body).json()["errors"]]
+    assert "videos[1].captions[1]" in fields
+    assert "videos[1].id" in fields
+
+
+def test_captions_of_every_script_come_back_as_they_were(client: TestClient, world: Path) -> None:
+    body = _body(world, "scripts")
+    body["videos"][0] |= {"captions": ["🚕 turns", "מונית פונה שמאלה", "出租车左转"], "id": "scripts-1"}
+    task = client.post("/tasks", json=body).json()
+    assert client.get("/videos/scripts-1").json()["captions"] == body["videos"][0]["captions"]
+    client.post(f"/tasks/{task['id']}/cancel")
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"name": 1e999}', b"[" * 100_000]
+)
+def test_a_body_that_is_no_task_is_refused(client: TestClient, body: bytes) -> None:
+    answer = client.post("/tasks", content=body, headers={"Content-Type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_unknown_tasks_videos_and_paths(client: TestClient) -> None:
+    for path in (
+        "/tasks/none",
+        "/tasks/none/events",
+        "/videos/none",
+        "/videos/none/stream",
+        "/videos/%2e%2e%2fx/thumbnail",
+        "/nowhere",
+    ):
+        answer = client.get(path)
+        assert answer.status_code == 404, path
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert client.post("/tasks/none/retry").status_code == 404
+    assert client.put("/tasks").status_code == 405
+
+
+def _archive(world: Path, **changes: bytes | str) -> io.BytesIO:
+    buffer = io.BytesIO()
+    videos = sorted((world / FIRST).glob("*.mp4"))[:2]
+    rows = [json.dumps({"uri": video.name, "captions": ["a clip"]}) for video in videos]
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for video in videos:
+            archive.write(video, video.name)
+        for name, content in {"manifest.jsonl": "\n".join(rows), **changes}.items():
+            archive.writestr(name, content)
+    buffer.seek(0)
+    return buffer
+
+
+def test_an_archive_is_a_task(client: TestClient, world: Path) -> None:
+    answer = client.post(
+        "/tasks",
+        data={"name": "packed", "settings": '{"epochs": 1}'},
+        files={"archive": ("clips.zip", _archive(world))},
+    )
+    assert answer.status_code == 202, answer.text
+    task = answer.json()
+    assert task["counts"]["videos"] == 2
+    assert task["settings"] == {"epochs": 1}
+    client.post(f"/tasks/{task['id']}/cancel")
+
+
+@pytest.mark.parametrize(
+    ("changes", "form"),
+    [
+        ({"../escape.mp4": b"x", "manifest.jsonl": '{"uri": "../escape.mp4"}'}, {}),
+        ({"/absolute.mp4": b"x", "manifest.jsonl": '{"uri": "/absolute.mp4"}'}, {}),
+        ({"manifest.jsonl": '{"uri": "not-there.mp4"}'}, {}),
+        ({"manifest.jsonl": "{broken"}, {}),
+        ({}, {"settings": "[1]"}),
+        ({}, {"name": ""}),
+    ],
+)
+def test_a_hostile_or_broken_archive_leaves_nothing(
+    client: TestClient, world: Path, changes: dict[str, bytes | str], form: dict[str, str]
+) -> None:
+    data = {"name": "hostile", **form}
+    before = sorted(world.rglob("*"))
+    answer = client.post("/tasks", data=data, files={"archive": ("clips.zip", _archive(world, **changes))})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"]
+    assert [p for p in sorted(world.rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
+
+
+def test_a_zip_bomb_is_refused(client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = _archive(world, **{"bomb.mp4": b"\0" * 30_000_000, "manifest.jsonl": '{"uri": "bomb.mp4"}'})
+    service_settings = client.app.state.settings  # type: ignore[attr-defined]
+    monkeypatch.setitem(service_settings.__dict__, "max_unpacked_bytes", 1_000_000)
+    compressed = io.BytesIO()
+    with zipfile.ZipFile(bomb) as source, zipfile.ZipFile(compressed, "w", zipfile.ZIP_DEFLATED) as target:
+        for member in source.infolist():
+            target.writestr(member.filename, source.read(member))
+    compressed.seek(0)
+    answer = client.post("/tasks", data={"name": "bomb"}, files={"archive": ("b.zip", compressed)})
+    assert answer.status_code in (413, 422), answer.text
+
+
+def test_a_file_that_is_no_archive_is_refused(client: TestClient) -> None:
+    answer = client.post("/tasks", data={"name": "x"}, files={"archive": ("clips.zip", b"not a zip")})
+    assert answer.status_code == 422
+    assert client.post("/tasks", data={"name": "x"}).status_code == 422
