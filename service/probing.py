@@ -11,7 +11,7 @@ from media import Examiner, Limits, MediaError, VideoInfo, content_hash, frame_c
 from models.backbone import frame_spec
 from service import storage
 from service.catalog.database import session_scope
-from service.catalog.models import Video
+from service.catalog.models import Task, Video
 from service.events import record
 from service.lifecycle import Claim
 from service.settings import settings
@@ -131,9 +131,11 @@ def _conclude(claim: Claim, total: int) -> None:
         rejected = [v.reason or "" for v in rows if v.status == "rejected"]
     bad = sum(not reason.startswith(SAME_CONTENT) for reason in rejected)
     splits = derive_splits(accepted, settings().held_out_share)
+    counts = count(total, len(rejected), splits)
     with claim.writing() as session:
         for vector_id, split in splits.of.items():
             session.get_one(Video, vector_id).effective_split = split
+        session.get_one(Task, claim.task.id).counts = counts
     allowed = settings().bad_video_share
     if bad > allowed * total or not accepted:
         claim.fail(
@@ -142,4 +144,4 @@ def _conclude(claim: Claim, total: int) -> None:
             "post a task without them.",
         )
         return
-    claim.probed(counts=count(total, len(rejected), splits), held_out=splits.held_out)
+    claim.probed(counts=counts, held_out=splits.held_out)

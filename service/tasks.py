@@ -263,9 +263,7 @@ def _refuse_taken(session: Session, checked: CheckedTask) -> None:
 
 
 def _views(session: Session, tasks: Sequence[Task]) -> list[TaskView]:
-    rejected = _rejected(
-        session, [task.id for task in tasks if task.counts.get("rejected") or task.state == "probing"]
-    )
+    rejected = _rejected(session, [task.id for task in tasks])
     waits = _waits(session) if any(_is_waiting(task) for task in tasks) else {}
     return [
         TaskView(

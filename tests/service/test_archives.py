@@ -1,0 +1,256 @@
+"""Archives: what is unpacked, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from service import archives, storage, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Video
+from service.errors import CinestrataError, Conflict, InvalidInput, TooLarge
+from service.settings import Settings, settings
+
+MANIFEST = '{"uri": "a.mp4", "captions": ["a bird"]}\n{"uri": "clips/b.mp4", "id": "b", "split": "test"}\n'
+FILES = {
+    "manifest.jsonl": MANIFEST.encode(),
+    "a.mp4": b"A" * 100,
+    "clips/b.mp4": b"B" * 50,
+    "readme.txt": b"left out",
+}
+
+
+def _zip(files: dict[str, bytes]) -> BinaryIO:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+    return made
+
+
+def _tar(files: dict[str, bytes], mode: str = "w:gz") -> BinaryIO:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode=mode) as opened:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            opened.addfile(info, io.BytesIO(content))
+    return made
+
+
+def _left() -> list[Path]:
+    return list(settings().uploads_dir.rglob("*")) if settings().uploads_dir.exists() else []
+
+
+def _refused(archive: BinaryIO, kind: type[CinestrataError] = InvalidInput) -> CinestrataError:
+    with pytest.raises(kind) as caught:
+        archives.unpack_archive(archive, "videos.zip", "tsk_1")
+    assert _left() == []
+    return caught.value
+
+
+@pytest.fixture(autouse=True)
+def _settings(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+    settings_factory(tmp_path)
+
+
+@pytest.mark.parametrize("pack", [_zip, _tar, lambda files: _tar(files, "w")], ids=["zip", "tar.gz", "tar"])
+def test_what_the_manifest_names_is_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+    videos = archives.unpack_archive(pack(FILES), "videos", "tsk_1")
+    assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
+    assert [storage.locate(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
+    assert (videos[0].captions, videos[1].id, videos[1].split) == (["a bird"], "b", "test")
+    assert not (settings().uploads_dir / "tsk_1" / "readme.txt").exists()
+
+
+def test_a_folder_around_everything_is_fine() -> None:
+    videos = archives.unpack_archive(_zip({f"birds/{n}": c for n, c in FILES.items()}), "videos.zip", "tsk_1")
+    assert storage.locate(videos[1].uri).read_bytes() == b"B" * 50
+
+
+def test_csv() -> None:
+    manifest = "\ufeffuri,captions,id,split,place\n" + "\n".join(
+        [
+            "a.mp4,a bird|it flies,one,train,Zürich",
+            '"clips/b.mp4","a cat, asleep",,,',
+            "clips/b.mp4,it wakes,,,",
+        ]
+    )
+    files = {**FILES, "manifest.csv": manifest.encode()}
+    del files["manifest.jsonl"]
+    first, second = archives.unpack_archive(_zip(files), "videos.zip", "tsk_1")
+    assert first.captions == ["a bird", "it flies"]
+    assert (first.id, first.split, first.metadata) == ("one", "train", {"place": "Zürich"})
+    assert second.captions == ["a cat, asleep", "it wakes"]
+    assert (second.id, second.split, second.metadata) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/cron.d/x", "../x", "a/../../x", "C:/x", "a\\..\\x", "a\nb", "x/" + "y" * 300, "\\\\host\\x"],
+)
+def test_names_that_lead_out_are_refused(name: str) -> None:
+    for pack in (_zip, _tar):
+        assert "safe path" in str(_refused(pack({**FILES, name: b"x"})))
+
+
+def test_the_manifest_cannot_lead_out_either() -> None:
+    files = {**FILES, "manifest.jsonl": b'{"uri": "../../x"}'}
+    assert "videos[0].uri" in str(_refused(_zip(files)))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_are_refused(kind: bytes) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as opened:
+        info = tarfile.TarInfo("a.mp4")
+        info.type, info.linkname = kind, "/etc/passwd"
+        opened.addfile(info)
+    assert "plain file" in str(_refused(made))
+
+
+def test_links_in_a_zip_are_refused() -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as opened:
+        info = zipfile.ZipInfo("a.mp4")
+        info.external_attr = 0o120777 << 16
+        opened.writestr(info, "/etc/passwd")
+    assert "plain file" in str(_refused(made))
+
+
+class TestBombs:
+    """Small to send, large to unpack."""
+
+    @pytest.fixture(autouse=True)
+    def _small(self, tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+        settings_factory(
+            tmp_path, max_unpacked_bytes=1_000_000, max_upload_bytes=1_000_000, max_archive_files=50
+        )
+
+    @pytest.mark.parametrize("pack", [_zip, _tar])
+    def test_one_large_file(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+        error = _refused(pack({**FILES, "a.mp4": bytes(20_000_000)}), TooLarge)
+        assert error.status == 413
+        assert "1000000 bytes" in str(error)
+
+    def test_a_file_that_lies_about_its_size(self) -> None:
+        made = _zip({"manifest.jsonl": MANIFEST.encode(), "clips/b.mp4": b"", "a.mp4": bytes(20_000_000)})
+        raw = bytearray(made.getvalue())
+        real, small = (20_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
+        assert real in raw
+        _refused(io.BytesIO(bytes(raw.replace(real, small))))
+
+    @pytest.mark.parametrize("pack", [_zip, _tar])
+    def test_too_many_files(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+        _refused(pack({**FILES, **{f"{n}.txt": b"" for n in range(60)}}), TooLarge)
+
+    def test_too_many_folders(self) -> None:
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as opened:
+            for number in range(60):
+                info = tarfile.TarInfo(f"folder{number}")
+                info.type = tarfile.DIRTYPE
+                opened.addfile(info)
+        _refused(made, TooLarge)
+
+    def test_a_header_without_end(self) -> None:
+        """A pax header is read as a whole by the parser, before any file is seen."""
+        info = tarfile.TarInfo("pax")
+        info.type, info.size = tarfile.XHDTYPE, 8 * 1024**3
+        _refused(io.BytesIO(gzip.compress(info.tobuf() + bytes(50_000_000))))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, "no manifest"),
+        ({"manifest.jsonl": b"", "a.mp4": b"x"}, "names no video"),
+        ({"manifest.jsonl": b"{broken", "a.mp4": b"x"}, "manifest.jsonl:1"),
+        ({"manifest.jsonl": b'{"uri": "a.mp4"}\n[1]', "a.mp4": b"x"}, "manifest.jsonl:2"),
+        ({"manifest.jsonl": b'{"uri": "none.mp4"}', "a.mp4": b"x"}, "not in the archive"),
+        ({"manifest.jsonl": b'{"uri": "a.mp4", "split": "x"}', "a.mp4": b"x"}, "manifest.jsonl:1.split"),
+        ({"manifest.jsonl": b"\xff\xfe", "a.mp4": b"x"}, "UTF-8"),
+        ({"manifest.jsonl": b"[" * 100_000, "a.mp4": b"x"}, "manifest.jsonl:1"),
+        ({"manifest.csv": b"path,captions\na.mp4,x", "a.mp4": b"x"}, "no column 'uri'"),
+        ({"manifest.csv": b"uri,captions\na.mp4,x,y,z", "a.mp4": b"x"}, "more cells than columns"),
+        ({"manifest.csv": b'uri,captions\na.mp4,"x', "a.mp4": b"x"}, "manifest.csv:"),
+        ({"manifest.csv": b"uri,id\na.mp4,x\na.mp4,y", "a.mp4": b"x"}, "given differently in line 2"),
+        ({"manifest.csv": b"uri\n\0", "a.mp4": b"x"}, "safe path"),
+        ({"manifest.csv": b"uri", "manifest.jsonl": b"{}"}, "several manifests"),
+    ],
+)
+def test_manifests_are_refused_by_line(files: dict[str, bytes], expected: str) -> None:
+    assert expected in str(_refused(_zip(files) if files else _zip({"x": b""})))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"no archive", b"\x1f\x8b\x08garbage", b"PK\x05\x06" + b"\xff" * 18, bytes(2048)]
+)
+def test_what_is_no_archive_is_refused(raw: bytes) -> None:
+    _refused(io.BytesIO(raw))
+
+
+def test_an_encrypted_zip_is_refused() -> None:
+    raw = bytearray(_zip(FILES).getvalue())
+    central = raw.index(b"PK\x01\x02")
+    raw[central + 8] |= 1
+    assert "encrypted" in str(_refused(io.BytesIO(bytes(raw))))
+
+
+@given(st.data())
+@hypothesis_settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_damage_anywhere_is_refused_or_harmless(data: st.DataObject) -> None:
+    """Whatever bytes are flipped or cut: a named error with nothing left, or videos inside the upload's folder."""
+    raw = bytearray(data.draw(st.sampled_from([_zip, _tar, lambda f: _tar(f, "w")]))(FILES).getvalue())
+    for _ in range(data.draw(st.integers(1, 8))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)))] if data.draw(st.booleans()) else raw
+    try:
+        videos = archives.unpack_archive(io.BytesIO(bytes(raw)), "videos", "tsk_1")
+    except CinestrataError:
+        assert _left() == []
+        return
+    for video in videos:
+        assert storage.locate(video.uri).is_relative_to(settings().uploads_dir)
+    archives.remove("tsk_1")
+
+
+def test_an_archive_becomes_a_task() -> None:
+    first = tasks.create_task_from_archive(_zip(FILES), "videos.zip", name="birds", idempotency_key="k")
+    again = tasks.create_task_from_archive(_zip(FILES), "videos.zip", name="birds", idempotency_key="k")
+    assert (first.replayed, again.replayed) == (False, True)
+    assert again.task == first.task
+    assert [p.name for p in settings().uploads_dir.iterdir()] == [first.task.id]
+    with session_scope() as session:
+        assert session.scalars(select(Video.uri).order_by(Video.vector_id)).all() == [
+            f"upload://{first.task.id}/a.mp4",
+            f"upload://{first.task.id}/clips/b.mp4",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [({"name": "a/b"}, InvalidInput), ({"method": "magic"}, InvalidInput), ({"name": "taken"}, Conflict)],
+)
+def test_a_task_that_is_refused_leaves_no_files(fields: dict[str, str], kind: type[CinestrataError]) -> None:
+    taken = tasks.create_task_from_archive(
+        _zip({**FILES, "manifest.jsonl": b'{"uri": "a.mp4"}'}), "v.zip", name="taken"
+    )
+    with pytest.raises(kind):
+        tasks.create_task_from_archive(_zip(FILES), "v.zip", **{"name": "birds", **fields})
+    assert [p.name for p in settings().uploads_dir.iterdir()] == [taken.task.id]
+    assert [json.loads(t.model_dump_json())["name"] for t in tasks.list_tasks()] == ["taken"]

@@ -1,0 +1,391 @@
+"""Posting, cancelling, retrying; what a task may be and what not."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from sqlalchemy import func, select
+
+from service import lifecycle, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Task, Video
+from service.checks import check_task, clean_caption
+from service.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
+from service.idempotency import reserve
+from service.settings import Settings, settings
+from service.views import TaskSpec, TaskView
+
+Post = Callable[..., TaskView]
+
+
+def _spec(**fields: Any) -> TaskSpec:
+    return TaskSpec.model_validate({"name": "birds", "videos": [{"uri": "a.mp4"}], **fields})
+
+
+def _wrong_fields(spec: TaskSpec) -> dict[str, str]:
+    with pytest.raises(InvalidInput) as caught:
+        tasks.create_task(spec)
+    with session_scope() as session:
+        assert session.scalar(select(func.count()).select_from(Task)) == 0
+        assert session.scalar(select(func.count()).select_from(Video)) == 0
+    return {error.field: f"{error.message} {error.mend}" for error in caught.value.errors}
+
+
+def test_a_posted_task_is_stored_whole(catalog: Settings, make_file: Callable[[str], Path]) -> None:
+    make_file("a.mp4")
+    made = tasks.create_task(
+        _spec(
+            settings={"rank": 8, "beta": 0.5, "name": None},
+            videos=[
+                {
+                    "uri": "a.mp4",
+                    "captions": ["  a bird 🐦  flies ", "طائر يطير", "e\u0301te\u0301"],
+                    "id": "bird-1",
+                    "split": "test",
+                    "metadata": {"place": ["Zürich", 1.5]},
+                }
+            ],
+        )
+    ).task
+    assert (made.state, made.position, made.method) == ("queued", 1, "ffa_tame")
+    assert made.settings == {"rank": 8, "beta": 0.5, "name": None}
+    assert made.counts.videos == 1
+    assert made.eta_seconds is not None
+    assert tasks.get_task(made.id) == made
+    assert tasks.list_tasks() == [made]
+    with session_scope() as session:
+        video = session.scalars(select(Video)).one()
+    assert video.captions == ["a bird 🐦 flies", "طائر يطير", "été"]
+    assert (video.id, video.split, video.extra) == ("bird-1", "test", {"place": ["Zürich", 1.5]})
+    assert [e.data["state"] for e in tasks.events_after(made.id)] == ["queued"]
+
+
+class TestBadInput:
+    """Each refused by field, with nothing stored."""
+
+    @pytest.fixture(autouse=True)
+    def _catalog(self, sqlite_catalog: Settings, make_file: Callable[[str], Path]) -> None:
+        make_file("a.mp4")
+
+    def test_unknown_method(self) -> None:
+        assert "ffa_tame, finetune, zero_shot" in _wrong_fields(_spec(method="magic"))["method"]
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            "../secret.mp4",
+            "/etc/passwd",
+            "file:///etc/passwd",
+            "x/../../y",
+            "http://host/a.mp4",
+            "none.mp4",
+            ".",
+        ],
+    )
+    def test_paths_that_are_not_below_the_media_root(self, uri: str) -> None:
+        wrong = _wrong_fields(_spec(videos=[{"uri": "a.mp4"}, {"uri": uri}]))
+        assert list(wrong) == ["videos[1].uri"]
+        assert str(settings().media_root) not in wrong["videos[1].uri"].replace(uri, "")
+
+    @pytest.mark.parametrize(
+        "uri", ["upload://../../etc/passwd", "upload:///etc/passwd", "upload://file:///etc/passwd"]
+    )
+    def test_uploads_that_lead_out(self, uri: str) -> None:
+        assert list(_wrong_fields(_spec(videos=[{"uri": uri}]))) == ["videos[0].uri"]
+
+    def test_a_link_that_leads_out(self, tmp_path: Path) -> None:
+        (tmp_path / "secret.mp4").write_bytes(b"x")
+        os.symlink(tmp_path / "secret.mp4", settings().media_root / "link.mp4")
+        os.symlink(tmp_path, settings().media_root / "folder")
+        for uri in ("link.mp4", "folder/secret.mp4"):
+            assert list(_wrong_fields(_spec(videos=[{"uri": uri}]))) == ["videos[0].uri"]
+
+    def test_a_link_inside_is_fine(self) -> None:
+        os.symlink(settings().media_root / "a.mp4", settings().media_root / "inside.mp4")
+        assert tasks.create_task(_spec(videos=[{"uri": "inside.mp4"}])).task.state == "queued"
+
+    @pytest.mark.parametrize("uri", ["a\0.mp4", "a\n.mp4", "x" * 4000, "a.mp4/b"])
+    def test_paths_that_are_none(self, uri: str) -> None:
+        assert list(_wrong_fields(_spec(videos=[{"uri": uri}]))) == ["videos[0].uri"]
+
+    def test_captions(self) -> None:
+        videos = [{"uri": "a.mp4", "captions": ["fine", "x" * 5000, "  ", "bell\a"]}]
+        wrong = _wrong_fields(_spec(videos=videos))
+        assert "5000 characters" in wrong["videos[0].captions[1]"]
+        assert "2000" in wrong["videos[0].captions[1]"]
+        assert "blank" in wrong["videos[0].captions[2]"]
+        assert "control character" in wrong["videos[0].captions[3]"]
+        assert "videos[0].captions[0]" not in wrong
+
+    def test_too_many_captions(self) -> None:
+        assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4", "captions": ["x"] * 65}]))) == [
+            "videos[0].captions"
+        ]
+
+    def test_duplicate_ids_name_both(self) -> None:
+        videos = [{"uri": "a.mp4", "id": "one"}, {"uri": "a.mp4"}, {"uri": "a.mp4", "id": "one"}]
+        wrong = _wrong_fields(_spec(videos=videos))
+        assert "videos[0].id" in wrong["videos[2].id"]
+
+    def test_too_many_videos(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CINESTRATA_MAX_VIDEOS_PER_TASK", "2")
+        settings.cache_clear()
+        assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4"}] * 3))) == ["videos"]
+
+    def test_a_name_with_spaces_around(self) -> None:
+        assert list(_wrong_fields(_spec(name=" birds"))) == ["name"]
+
+    @pytest.mark.parametrize(
+        "value", [float("nan"), float("inf"), "\0", "\ud800", 2**70, {"\0": 1}, [[[[]]] * 2] * 9000]
+    )
+    def test_metadata_that_cannot_be_given_back(self, value: Any) -> None:
+        wrong = _wrong_fields(_spec(videos=[{"uri": "a.mp4", "metadata": {"key": value}}]))
+        assert list(wrong) == ["videos[0].metadata"]
+
+    def test_metadata_without_end(self) -> None:
+        deep: dict[str, Any] = {}
+        for _ in range(200):
+            deep = {"down": deep}
+        assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4", "metadata": deep}]))) == [
+            "videos[0].metadata"
+        ]
+
+    def test_settings_that_are_too_large(self) -> None:
+        assert list(_wrong_fields(_spec(settings={"key": "x" * 5000}))) == ["settings"]
+
+    def test_a_report_has_an_end(self) -> None:
+        assert len(_wrong_fields(_spec(videos=[{"uri": "none.mp4"}] * 500))) == 20
+
+    @pytest.mark.parametrize(
+        ("fields", "place"),
+        [
+            ({"name": ""}, "name"),
+            ({"name": "a/b"}, "name"),
+            ({"name": "x" * 81}, "name"),
+            ({"name": "line\n"}, "name"),
+            ({"videos": []}, "videos"),
+            ({"videos": [{"uri": "a", "split": "training"}]}, "videos[0].split"),
+            ({"videos": [{"uri": "a", "id": "a/b"}]}, "videos[0].id"),
+            ({"videos": [{"uri": "a", "id": ""}]}, "videos[0].id"),
+            ({"videos": [{"uri": "a", "captions": "text"}]}, "videos[0].captions"),
+            ({"videos": [{"uri": "a", "captoins": []}]}, "videos[0].captoins"),
+            ({"videos": [{}]}, "videos[0].uri"),
+            ({"sttings": {}}, "sttings"),
+            ({"settings": {"a": [1]}}, "settings.a"),
+        ],
+    )
+    def test_shapes(self, fields: dict[str, Any], place: str) -> None:
+        with pytest.raises(ValidationError) as caught:
+            _spec(**fields)
+        found = InvalidInput.from_pydantic(caught.value.errors())
+        assert any(error.field.startswith(place) for error in found.errors)
+        assert place in str(found)
+
+
+@given(st.text(max_size=300))
+@hypothesis_settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, caption: str) -> None:
+    (settings().media_root / "a.mp4").write_bytes(b"x")
+    spec = TaskSpec.model_construct(
+        name="any", method=None, settings=None, videos=_spec(videos=[{"uri": "a.mp4"}]).videos
+    )
+    spec.videos[0].captions = [caption]
+    try:
+        kept = check_task(spec).videos[0].captions[0]
+    except InvalidInput as error:
+        fields = [e.field for e in error.errors]
+    else:
+        assert kept.strip() == kept != ""
+        assert clean_caption(kept) == kept
+        kept.encode()
+        return
+    assert fields == ["videos[0].captions[0]"]
+
+
+class TestTaken:
+    """What belongs to another task."""
+
+    def test_a_name(self, catalog: Settings, post: Post) -> None:
+        post("birds")
+        with pytest.raises(Conflict, match=r"name: .*birds"):
+            post("birds")
+
+    def test_an_id(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
+        make_file("a.mp4")
+        tasks.create_task(_spec(name="one", videos=[{"uri": "a.mp4", "id": "v"}]))
+        with pytest.raises(Conflict, match=r"videos\[1\]\.id: .*'v'.*'one'"):
+            tasks.create_task(_spec(name="two", videos=[{"uri": "a.mp4"}, {"uri": "a.mp4", "id": "v"}]))
+        assert [t.name for t in tasks.list_tasks()] == ["one"]
+
+    def test_two_at_once(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
+        make_file("a.mp4")
+        outcomes: list[str] = []
+
+        def create() -> None:
+            try:
+                outcomes.append(tasks.create_task(_spec(videos=[{"uri": "a.mp4", "id": "v"}])).task.id)
+            except Conflict:
+                outcomes.append("conflict")
+
+        threads = [threading.Thread(target=create) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes.count("conflict") == 4
+        assert len(tasks.list_tasks()) == 1
+
+
+class TestIdempotency:
+    """A request with a key is carried out once."""
+
+    @pytest.fixture(autouse=True)
+    def _catalog(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
+        make_file("a.mp4")
+
+    def test_it_is_replayed(self) -> None:
+        first = tasks.create_task(_spec(), idempotency_key="k", caller="me")
+        again = tasks.create_task(_spec(), idempotency_key="k", caller="me")
+        assert (first.replayed, again.replayed) == (False, True)
+        assert again.task == first.task
+        assert len(tasks.list_tasks()) == 1
+
+    def test_the_replay_is_the_answer_of_then(self) -> None:
+        first = tasks.create_task(_spec(), idempotency_key="k")
+        tasks.cancel_task(first.task.id)
+        assert tasks.create_task(_spec(), idempotency_key="k").task.state == "queued"
+
+    def test_another_body_is_refused(self) -> None:
+        tasks.create_task(_spec(), idempotency_key="k")
+        with pytest.raises(IdempotencyMismatch) as caught:
+            tasks.create_task(_spec(name="other"), idempotency_key="k")
+        assert caught.value.status == 422
+
+    def test_callers_do_not_meet(self) -> None:
+        tasks.create_task(_spec(), idempotency_key="k", caller="me")
+        other = tasks.create_task(_spec(name="other"), idempotency_key="k", caller="you")
+        assert not other.replayed
+
+    def test_in_flight_it_is_told_to_wait(self) -> None:
+        assert reserve("me", "k", "hash") is None
+        with pytest.raises(IdempotencyInFlight) as caught:
+            reserve("me", "k", "hash")
+        assert (caught.value.status, caught.value.headers["Retry-After"]) == (409, "1")
+        with pytest.raises(IdempotencyMismatch):
+            reserve("me", "k", "other hash")
+
+    def test_a_refused_request_may_be_mended(self) -> None:
+        with pytest.raises(InvalidInput):
+            tasks.create_task(_spec(method="magic"), idempotency_key="k")
+        assert not tasks.create_task(_spec(), idempotency_key="k").replayed
+
+    def test_a_crash_before_the_end_stores_neither(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def crash(*_: object) -> None:
+            raise SystemExit
+
+        with monkeypatch.context() as patched:
+            patched.setattr("service.idempotency.settle", crash)
+            with pytest.raises(SystemExit):
+                tasks.create_task(_spec(), idempotency_key="k")
+        assert tasks.list_tasks() == []
+        assert not tasks.create_task(_spec(), idempotency_key="k").replayed
+
+    def test_many_at_once_make_one_task(self) -> None:
+        outcomes: list[str] = []
+
+        def create() -> None:
+            try:
+                outcome = tasks.create_task(_spec(), idempotency_key="k", caller="me")
+                outcomes.append("replayed" if outcome.replayed else "made")
+            except IdempotencyInFlight:
+                outcomes.append("wait")
+
+        threads = [threading.Thread(target=create) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes.count("made") == 1
+        assert len(outcomes) == 6
+        assert len(tasks.list_tasks()) == 1
+
+    @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "ключ"])
+    def test_odd_keys_are_refused(self, key: str) -> None:
+        with pytest.raises(InvalidInput, match="Idempotency-Key"):
+            tasks.create_task(_spec(), idempotency_key=key)
+
+
+class TestCancelAndRetry:
+    """Side exits and the way back."""
+
+    def test_a_waiting_task_is_cancelled_at_once(
+        self, catalog: Settings, post: Post, post_probed: Post
+    ) -> None:
+        for view in (post("queued"), post_probed("probed")):
+            assert tasks.cancel_task(view.id).state == "cancelled"
+            assert tasks.cancel_task(view.id).state == "cancelled"
+
+    def test_a_running_probe_is_asked(self, catalog: Settings, post: Post) -> None:
+        view = post()
+        claim = lifecycle.claim_probe(view.id, "worker")
+        assert claim is not None
+        assert tasks.cancel_task(view.id).cancel_requested
+        with claim:
+            claim.progress("probing", 0.5)
+        assert tasks.get_task(view.id).state == "cancelled"
+
+    def test_what_has_ended_cannot_be_cancelled(self, catalog: Settings, post_probed: Post) -> None:
+        view = post_probed()
+        claim = lifecycle.claim(view.id, "worker")
+        assert claim is not None
+        claim.fail("no good")
+        with pytest.raises(Conflict, match="failed"):
+            tasks.cancel_task(view.id)
+
+    def test_a_retry_starts_afresh_at_the_end_of_the_line(self, catalog: Settings, post: Post) -> None:
+        first, second = post("first"), post("second")
+        claim = lifecycle.claim_probe(first.id, "worker")
+        assert claim is not None
+        with session_scope(write=True) as session:
+            video = session.scalars(select(Video).where(Video.task_id == first.id).limit(1)).one()
+            video.status, video.reason = "rejected", "broken"
+        claim.fail("too many bad videos", "mend them")
+        assert [
+            r.reason for r in tasks.get_task(first.id).rejected
+        ] == []  # counts say so only when probing ended
+        again = tasks.retry_task(first.id)
+        assert (again.state, again.attempts, again.error, again.error_hint) == ("queued", 0, None, None)
+        assert again.rejected == []
+        assert again.position > second.position
+        assert again.finished_at is None
+        assert lifecycle.claim_probe(first.id, "worker") is not None
+
+    @pytest.mark.parametrize("state", ["queued", "probed"])
+    def test_what_goes_on_cannot_be_retried(
+        self, catalog: Settings, post: Post, post_probed: Post, state: str
+    ) -> None:
+        view = post() if state == "queued" else post_probed()
+        with pytest.raises(Conflict, match=r"queued|probing"):
+            tasks.retry_task(view.id)
+
+    def test_unknown_tasks(self, sqlite_catalog: Settings) -> None:
+        for act in (tasks.get_task, tasks.cancel_task, tasks.retry_task, tasks.events_after):
+            with pytest.raises(NotFound, match="tsk_none"):
+                act("tsk_none")
+
+
+def test_the_estimate_counts_what_is_ahead(sqlite_catalog: Settings, post: Post) -> None:
+    first, second = post("first", videos=3), post("second", videos=2)
+    assert first.eta_seconds == pytest.approx(3.0)
+    assert second.eta_seconds == pytest.approx(5.0)
