@@ -104,10 +104,11 @@ class Shard:
         query = np.ascontiguousarray(query, np.float32)
         if query.shape != (self.dim,) or not np.isfinite(query).all():
             raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
+        excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
         # faiss leaves open which of equal scores survive the cut: look further until the cut is between unequal ones.
         wanted = k + 1
         while True:
-            rows, scores = self._search(query, min(wanted, self.count), exclude)
+            rows, scores = self._search(query, min(wanted, self.count), excluded)
             if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
                 break
             wanted *= 2
@@ -128,8 +129,7 @@ class Shard:
             return np.empty((0, self.dim), np.float32)
         return np.asarray(self._flat.reconstruct_batch(rows), np.float32)
 
-    def _search(self, query: Vectors, k: int, exclude: Iterable[int] | Ids) -> tuple[Ids, Vectors]:
-        excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+    def _search(self, query: Vectors, k: int, excluded: Ids) -> tuple[Ids, Vectors]:
         parameters = None
         if len(excluded):
             # A flat index numbers its vectors by position, so that is what is ruled out.

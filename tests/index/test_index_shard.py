@@ -1,0 +1,115 @@
+"""One shard: what is searched equals numpy, and an entry that does not describe it is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index import Shard, ShardCorrupt, ShardEntry, ShardMissing, ShardStore
+
+FILES = ["vectors.faiss", "ids.npy", "shard.json"]
+
+
+def open_shard(store: ShardStore, entry: ShardEntry) -> Shard:
+    return Shard.open(store.shard_folder(entry.id), entry)
+
+
+def test_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
+    vectors, ids = unit(300, seed=1, dim=16), np.random.default_rng(1).permutation(300) * 3
+    shard = open_shard(
+        store, store.write_shard(task="t", release="r", fingerprint="f", ids=ids, vectors=vectors)
+    )
+    for query in unit(5, seed=2, dim=16):
+        scores = vectors @ query
+        for k in (1, 10, 150, 300, 1000):
+            hits = shard.search(query, k)
+            best = np.argsort(-scores)[:k]
+            assert np.array_equal(hits.ids, ids[best])
+            np.testing.assert_allclose(hits.scores, scores[best], atol=1e-5)
+            assert (hits.ids.dtype, hits.scores.dtype) == (np.int64, np.float32)
+
+
+@pytest.mark.parametrize("form", [list, set, iter, lambda ids: np.array(list(ids), np.int64)])
+def test_exclusions_may_come_in_any_form(
+    store: ShardStore, write: Callable, unit: Callable, form: Callable[[Iterable[int]], Any]
+) -> None:
+    _, entry = write(store, "t", range(300, 306))
+    shard = open_shard(store, entry)
+    query = unit(1, seed=9)[0]
+    everything = shard.search(query, 6).ids.tolist()
+    assert shard.search(query, 6, exclude=form([everything[0], 5, 10**9])).ids.tolist() == everything[1:]
+    assert shard.search(query, 6, exclude=form([0, 1])).ids.tolist() == everything
+    assert shard.search(query, 6, exclude=form([])).ids.tolist() == everything
+    assert shard.search(query, 6, exclude=form(everything)).ids.tolist() == []
+
+
+@pytest.mark.parametrize("form", [list, iter])
+def test_what_is_excluded_stays_out_where_many_tie(
+    store: ShardStore, form: Callable[[Iterable[int]], Any]
+) -> None:
+    # Equal scores at the cut make the search look further, and every look must leave the same ids out.
+    vectors = np.tile(np.eye(4, dtype=np.float32)[:1], (50, 1))
+    entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(50), vectors=vectors)
+    found = open_shard(store, entry).search(vectors[0], 3, exclude=form(range(10)))
+    assert found.ids.tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("unknown", [1, 12, 2**62 + 1, -1])
+def test_unknown_ids_are_named(store: ShardStore, unit: Callable, unknown: int) -> None:
+    entry = store.write_shard(
+        task="cooking", release="r", fingerprint="f", ids=np.array([7, 3, 2**62]), vectors=unit(3)
+    )
+    shard = open_shard(store, entry)
+    assert np.array_equal(shard.vectors(np.array([2**62, 7])), unit(3)[[2, 0]])
+    with pytest.raises(ShardMissing, match=f"cooking has no vector {unknown}$"):
+        shard.vectors(np.array([7, unknown]))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", FILES)
+def test_truncated_and_missing_files_are_named_even_unverified(
+    store: ShardStore, write: Callable, name: str, verify: bool
+) -> None:
+    _, entry = write(store, "cooking", range(5))
+    folder = store.shard_folder(entry.id)
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+    with pytest.raises(ShardCorrupt, match=r"task cooking: its files have \d+ bytes instead of"):
+        Shard.open(folder, entry, verify=verify)
+    (folder / name).unlink()
+    with pytest.raises(ShardCorrupt, match=f"task cooking: {name} is missing"):
+        Shard.open(folder, entry, verify=verify)
+
+
+@pytest.mark.parametrize("text", ["[]", "nonsense", "{}", "1"])
+def test_a_description_of_rubbish_is_corrupt_even_unverified(
+    store: ShardStore, write: Callable, text: str
+) -> None:
+    _, entry = write(store, "cooking", range(5))
+    path = store.shard_folder(entry.id) / "shard.json"
+    path.write_text(text.ljust(path.stat().st_size))
+    with pytest.raises(ShardCorrupt, match="task cooking"):
+        Shard.open(store.shard_folder(entry.id), entry, verify=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "x"},
+        {"release": "x"},
+        {"fingerprint": "x"},
+        {"count": 4},
+        {"dim": 9},
+        {"first_id": 1},
+        {"last_id": 9},
+    ],
+)
+def test_an_entry_that_contradicts_the_files_is_refused(
+    store: ShardStore, write: Callable, change: dict[str, Any]
+) -> None:
+    _, entry = write(store, "t", range(5))
+    with pytest.raises(ShardCorrupt, match="contradicts the manifest"):
+        Shard.open(store.shard_folder(entry.id), replace(entry, **change))
