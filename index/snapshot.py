@@ -35,6 +35,7 @@ class Snapshot:
         self._store = store
         self._shards = shards
         self._verify = verify
+        self._compared: set[str] = set()  # releases whose bytes were compared already
 
     @classmethod
     def open(cls, store: ShardStore, *, verify: bool = True, previous: Snapshot | None = None) -> Snapshot:
@@ -60,7 +61,10 @@ class Snapshot:
                 shards[task] = Shard.open(store.shard_folder(entry.id), entry, verify=verify)
             except ShardStoreError as error:
                 degraded[task] = str(error)
-        return cls(store, manifest, shards, degraded, verify=verify)
+        snapshot = cls(store, manifest, shards, degraded, verify=verify)
+        if previous is not None:
+            snapshot._compared |= previous._compared
+        return snapshot
 
     @property
     def generation(self) -> int:
@@ -76,7 +80,8 @@ class Snapshot:
         return list(self._shards)
 
     def release_folder(self, release: str) -> Path:
-        """Folder of a release of this generation; its files are compared with their checksums first.
+        """Folder of a release of this generation. Its files are compared with their checksums when it is first asked
+        for, here or in a previous snapshot, and their sizes always.
 
         Raises:
             ReleaseCorrupt: it is not in the manifest, or a file is missing or was altered.
@@ -85,9 +90,12 @@ class Snapshot:
         if entry is None:
             raise ReleaseCorrupt(f"release {release[:12]} is not in the manifest")
         folder = self._store.release_folder(entry.id)
-        problem = damage(folder, entry.files, entry.bytes, verify=self._verify)
+        verify = self._verify and release not in self._compared
+        problem = damage(folder, entry.files, entry.bytes, verify=verify)
         if problem:
             raise ReleaseCorrupt(f"release {release[:12]}: {problem}; restore it from a backup")
+        if verify:
+            self._compared.add(release)
         return folder
 
     def shard(self, task: str, *, fingerprint: str) -> Shard:

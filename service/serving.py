@@ -1,17 +1,17 @@
-"""What one generation of the index needs to answer queries, loaded and warmed as a whole."""
+"""What one generation of the index needs to answer queries, loaded, tried and warmed as a whole."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from index import Snapshot
+from index import Shard, ShardStoreError, Snapshot
 from models.backbone import Backbone
+from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
 
@@ -21,86 +21,132 @@ Vectors = npt.NDArray[np.float32]
 
 # Of the softmax over cosines to the tasks' centroids: frozen text features lie in a narrow cone.
 _ROUTING_TEMPERATURE = 0.05
-_REMEMBERED = 1024
+_REMEMBERED = 1024  # queries
+_FIRST_QUERY = "a first query, so that no user waits for what is done only once"
 
 
 @dataclass(frozen=True)
 class EncodedQuery:
-    """A text under every searchable task.
+    """A text under some tasks.
 
     Attributes:
-        vectors: ``[T, dim]``, in the order of :attr:`Serving.tasks`.
-        frozen: ``[dim]``, the text as the untrained backbone sees it.
+        vectors: ``[T, dim]``, one for each task, unit length.
+        frozen: ``[dim]``, the text as the untrained backbone sees it, unit length.
     """
 
     vectors: Vectors
     frozen: Vectors
 
 
-@dataclass
+@dataclass(frozen=True)
 class Serving:
-    """One generation: shards, the current release, and the encoder that reads texts for them.
+    """One generation: its shards, and the encoder that reads texts for them. A new generation is a new object.
 
-    Never changed after :meth:`load`, except for the queries it remembers; a new generation is a new object.
+    Attributes:
+        snapshot: the generation.
+        shards: what can be searched, by task id, in learned order.
+        names: task id → name.
+        degraded: task id → why it cannot be searched.
+        modes: those that the release's method offers.
+        centroids: task id → ``[dim]``, the mean frozen feature of its captions.
+        encode: text, mode and task ids to an :class:`EncodedQuery`; the texts of late are remembered.
     """
 
     snapshot: Snapshot
-    release: ReleaseState
-    encoder: QueryEncoder
-    tasks: list[str]
-    names: dict[str, str]
-    _remembered: OrderedDict[tuple[str, str], EncodedQuery] = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
+    shards: Mapping[str, Shard]
+    names: Mapping[str, str]
+    degraded: Mapping[str, str]
+    modes: tuple[str, ...]
+    centroids: Mapping[str, Vectors]
+    encode: Callable[[str, str, tuple[str, ...]], EncodedQuery]
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone) -> Serving:
-        """Read the releases that the snapshot needs and try the encoder once.
+        """Read the releases that the snapshot needs, and answer one query with them.
+
+        A shard that is broken, that another encoder made, or whose own release is broken, is left out by name.
 
         Raises:
-            ModelError, ShardStoreError: the release cannot be read, or does not fit the backbone.
+            ModelError, ShardStoreError: the current release cannot be read, does not fit the backbone, or has no
+                shard that can be searched.
         """
         if snapshot.release_id is None:
             raise AssertionError("an empty index has nothing to serve")
-        states: dict[str, ReleaseState] = {}
-
-        def state_of(release: str) -> ReleaseState:
-            if release not in states:
-                states[release] = read_release(snapshot.release_folder(release))
-            return states[release]
-
-        release = state_of(snapshot.release_id)
-        pinned = {entry.task: state_of(entry.release) for entry in snapshot.manifest.shards.values()}
+        release = read_release(snapshot.release_folder(snapshot.release_id))
+        names = {task.task_id: task.name for task in release.tasks}
+        degraded = {
+            task: "the current release does not know it" for task in snapshot.tasks if task not in names
+        }
+        shards: dict[str, Shard] = {}
+        for task in release.tasks:
+            try:
+                shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)
+            except ShardStoreError as error:
+                degraded[task.task_id] = str(error)
+        pinned = _Pinned(snapshot, release)
         encoder = QueryEncoder.open(backbone, release, pinned)
-        tasks = [task.task_id for task in release.tasks if task.task_id in snapshot.tasks]
+        degraded.update(pinned.broken)
+        shards = {task: shard for task, shard in shards.items() if task not in degraded}
+        if not shards:
+            raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
+        encode = partial(_encode, encoder)
         for mode in encoder.modes:
-            encoder.encode(["a first query, so that no user waits for lazy initialisation"], tasks, mode)
-        return cls(snapshot, release, encoder, tasks, {task.task_id: task.name for task in release.tasks})
-
-    def encode(self, text: str, mode: str) -> EncodedQuery:
-        """The query vectors of a text, remembered for the texts of late."""
-        key = (text, mode)
-        with self._lock:
-            if key in self._remembered:
-                self._remembered.move_to_end(key)
-                return self._remembered[key]
-        encoded = EncodedQuery(
-            self.encoder.encode([text], self.tasks, mode)[0], self.encoder.frozen([text])[0]
+            if not np.isfinite(encode(_FIRST_QUERY, mode, tuple(shards)).vectors).all():
+                raise ReleaseError(
+                    f"release {snapshot.release_id[:12]} gives queries that are not numbers in mode {mode}"
+                )
+        return cls(
+            snapshot=snapshot,
+            shards=shards,
+            names=names,
+            degraded=degraded,
+            modes=encoder.modes,
+            centroids=dict(zip(names, release.centroids.float().numpy(), strict=True)),
+            encode=lru_cache(maxsize=_REMEMBERED)(encode),
         )
-        with self._lock:
-            self._remembered[key] = encoded
-            while len(self._remembered) > _REMEMBERED:
-                self._remembered.popitem(last=False)
-        return encoded
 
     def route(self, encoded: EncodedQuery, tasks: Sequence[str]) -> list[tuple[str, float]]:
         """How much the text looks like each task, best first; weights sum to one."""
-        rows = [self.release.position(task) for task in tasks]
-        cosines = self.release.centroids[rows].numpy() @ encoded.frozen
+        cosines = np.stack([self.centroids[task] for task in tasks]) @ encoded.frozen
         weights = np.exp((cosines - cosines.max()) / _ROUTING_TEMPERATURE)
         weights /= weights.sum()
-        order = np.argsort(-weights, kind="stable")
-        return [(tasks[i], float(weights[i])) for i in order]
+        return [(tasks[i], float(weights[i])) for i in np.argsort(-weights, kind="stable")]
 
-    def fingerprint(self, task: str) -> str:
-        """Of the encoder that the release expects the task's shard to be made by."""
-        return self.release.tasks[self.release.position(task)].fingerprint
+
+def _encode(encoder: QueryEncoder, text: str, mode: str, tasks: tuple[str, ...]) -> EncodedQuery:
+    return EncodedQuery(encoder.encode([text], tasks, mode)[0], encoder.frozen([text])[0])
+
+
+class _Pinned(Mapping[str, ReleaseState]):
+    """For each task of a release, the release that made its shard; read when asked for, and not kept.
+
+    A release may be large, and an encoder keeps little of it, so they are never all in memory. For one that is
+    broken the current release stands in, so that the other tasks can be served; its own is left out.
+
+    Attributes:
+        broken: task id → what is wrong with its release, of those that were asked for.
+    """
+
+    def __init__(self, snapshot: Snapshot, release: ReleaseState) -> None:
+        self.broken: dict[str, str] = {}
+        self._snapshot = snapshot
+        self._release = release
+
+    def __getitem__(self, task: str) -> ReleaseState:
+        shard = self._snapshot.manifest.shards.get(task)
+        if shard is None or shard.release == self._snapshot.release_id:
+            return self._release
+        try:
+            return read_release(self._snapshot.release_folder(shard.release))
+        except (ModelError, ShardStoreError, OSError) as error:
+            self.broken[task] = f"the release that made its shard cannot be read: {error}"
+            return self._release
+
+    def __contains__(self, task: object) -> bool:
+        return any(known.task_id == task for known in self._release.tasks)
+
+    def __iter__(self) -> Iterator[str]:
+        return (task.task_id for task in self._release.tasks)
+
+    def __len__(self) -> int:
+        return len(self._release.tasks)
