@@ -25,7 +25,7 @@ MOTIONS = tuple(INVERSE)
 
 _REACH = 0.27  # half the way of a straight move, in frame sides
 _ZOOM = math.log(2.3)  # growth from first to last size, as a logarithm
-_HOP = 0.24  # height of a bounce
+_HOP = 0.3  # height of a bounce
 _ORBIT = 0.17  # radius of a circle
 _SWING = 0.2  # amplitude of a zigzag
 _STEP = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}

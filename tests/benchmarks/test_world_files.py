@@ -1,0 +1,92 @@
+"""Real mp4 files and the manifest beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from benchmarks.world import DOMAINS, make_domain, render, write_mp4, write_world
+from benchmarks.world.mp4 import frame_times
+
+
+def test_an_mp4_decodes_to_what_was_drawn(tmp_path: Path) -> None:
+    clip = make_domain("night-traffic", seed=0, train=0, val=0, test=1)[0]
+    path = tmp_path / "clip.mp4"
+    write_mp4(clip, path)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == "h264"
+        assert stream.codec_context.pix_fmt == "yuv420p"
+        assert (stream.width, stream.height) == (192, 192)
+        assert float(container.duration / av.time_base) == pytest.approx(3.0, abs=0.11)
+        frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(stream)])
+    assert len(frames) == 30
+    drawn = render(clip, size=192, times=frame_times(30))
+    assert np.abs(frames.astype(np.int16) - drawn).mean() < 6
+    # The index stands in front, so that a browser plays before it has everything.
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_sizes_and_lengths(tmp_path: Path) -> None:
+    clip = make_domain("radar", seed=0, train=0, val=0, test=1)[0]
+    write_mp4(clip, tmp_path / "a.mp4", size=64, fps=5, seconds=1.2)
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 6
+    with pytest.raises(ValueError, match="even"):
+        write_mp4(clip, tmp_path / "b.mp4", size=63)
+    with pytest.raises(ValueError, match="at least 1"):
+        write_mp4(clip, tmp_path / "b.mp4", seconds=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    clip = make_domain("radar", seed=0, train=0, val=0, test=1)[0]
+    target = tmp_path / "taken.mp4"
+    target.mkdir()
+    with pytest.raises(OSError, match=r"taken"):
+        write_mp4(clip, target, size=32, seconds=0.2)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_world_on_disk(tmp_path: Path, workers: int) -> None:
+    seen: list[tuple[int, int]] = []
+    counts = {"train": 1, "val": 1, "test": 2, "categories": 2, "captions": 2}
+    names = list(DOMAINS)[:2]
+
+    def write() -> None:
+        write_world(
+            tmp_path,
+            domains=names,
+            seed=4,
+            workers=workers,
+            progress=lambda a, b: seen.append((a, b)),
+            **counts,
+        )
+
+    write()
+    assert seen[-1] == (16, 16)
+    for name in names:
+        lines = [json.loads(line) for line in (tmp_path / name / "manifest.jsonl").read_text().splitlines()]
+        clips = make_domain(name, seed=4, **counts)
+        assert [line["id"] for line in lines] == [clip.id for clip in clips]
+        for line, clip in zip(lines, clips, strict=True):
+            assert (tmp_path / name / line["uri"]).stat().st_size > 1000
+            assert line["captions"] == list(clip.captions)
+            assert line["split"] == clip.split
+            assert line["metadata"] == {"category": clip.category, "duration": 3.0}
+        assert len(list((tmp_path / name).iterdir())) == len(lines) + 1
+
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mp4")}
+    lost = next(iter(kept))
+    lost.unlink()
+    write()
+    again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mp4")}
+    assert again.keys() == kept.keys()
+    assert {path for path in kept if again[path] != kept[path]} == {lost}

@@ -1,0 +1,96 @@
+"""The proof that order matters: clips with the same frames in another order and other captions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.world import DOMAINS, Clip, make_domain, render
+from benchmarks.world.motion import MOTIONS, fitted, pose, reverse, start_of
+from benchmarks.world.semantics import Event
+
+_programmes = st.lists(
+    st.builds(Event, st.sampled_from(MOTIONS), st.sampled_from([-1, 1])), min_size=1, max_size=2
+).map(tuple)
+
+
+def _mirrored_pairs(clips: list[Clip]) -> list[tuple[Clip, Clip]]:
+    """Neighbours of which one is the other backwards."""
+    return [
+        (one, two)
+        for one, two in pairwise(clips)
+        if one.scene.look_seed == two.scene.look_seed and one.scene.events != two.scene.events
+    ]
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_a_pair_has_the_same_frames_in_opposite_order_and_other_captions(name: str) -> None:
+    clips = make_domain(name, seed=0, train=0, val=0, test=40, categories=2)
+    pairs = _mirrored_pairs(clips)
+    assert len(pairs) >= 10
+    times = [(index + 0.5) / 12 for index in range(12)]
+    for one, two in pairs[:10]:
+        forwards = render(one, size=48, times=times).astype(np.int16)
+        backwards = render(two, size=48, times=times).astype(np.int16)[::-1]
+        # The same frames, up to a rounded edge pixel: no measure of the set of frames can tell the two apart …
+        assert np.abs(forwards - backwards).mean() < 0.05
+        # … although the order does, and so do the words.
+        assert np.abs(forwards - backwards[::-1]).mean() > 0.2
+        assert one.scene.facts[:-1] == two.scene.facts[:-1]
+        assert one.scene.facts != two.scene.facts
+        assert not set(one.captions) & set(two.captions)
+
+
+@given(_programmes, st.floats(0, 1))
+def test_the_reverse_of_a_programme_runs_through_its_poses_backwards(
+    events: tuple[Event, ...], t: float
+) -> None:
+    start = start_of(events, (0.5, 0.5))
+    motions = [event.motion for event in events]
+    # Visibility is a state: what vanishes must be there before, which chance sees to when it casts a scene.
+    for index, motion in enumerate(motions):
+        if motion in ("appear", "vanish") and (
+            len(set(motions) & {"appear", "vanish"}) > 1 or index not in (0, 1)
+        ):
+            return
+    undone, end = reverse(events, start)
+    ours, theirs = pose(events, start, t), pose(undone, end, 1 - t)
+    assert ours[:3] == pytest.approx(theirs[:3], abs=1e-6)
+    if not {"appear", "vanish", "blink"} & set(motions):
+        assert ours.alpha == theirs.alpha
+    # A spin of the whole circle may differ by full turns.
+    assert np.cos(np.radians(ours.angle - theirs.angle)) == pytest.approx(1, abs=1e-6)
+    assert reverse(undone, end)[0] == events
+
+
+@given(_programmes, st.floats(0.4, 0.8))
+def test_a_fitted_programme_stays_within_its_room(events: tuple[Event, ...], room: float) -> None:
+    events = fitted(events, room)
+    start = start_of(events, (0.5, 0.5))
+    poses = [pose(events, start, t) for t in np.linspace(0, 1, 60)]
+    for axis in (0, 1):
+        places = [at[axis] for at in poses]
+        assert 0.5 - room / 2 - 1e-6 <= min(places)
+        assert max(places) <= 0.5 + room / 2 + 1e-6
+
+
+@pytest.mark.parametrize("frames", [8, 12])
+@pytest.mark.parametrize("second", [False, True])
+def test_no_motion_hides_from_evenly_spaced_frames(frames: int, second: bool) -> None:
+    """Every two motions look different at the mid-points of equal intervals, alone and as half of a programme."""
+    looks: dict[str, np.ndarray] = {}
+    for motion in MOTIONS:
+        events = (Event("stop"), Event(motion)) if second else (Event(motion),)
+        start = start_of(events, (0.5, 0.5))
+        poses = np.array([pose(events, start, (i + 0.5) / frames) for i in range(frames)])
+        poses[:, :2] -= poses[:, :2].mean(axis=0)  # wherever it happens
+        poses[:, 3] /= 360
+        looks[motion] = poses
+    for one in MOTIONS:
+        for two in MOTIONS:
+            if one < two:
+                assert np.abs(looks[one] - looks[two]).max() > 0.08, (one, two)

@@ -1,0 +1,106 @@
+"""Vocabulary: what pre-training never says, and words that change their meaning from domain to domain."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.world import DOMAINS, PRETRAIN_DOMAINS, make_domain, sample_pretraining_clip
+from benchmarks.world.captions import _BESIDE, _ONE, _TWO
+from benchmarks.world.domains.everyday import HUES, SHAPE_ENTITIES, SIZES, THINGS, VERBS
+from benchmarks.world.polysemy import polysemous_words, senses
+from benchmarks.world.verbs import verb_phrase
+
+
+def _words(*texts: str) -> set[str]:
+    return {word for text in texts for word in re.findall(r"[a-z]+(?:-[a-z]+)*", text.lower())}
+
+
+def _pretraining_words() -> set[str]:
+    texts = [word for thing in (*SHAPE_ENTITIES, *THINGS, *HUES) for word in thing.words]
+    texts += [word for words in SIZES.values() for word in words]
+    texts += [form for phrases in VERBS.values() for phrase in phrases for form in verb_phrase(phrase)]
+    texts += [
+        phrase
+        for domain in PRETRAIN_DOMAINS.values()
+        for place in domain.settings
+        for phrase in place.phrases
+    ]
+    texts += [*_BESIDE, *_ONE, *_TWO]
+    rng = np.random.default_rng(0)
+    texts += [text for _ in range(2000) for text in sample_pretraining_clip(rng).captions]
+    return _words(*texts)
+
+
+def test_pretraining_never_says_a_reserved_word() -> None:
+    known = _pretraining_words()
+    for domain in DOMAINS.values():
+        assert len(domain.reserved) >= 10
+        forms = {form for word in domain.reserved for form in (word, word + "s", *verb_phrase(word))}
+        assert not known & forms, domain.name
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_reserved_words_are_really_used(name: str) -> None:
+    domain = DOMAINS[name]
+    texts = [word for thing in (*domain.entities, *domain.props, *domain.hues) for word in thing.words]
+    texts += [phrase for phrases in domain.verbs.values() for phrase in phrases]
+    assert domain.reserved <= _words(*texts)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_a_word_has_one_meaning_inside_a_domain(name: str) -> None:
+    domain = DOMAINS[name]
+    nouns = Counter(word for thing in (*domain.entities, *domain.props) for word in thing.words)
+    hues = Counter(word for hue in domain.hues for word in hue.words)
+    verbs = Counter(phrase for phrases in domain.verbs.values() for phrase in phrases)
+    for counts in (nouns, hues, verbs):
+        assert max(counts.values()) == 1, counts.most_common(3)
+    assert set(domain.verbs) == set(VERBS)
+
+
+def test_many_words_change_their_meaning_between_domains() -> None:
+    table = polysemous_words()
+    assert len(table) >= 12
+    all_meanings = [meaning for meanings in table.values() for meaning in meanings.values()]
+    plain = {hue.words[0] for hue in HUES}
+    nouns = {
+        w
+        for w, m in table.items()
+        if not set(m.values()) & plain and not next(iter(m.values())).startswith("to ")
+    }
+    hues = {w for w, m in table.items() if set(m.values()) <= plain}
+    verbs = {w for w, m in table.items() if all(meaning.startswith("to ") for meaning in m.values())}
+    assert {"bolt", "crane", "cell", "mouse", "seal", "bat", "star", "ray"} <= nouns
+    assert {"hot", "amber", "cold", "neon"} <= hues
+    assert {"rise", "drop", "drift", "roll", "pulse", "swell"} <= verbs
+    assert nouns | hues | verbs == set(table)
+    assert len(all_meanings) >= 100
+
+
+def test_the_demo_domains_disagree_already() -> None:
+    demo = list(DOMAINS)[:3]
+    table = {word: {name: m[name] for name in demo if name in m} for word, m in senses().items()}
+    disputed = {word for word, m in table.items() if len(set(m.values())) > 1}
+    assert len(disputed) >= 12, sorted(disputed)
+
+
+def test_every_plain_colour_is_known_to_pretraining() -> None:
+    plain = {word for hue in HUES for word in hue.words}
+    assert {hue.words[-1] for domain in DOMAINS.values() for hue in domain.hues} <= plain
+
+
+def test_benchmark_domains_share_some_words_with_pretraining() -> None:
+    known = _pretraining_words()
+    for name in DOMAINS:
+        said = Counter(
+            word
+            for clip in make_domain(name, seed=0, train=4, val=0, test=0)
+            for text in clip.captions
+            for word in _words(text)
+        )
+        share = sum(count for word, count in said.items() if word in known) / said.total()
+        assert 0.35 < share < 0.85, (name, share)
