@@ -15,7 +15,17 @@ from torch import Tensor
 
 from trainer.errors import FramesMissing
 
-__all__ = ["Clip", "Pair", "Split", "StoredVectors", "TaskData", "VectorSource", "batches", "load_clips"]
+__all__ = [
+    "Clip",
+    "Pair",
+    "Split",
+    "StoredVectors",
+    "TaskData",
+    "VectorSource",
+    "batches",
+    "load_clips",
+    "without_frames",
+]
 
 Split = Literal["train", "val", "test"]
 Ids = npt.NDArray[np.int64]
@@ -31,14 +41,15 @@ class Clip:
         vector_id: its number in the shard.
         frames_path: ``.npy`` file, ``uint8 [M, H, W, 3]``.
         captions: none, one or several.
-        split: what it may be used for; ``test`` videos are never trained on.
+        split: what it may be used for; ``test`` videos are never trained on, and those without one are only
+            indexed.
     """
 
     id: str
     vector_id: int
     frames_path: Path
     captions: tuple[str, ...]
-    split: Split
+    split: Split | None
 
 
 class Pair(NamedTuple):
@@ -136,6 +147,18 @@ def load_clips(clips: Sequence[Clip]) -> Tensor:
                 f"{list(loaded[0].shape)}; retry the task, so that all are decoded alike"
             )
     return torch.from_numpy(np.stack(loaded))
+
+
+def without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
+    """The clips whose cache does not hold ``[frames, size, size, 3]``; only file headers are read."""
+    lacking = []
+    for clip in clips:
+        try:
+            if _load_clip(clip).shape != (frames, size, size, 3):
+                lacking.append(clip)
+        except FramesMissing:
+            lacking.append(clip)
+    return lacking
 
 
 def _load_clip(clip: Clip) -> npt.NDArray[np.uint8]:

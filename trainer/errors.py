@@ -3,12 +3,13 @@
 TrainingError
 ├── FramesMissing       the decoded frames of a video are not where they were left
 ├── TrainingDiverged    loss or gradient left the finite numbers
+├── LibraryDamaged      a release that the task must build on is not as it was published
 └── EvaluationError     a measure was asked of data that cannot give it
 """
 
 from __future__ import annotations
 
-__all__ = ["EvaluationError", "FramesMissing", "TrainingDiverged", "TrainingError"]
+__all__ = ["EvaluationError", "FramesMissing", "LibraryDamaged", "TrainingDiverged", "TrainingError"]
 
 
 class TrainingError(ValueError):
@@ -21,6 +22,10 @@ class FramesMissing(TrainingError):
 
 class TrainingDiverged(TrainingError):
     """The loss or its gradient became infinite or not a number."""
+
+
+class LibraryDamaged(TrainingError):
+    """The files of a release are not the ones that were published."""
 
 
 class EvaluationError(TrainingError):

@@ -1,8 +1,101 @@
-"""Settings of the trainer's tests."""
+"""What the trainer's tests share: one thread, an untrained small backbone, tasks of real videos that were probed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
 import torch
+
+from media import Examiner
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
 torch.set_num_threads(1)
+
+SMALL = {"epochs": 3, "batch_size": 3, "experts": 2, "rank": 2}
+
+
+@pytest.fixture
+def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Settings of an empty library; its learning worker has an untrained small backbone."""
+    from trainer import worker
+
+    monkeypatch.setattr(worker, "load_backbone", lambda name, frames: untrained_backbone(frames))
+    worker._backbone.cache_clear()
+    yield settings_factory(tmp_path, frames=2, event_seconds=0, torch_threads=1, lease_seconds=600)
+    worker._backbone.cache_clear()
+
+
+def untrained_backbone(frames: int) -> Any:
+    """The same weights in every process."""
+    from models.backbone import tiny_backbone
+
+    torch.manual_seed(0)
+    return tiny_backbone(frames)
+
+
+class _WarmExaminer(Examiner):
+    """Keeps its child from one task to the next: starting one costs more than all of a test's videos."""
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def warm_examiner() -> Iterator[Examiner]:
+    """A decoder for the whole session."""
+    examiner = _WarmExaminer()
+    yield examiner
+    examiner.close()
+
+
+@pytest.fixture
+def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """``post_videos(name, videos=6, captions=1, **fields)``: id of a task whose videos were really examined."""
+    from service import lifecycle, probing
+    from service.settings import settings
+    from service.tasks import create_task
+    from service.views import TaskSpec
+
+    monkeypatch.setattr(probing, "Examiner", lambda limits: warm_examiner)
+
+    def make(name: str, videos: int = 6, captions: int = 1, tests: int = 2, **fields: Any) -> str:
+        listed = []
+        for number in range(videos):
+            write_video(settings().media_root / name / f"{number}.mp4", f"{name} {number}")
+            listed.append(
+                {
+                    "uri": f"{name}/{number}.mp4",
+                    "id": f"{name}-{number}",
+                    "captions": [f"{name} number {number} said {c}" for c in range(captions)],
+                    **({"split": "test" if number < tests else "train"} if captions and tests else {}),
+                }
+            )
+        fields = {"method": "ffa_tame", "settings": SMALL, **fields}
+        spec = TaskSpec.model_validate({"name": name, "videos": listed, **fields})
+        task = create_task(spec).task.id
+        claim = lifecycle.claim_probe(task, "prober")
+        assert claim is not None
+        with claim:
+            probing.probe(claim)
+        return task
+
+    return make
+
+
+def write_video(path: Path, content: str) -> None:
+    """A small real H.264 mp4 whose pictures follow from the text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = np.random.default_rng(list(content.encode())).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+    picture = picture.repeat(16, axis=0).repeat(16, axis=1)
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for shift in range(4):
+            frame = av.VideoFrame.from_ndarray(np.roll(picture, 9 * shift, axis=1), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))

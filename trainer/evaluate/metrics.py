@@ -144,8 +144,8 @@ def forgetting_rates(matrix: Matrix) -> list[float | None]:
 
 
 def forgetting_rate(matrix: Matrix) -> float | None:
-    """FR: the sum of the tasks' forgetting rates (bmu-moco; a sum and not a mean)."""
-    rates = [rate for rate in forgetting_rates(matrix) if rate is not None]
+    """FR: the sum of the tasks' forgetting rates (bmu-moco; a sum and not a mean). None before the second task."""
+    rates = [rate for rate in forgetting_rates(matrix)[:-1] if rate is not None]
     return float(sum(rates)) if rates else None
 
 

@@ -1,0 +1,352 @@
+"""The learning job on a real catalog, real videos and a real index; only the messages are left out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import select
+
+from index import ShardStore, Snapshot
+from models.release import ReleaseState, read_release
+from service import tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Recall, Release, Shard, Video
+from service.forgetting import forgetting
+from service.settings import settings
+from service.views import TaskView
+from trainer import loop, worker
+from trainer.methods import FfaTame
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def _learn(task: str) -> TaskView:
+    worker.learn_task(task)
+    return tasks.get_task(task)
+
+
+def _ready(task: str) -> TaskView:
+    view = _learn(task)
+    assert (view.state, view.error) == ("ready", None)
+    return view
+
+
+def _store() -> ShardStore:
+    return ShardStore(settings().index_dir)
+
+
+def _current() -> ReleaseState:
+    store = _store()
+    release = store.manifest().release
+    assert release is not None
+    return read_release(store.release_folder(release))
+
+
+def _vectors(task: str) -> dict[int, np.ndarray]:
+    store = _store()
+    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
+
+
+def _recalls() -> dict[tuple[int, int, str, str], Recall]:
+    with session_scope() as session:
+        return {
+            (r.release_order, r.task_order, r.mode, r.gallery): r
+            for r in session.scalars(select(Recall)).all()
+        }
+
+
+def test_two_tasks_are_learned_laid_down_and_measured(post_videos: Post) -> None:
+    one, two = post_videos("day", captions=2), post_videos("night")
+    assert _learn(two).state == "probing"  # not its turn
+    first = _ready(one)
+    assert (first.learned_order, first.trained) == (1, True)
+    before = _vectors(one)
+    second = _ready(two)
+    assert (second.learned_order, second.trained, second.release) == (2, True, _store().manifest().release)
+    assert second.progress.stage == "ready"
+
+    with session_scope() as session:
+        accepted = {
+            v.vector_id: v.task_id for v in session.scalars(select(Video).where(Video.status == "accepted"))
+        }
+        shards = {s.task_id: s for s in session.scalars(select(Shard))}
+        releases = [r.task_id for r in session.scalars(select(Release).order_by(Release.learned_order))]
+    assert releases == [one, two]
+    for task in (one, two):  # every accepted video, whatever its split
+        assert sorted(_vectors(task)) == sorted(i for i, owner in accepted.items() if owner == task)
+        assert shards[task].count == 6
+        assert shards[task].id == _store().manifest().shards[task].id
+    for vector_id, vector in _vectors(one).items():
+        assert np.array_equal(vector, before[vector_id])
+
+    recalls = _recalls()
+    galleries = ("local", "global", "local_all", "global_all")
+    cells = {
+        (i, t, m, g) for i, t in ((1, 1), (2, 1), (2, 2)) for m in ("latest", "pinned") for g in galleries
+    }
+    zero_shot = {(0, t, m, "local") for t in (1, 2) for m in ("latest", "pinned")}
+    assert set(recalls) == cells | zero_shot
+    assert {r.queries for r in recalls.values()} == {2}  # the first caption of each held-out video
+    assert recalls[2, 1, "pinned", "local"].meanr == recalls[1, 1, "pinned", "local"].meanr
+    assert recalls[1, 1, "latest", "local"].r10 == 1  # two videos
+    assert recalls[1, 1, "latest", "global"].routing1 == 1  # only one task to route to
+    assert recalls[2, 1, "latest", "local"].routing1 is None
+    view = forgetting("pinned")
+    assert view.bwf_local == 0
+    assert None not in view.zero_shot
+
+    assert [t.task_id for t in _current().tasks] == [one, two]
+    assert not list(settings().checkpoints_dir.iterdir())
+
+
+def test_old_videos_are_never_read_again(post_videos: Post) -> None:
+    one = post_videos("day")
+    _ready(one)
+    kept = _vectors(one)
+    shutil.rmtree(settings().media_root / "day")
+    shutil.rmtree(settings().cache_dir)
+    shutil.rmtree(settings().thumbnails_dir)
+    _ready(post_videos("night"))
+    assert all(np.array_equal(vector, kept[i]) for i, vector in _vectors(one).items())
+    assert _recalls()[2, 1, "latest", "global_all"].queries == 2
+
+
+def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = post_videos("day", videos=9, tests=4)
+    _ready(one)
+    seen: list[torch.Tensor | None] = []
+    original = FfaTame.loss
+
+    def loss(self: FfaTame, frames: Any, texts: Any, references: torch.Tensor | None) -> torch.Tensor:
+        seen.append(references)
+        return original(self, frames, texts, references)
+
+    monkeypatch.setattr(FfaTame, "loss", loss)
+    _ready(post_videos("night"))
+    with session_scope() as session:
+        split = {v.vector_id: v.effective_split for v in session.scalars(select(Video))}
+    stored = _vectors(one)
+    training = {vector.tobytes() for i, vector in stored.items() if split[i] == "train"}
+    used = {row.numpy().tobytes() for references in seen if references is not None for row in references}
+    assert len(seen) == 6
+    assert used == training
+    assert len(training) == 5
+
+
+def test_a_task_without_captions_is_indexed_with_the_current_release(post_videos: Post) -> None:
+    bare = post_videos("bare", captions=0)
+    first = _ready(bare)
+    assert first.trained is False
+    assert _current().method == "zero_shot"
+    taught = post_videos("taught")
+    assert _ready(taught).trained is True
+    assert _current().method == "ffa_tame"
+    weights = _current().tensors
+    again = post_videos("again", captions=0, method="finetune", settings={"epochs": 2})
+    third = _ready(again)
+    assert (third.trained, third.learned_order) == (False, 3)
+    state = _current()
+    assert state.method == "ffa_tame"
+    assert [t.task_id for t in state.tasks] == [bare, taught, again]
+    kept = [name for name in weights if name not in ("tame.prototypes", "tame.task_experts")]
+    assert all(torch.equal(state.tensors[name], weights[name]) for name in kept)
+    assert state.tasks[2].fingerprint == state.tasks[1].fingerprint
+    assert len(_vectors(again)) == 6
+    assert {t for i, t, _, _ in _recalls()} == {2}  # only the second has queries
+    assert {i for i, _, _, _ in _recalls()} == {0, 2, 3}
+
+
+def test_zero_shot_indexes_and_measures(post_videos: Post) -> None:
+    view = _ready(post_videos("day", method="zero_shot", settings={}))
+    assert view.trained is False
+    recalls = _recalls()
+    assert recalls[0, 1, "latest", "local"].meanr == recalls[1, 1, "latest", "local"].meanr
+
+
+def test_one_training_pair_is_enough(post_videos: Post) -> None:
+    assert _ready(post_videos("pair", videos=1, tests=0)).trained is True
+    assert _recalls() == {}
+
+
+def test_frames_that_went_from_the_cache_are_decoded_again(post_videos: Post) -> None:
+    task = post_videos("day")
+    frames = sorted(settings().cache_dir.rglob("*.npy"))
+    before = frames[1].read_bytes()
+    frames[0].unlink()
+    frames[1].write_bytes(b"broken")
+    _ready(task)
+    assert frames[1].read_bytes() == before
+    assert frames[0].exists()
+
+
+def test_a_video_that_is_gone_or_another_fails_the_task_in_words(post_videos: Post) -> None:
+    task = post_videos("day")
+    shutil.rmtree(settings().cache_dir)
+    video = settings().media_root / "day" / "3.mp4"
+    content = video.read_bytes()
+    video.unlink()
+    view = _learn(task)
+    assert view.state == "failed"
+    assert view.error is not None
+    assert "'day-3'" in view.error
+    assert str(settings().data_dir) not in view.error
+    assert view.error_hint is not None
+    assert f"POST /tasks/{task}/retry" in view.error_hint
+    other = post_videos("night")
+    shutil.rmtree(settings().cache_dir)
+    (settings().media_root / "night" / "2.mp4").write_bytes(content)
+    view = _learn(other)
+    assert view.state == "failed"
+    assert "'night-2': the file is not the one that was accepted" in str(view.error)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "hint"),
+    [
+        (MemoryError(), "Out of memory", "batch_size"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Out of memory", "batch_size"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            "Out of memory",
+            "batch_size",
+        ),
+        (RuntimeError("shapes cannot be multiplied"), "RuntimeError: shapes cannot", "worker's log"),
+    ],
+)
+def test_errors_become_words(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, hint: str
+) -> None:
+    def burst(*_: Any) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(FfaTame, "loss", burst)
+    view = _learn(post_videos("day"))
+    assert view.state == "failed"
+    assert reason in str(view.error)
+    assert hint in str(view.error_hint)
+
+
+def test_divergence_names_the_step_and_leaves_no_checkpoint(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = FfaTame.loss
+    steps: list[int] = []
+
+    def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
+        steps.append(1)
+        return original(self, frames, texts, references) * (float("nan") if len(steps) == 5 else 1)
+
+    monkeypatch.setattr(FfaTame, "loss", loss)
+    view = _learn(post_videos("day"))
+    assert view.state == "failed"
+    assert "diverged: the loss became nan at step 5 with learning rate" in str(view.error)
+    assert not any(settings().checkpoints_dir.rglob("*"))
+    assert _store().manifest().shards == {}
+
+
+def test_wrong_settings_fail_the_task_and_spare_the_next(post_videos: Post) -> None:
+    wrong = post_videos("wrong", settings={"epoch": 3})
+    right = post_videos("right")
+    view = _learn(wrong)
+    assert view.state == "failed"
+    assert "epoch: Extra inputs" in str(view.error)
+    assert _ready(right).learned_order == 1
+
+
+def test_a_method_that_cannot_continue_the_library_says_so(post_videos: Post) -> None:
+    _ready(post_videos("day"))
+    view = _learn(post_videos("night", method="finetune", settings={"epochs": 1}))
+    assert view.state == "failed"
+    assert "cannot continue" in str(view.error)
+
+
+def test_cancelling_stops_at_the_next_step(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = post_videos("day")
+    original = FfaTame.loss
+    steps: list[int] = []
+
+    def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
+        steps.append(1)
+        if len(steps) == 3:
+            tasks.cancel_task(task)
+        return original(self, frames, texts, references)
+
+    monkeypatch.setattr(FfaTame, "loss", loss)
+    assert _learn(task).state == "cancelled"
+    assert len(steps) == 3
+    assert _store().manifest().shards == {}
+    assert _ready(post_videos("night")).learned_order == 1
+    assert not list(settings().checkpoints_dir.iterdir())  # those of the cancelled task went, too
+
+
+def test_a_worker_that_lost_its_lease_publishes_nothing(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day")
+    original = ShardStore.write_shard
+
+    def write_shard(self: ShardStore, **fields: Any) -> Any:
+        entry = original(self, **fields)
+        with session_scope(write=True) as session:  # what another worker's claim does
+            row = session.get_one(worker.Task, task)
+            row.fencing_token += 1
+        return entry
+
+    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
+    assert _learn(task).state == "indexing"
+    assert _store().manifest().shards == {}
+
+
+def test_a_damaged_shard_of_an_old_task_does_not_stop_the_next(post_videos: Post) -> None:
+    one = post_videos("day")
+    _ready(one)
+    shutil.rmtree(_store().shard_folder(_store().manifest().shards[one].id))
+    _ready(post_videos("night"))
+    assert {(i, t) for i, t, _, _ in _recalls()} == {(0, 1), (1, 1), (0, 2), (2, 2)}
+
+
+def test_a_damaged_release_is_not_built_upon(post_videos: Post) -> None:
+    _ready(post_videos("day"))
+    release = _store().manifest().release
+    assert release is not None
+    weights = _store().release_folder(release) / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    view = _learn(post_videos("night"))
+    assert view.state == "failed"
+    assert "was altered" in str(view.error)
+    assert "backup" in str(view.error_hint)
+
+
+def test_progress_tells_epochs_and_losses(post_videos: Post) -> None:
+    from service.events import events_after
+
+    task = post_videos("day", settings={"epochs": 2, "batch_size": 2, "experts": 2, "rank": 2})
+    _ready(task)
+    events = [e.data for e in events_after(task) if e.kind == "progress"]
+    stages = list(dict.fromkeys(e["stage"] for e in events))
+    assert [s for s in stages if s in ("training", "indexing", "evaluating", "ready")] == [
+        "training",
+        "indexing",
+        "evaluating",
+        "ready",
+    ]
+    training = [e for e in events if e["stage"] == "training" and "epoch" in e]
+    assert [(e["epoch"], e["epochs"]) for e in training] == [(1, 2), (1, 2), (2, 2), (2, 2)]
+    assert all(e["loss"] > 0 and e["videos_per_second"] > 0 for e in training)
+    assert training[-1]["eta_seconds"] == 0
+
+
+def test_the_loop_is_the_one_that_researchers_use() -> None:
+    assert worker.learn.__globals__["learn_task"] is loop.learn_task

@@ -1,0 +1,157 @@
+"""``kill -9`` of the learning worker at every stage: the next one goes on, and ends with the same vectors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from index import ShardStore, Snapshot
+from service import lifecycle, tasks
+from service.catalog.database import now, session_scope
+from service.catalog.models import Recall, Release, Shard, Task
+from service.events import events_after
+from service.forgetting import forgetting
+from service.lifecycle import Claim
+from service.settings import settings
+from service.views import ForgettingView
+from trainer import worker
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def _die(*_: Any, **__: Any) -> None:
+    """What no ``finally`` and no ``except`` survives."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before(owner: Any, name: str) -> None:
+    setattr(owner, name, _die)
+
+
+def _after(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    def call(*args: Any, **fields: Any) -> None:
+        original(*args, **fields)
+        _die()
+
+    setattr(owner, name, call)
+
+
+def _in_epoch(number: int) -> None:
+    """After the first step of an epoch."""
+    original = Claim.progress
+
+    def progress(self: Claim, stage: str, *args: Any, **fields: Any) -> None:
+        original(self, stage, *args, **fields)
+        if stage == "training" and fields.get("epoch") == number:
+            _die()
+
+    Claim.progress = progress  # type: ignore[method-assign]
+
+
+# In the order in which a worker comes past them.
+POINTS: dict[str, Callable[[], None]] = {
+    "claimed": lambda: _before(worker, "_load_task"),
+    "in the first epoch": lambda: _in_epoch(1),
+    "in the third epoch": lambda: _in_epoch(3),
+    "trained": lambda: _after(worker, "learn"),
+    "release written": lambda: _after(ShardStore, "adopt_release"),
+    "shard written": lambda: _after(ShardStore, "write_shard"),
+    "measured": lambda: _after(worker, "_facts"),
+    "manifest replaced": lambda: _after(ShardStore, "publish"),
+    "committed": lambda: _before(worker, "_tidy"),
+}
+
+
+def _run(task: str, point: str | None = None) -> int:
+    """Learn in a process of its own, which dies at a point. The exit code; negative: the signal."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if point:
+                POINTS[point]()
+            worker.learn_task(task)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _expire(task: str) -> None:
+    """As if the dead worker's lease had run out."""
+    with session_scope(write=True) as session:
+        session.get_one(Task, task).lease_expires_at = now(session) - timedelta(seconds=1)
+    lifecycle.reconcile()
+
+
+def _vectors(task: str) -> np.ndarray:
+    store = ShardStore(settings().index_dir)
+    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    return shard.vectors(np.sort(shard.ids))
+
+
+def _comparable(view: ForgettingView) -> dict[str, object]:
+    return view.model_dump(exclude={"task_ids", "releases"})
+
+
+def test_killed_anywhere_it_ends_with_the_same_vectors(
+    post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
+) -> None:
+    """One task is killed at every point there is, in the order in which they come; another is left alone."""
+    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600, "max_attempts": 5}
+    settings_factory(tmp_path / "killed", **fields)
+    first, killed = post_videos("day"), post_videos("night")
+    assert _run(first) == 0
+    for point in POINTS:
+        assert _run(killed, point) == -signal.SIGKILL, point
+        published = ShardStore(settings().index_dir).manifest().shards
+        assert (killed in published) == (point in ("manifest replaced", "committed")), point
+        if point == "committed":
+            break
+        assert tasks.get_task(killed).state in ("probing", "training", "indexing", "evaluating"), point
+        assert tasks.get_task(first).state == "ready"
+        _expire(killed)
+    assert tasks.get_task(killed).state == "ready"
+    with session_scope() as session:
+        counts = [
+            session.scalar(select(func.count()).select_from(table)) for table in (Release, Shard, Recall)
+        ]
+    assert counts == [2, 2, 8 + 16 + 4]
+    # Every attempt went on from the last checkpoint: two steps an epoch, and none twice once it was saved.
+    steps = [e.data["epoch"] for e in events_after(killed) if "epoch" in e.data]
+    assert steps == [1, *(1, 1, 2, 2, 3), *(3, 3)]
+    vectors, figures = _vectors(killed), forgetting()
+
+    settings_factory(tmp_path / "alone", **fields)
+    other, alone = post_videos("day"), post_videos("night")
+    assert [_run(task) for task in (other, alone)] == [0, 0]
+    assert tasks.get_task(alone).state == "ready"
+    assert np.array_equal(_vectors(alone), vectors)
+    assert _comparable(forgetting()) == _comparable(figures)
+
+
+def test_a_task_that_kills_its_worker_every_time_fails_and_lets_the_next_one_pass(post_videos: Post) -> None:
+    deadly, next_one = post_videos("day"), post_videos("night")
+    for _ in range(settings().max_attempts):
+        assert _run(deadly, "in the first epoch") == -signal.SIGKILL
+        _expire(deadly)
+    view = tasks.get_task(deadly)
+    assert view.state == "failed"
+    assert "stopped 3 times" in str(view.error)
+    assert _run(next_one) == 0
+    assert tasks.get_task(next_one).state == "ready"

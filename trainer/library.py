@@ -1,0 +1,76 @@
+"""What is laid down already: the releases and shards that a new task builds on. Read, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from index import Manifest, Shard, ShardStore, Snapshot
+from index.durable import hash_files
+from models.release import ReleaseState, read_release
+from trainer.data import StoredVectors
+from trainer.errors import LibraryDamaged
+
+__all__ = ["Library"]
+
+
+class Library:
+    """One generation of a store, as the trainer sees it."""
+
+    def __init__(self, store: ShardStore) -> None:
+        self.store = store
+        self._snapshot = Snapshot.open(store, verify=False)
+        self._releases: dict[str, ReleaseState] = {}
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._snapshot.manifest
+
+    @property
+    def degraded(self) -> dict[str, str]:
+        """Task → why its shard cannot be read. Learning goes on without it."""
+        return self._snapshot.degraded
+
+    def release(self, identifier: str) -> ReleaseState:
+        """A release, read once.
+
+        Raises:
+            LibraryDamaged: its files are not the ones that were published.
+            ReleaseError: they cannot be understood.
+        """
+        if identifier not in self._releases:
+            folder = self._snapshot.release_folder(identifier)
+            if not folder.is_dir() or hash_files(folder) != self.manifest.releases[identifier].files:
+                raise LibraryDamaged(
+                    f"release {identifier[:12]} was altered or is missing: restore "
+                    f"index/releases/{identifier} from a backup, then retry the task"
+                )
+            self._releases[identifier] = read_release(folder)
+        return self._releases[identifier]
+
+    @cached_property
+    def current(self) -> ReleaseState | None:
+        """The newest release; None before the first task."""
+        return self.release(self.manifest.release) if self.manifest.release else None
+
+    def pinned(self) -> dict[str, ReleaseState]:
+        """For each task, the release that made its shard."""
+        return {task: self.release(shard.release) for task, shard in self.manifest.shards.items()}
+
+    def shard(self, task: str) -> Shard | None:
+        """A task's shard; None when it is degraded."""
+        if task in self.degraded:
+            return None
+        return self._snapshot.shard(task, fingerprint=self.manifest.shards[task].fingerprint)
+
+    def memory(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
+        """Stored vectors of earlier tasks.
+
+        Args:
+            training: for each task, the ids of its training videos.
+        """
+        shards = [(self.shard(task), ids) for task, ids in training.items()]
+        return StoredVectors([(shard, ids) for shard, ids in shards if shard is not None])

@@ -1,0 +1,52 @@
+"""What went wrong while a task was learned, as a person reads it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from index import ShardStoreError
+from models.errors import ModelError
+from trainer.errors import FramesMissing, LibraryDamaged, TrainingDiverged
+from trainer.methods import MethodError
+
+__all__ = ["Words", "in_words"]
+
+
+class Words(NamedTuple):
+    """A sentence that says what happened, and one that says what to do."""
+
+    reason: str
+    hint: str
+
+
+def in_words(error: BaseException, retry: str) -> Words | None:
+    """The words of an error of learning; None for one that is not known here.
+
+    Args:
+        retry: how the task is retried, for example ``POST /tasks/tsk_1/retry``.
+    """
+    message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+    if isinstance(error, TrainingDiverged):
+        return Words(
+            f"Training diverged: {message}.",
+            "Post the task again with a smaller learning rate in its settings.",
+        )
+    if isinstance(error, MethodError):
+        return Words(f"{message}.", "Post the task again with a method and settings that fit.")
+    if isinstance(error, FramesMissing):
+        return Words(f"{message}.", f"Put the video back where it was, then {retry}.")
+    if isinstance(error, LibraryDamaged | ShardStoreError):
+        return Words(f"{message}.", f"Restore the index folder from a backup, then {retry}.")
+    if isinstance(error, ModelError):
+        return Words(
+            f"{message}.", f"Start the worker with the backbone that the library needs, then {retry}."
+        )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return Words(
+            f"Out of memory while learning ({message}).",
+            f"Give the worker more memory, then {retry}; or post the task again with a smaller batch_size in its "
+            "settings.",
+        )
+    return None

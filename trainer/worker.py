@@ -1,0 +1,305 @@
+"""The learning job: the one file that ties the trainer to Celery and the catalog.
+
+::
+
+    claim ─▶ training ─▶ indexing ─▶ evaluating ─▶ publish ─▶ ready
+
+It may be killed at any line and run again: training goes on from its last checkpoint, releases and shards are
+named by their content, and a task whose shard the manifest shows already is only finished.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+import torch
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
+from media import Limits, frame_cache_path
+from models.backbone import Backbone, load_backbone
+from models.release import ReleaseState
+from service import lifecycle, storage
+from service.catalog.database import session_scope
+from service.catalog.models import FINAL_STATES, Task, Video
+from service.errors import CinestrataError
+from service.jobs import send_due, worker_name
+from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
+from service.messages import LEARN, celery_app
+from service.settings import settings
+from trainer.checkpoint import Checkpoints
+from trainer.data import Clip, TaskData
+from trainer.errors import FramesMissing, TrainingDiverged
+from trainer.evaluate.matrix import Row
+from trainer.evaluate.metrics import Recall
+from trainer.frames import restore_frames
+from trainer.learning import HeldOut, Laid, lay_down, learn, measure, prepare, zero_shot_recall
+from trainer.library import Library
+from trainer.loop import Progress
+from trainer.methods import METHODS
+from trainer.words import in_words
+
+__all__ = ["learn_task", "work_on"]
+
+log = structlog.get_logger(__name__)
+
+
+@celery_app.task(name=LEARN, ignore_result=True)
+def learn_task(task_id: str) -> None:
+    """Learn a task, if it is its turn, then wake whoever takes the next one."""
+    claim = lifecycle.claim(task_id, worker_name())
+    if claim is not None:
+        with claim, _in_words(claim):
+            work_on(claim)
+    send_due()
+
+
+def work_on(claim: Claim) -> None:
+    """Everything from the claim to ``ready``.
+
+    Raises:
+        LeaseLost, TaskCancelled, WorkerStopping: see ``Claim.progress``.
+    """
+    claim.progress("loading")
+    backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
+    library = Library(ShardStore(settings().index_dir))
+    for damaged, reason in library.degraded.items():
+        claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
+    task = _load_task(claim, backbone)
+    if claim.task.id in library.manifest.shards:
+        _finish(claim, backbone, library, task)
+    else:
+        _learn(claim, backbone, library, task)
+    _tidy(library.store)
+
+
+def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
+    """The usual way through."""
+    method = prepare(backbone, library, task, claim.task.method, claim.task.settings)
+    claim.advance("training")
+    _restore_frames(claim, task, backbone)
+
+    def report(at: Progress) -> None:
+        claim.progress(
+            "training",
+            at.step / at.steps,
+            epoch=at.epoch,
+            epochs=at.epochs,
+            loss=at.loss,
+            videos_per_second=at.videos_per_second,
+            eta_seconds=at.eta_seconds,
+        )
+
+    checkpoints = settings().checkpoints_dir / task.task_id
+    trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
+    claim.advance("indexing")
+    total = len(task.clips)
+    laid = lay_down(
+        method,
+        library,
+        task,
+        report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
+    )
+    claim.advance("evaluating")
+    recalls = _facts(claim, backbone, library, laid, task)
+    _publish(claim, library, laid.state, laid.release, laid.shard, recalls, trained=trained)
+
+
+def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
+    """The manifest shows the shard, and the worker died before the catalog did: only the rows are missing."""
+    shard = library.manifest.shards[task.task_id]
+    release = library.manifest.releases[shard.release]
+    state = library.release(shard.release)
+    recalls: list[RecallFacts] = []
+    claim.advance("evaluating")
+    try:
+        vectors = library.shard(task.task_id)
+        if vectors is not None:
+            _restore_frames(claim, task, backbone)
+            recalls = _facts(claim, backbone, library, Laid(state, release, shard, vectors), task)
+    except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
+        claim.log(f"The task could not be measured: {error}")
+    trained = METHODS[state.method].trains and bool(task.pairs)
+    _publish(claim, library, state, release, shard, recalls, trained=trained)
+
+
+def _publish(
+    claim: Claim,
+    library: Library,
+    state: ReleaseState,
+    release: ReleaseEntry,
+    shard: ShardEntry,
+    recalls: list[RecallFacts],
+    *,
+    trained: bool,
+) -> None:
+    with claim.publishing() as publication:
+        library.store.publish(release=release, shards=[shard])
+        publication.complete(
+            release=ReleaseFacts(
+                id=release.id,
+                method=state.method,
+                backbone=state.backbone,
+                kind=state.kind,
+                fingerprint=state.fingerprint,
+                bytes=release.bytes,
+            ),
+            shard=ShardFacts(
+                id=shard.id,
+                release=shard.release,
+                fingerprint=shard.fingerprint,
+                count=shard.count,
+                dim=shard.dim,
+                bytes=shard.bytes,
+            ),
+            recalls=recalls,
+            trained=trained,
+        )
+
+
+# -- what the catalog knows ---------------------------------------------------------------------------------
+
+
+def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
+    frames, size = backbone.spec
+    with session_scope() as session:
+        videos = session.scalars(
+            select(Video)
+            .where(Video.task_id == claim.task.id, Video.status == "accepted")
+            .order_by(Video.vector_id)
+        ).all()
+    clips = tuple(
+        Clip(
+            id=video.id,
+            vector_id=video.vector_id,
+            frames_path=frame_cache_path(settings().cache_dir, frames, size, video.content_hash or ""),
+            captions=tuple(video.captions),
+            split=video.effective_split,  # type: ignore[arg-type]
+        )
+        for video in videos
+    )
+    if not clips:
+        raise FramesMissing("the task has no accepted video; see the reasons of its rejected ones")
+    return TaskData(claim.task.id, claim.task.name, clips)
+
+
+def _training_ids(library: Library) -> dict[str, npt.NDArray[np.int64]]:
+    """Vector ids of the training videos of every task that is laid down."""
+    with session_scope() as session:
+        found = _laid_down(session, "train", library)
+    return {task: np.array([vector_id for vector_id, _ in rows], np.int64) for task, rows in found.items()}
+
+
+def _laid_down(
+    session: Session, split: str, library: Library, *, also: str = ""
+) -> dict[str, list[tuple[int, list[str]]]]:
+    """By task: vector ids and captions of a split of the tasks in the library that the catalog calls ready."""
+    rows = session.execute(
+        select(Video.task_id, Video.vector_id, Video.captions)
+        .join(Task)
+        .where(
+            Video.status == "accepted",
+            Video.effective_split == split,
+            Task.learned_order.is_not(None) | (Task.id == also),
+        )
+        .order_by(Video.vector_id)
+    )
+    found: dict[str, list[tuple[int, list[str]]]] = {}
+    for task, vector_id, captions in rows:
+        if task in library.manifest.shards or task == also:
+            found.setdefault(task, []).append((vector_id, captions))
+    return found
+
+
+def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
+    with session_scope() as session:
+        query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
+        uris = {video: uri for video, uri in session.execute(query)}
+    restore_frames(
+        task.clips,
+        *backbone.spec,
+        cache=settings().cache_dir,
+        locate=lambda clip: storage.locate(uris[clip.id]),
+        limits=Limits(max_bytes=settings().max_video_bytes),
+        report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
+    )
+
+
+# -- what the release is worth ------------------------------------------------------------------------------
+
+
+def _facts(
+    claim: Claim, backbone: Backbone, library: Library, laid: Laid, task: TaskData
+) -> list[RecallFacts]:
+    with session_scope() as session:
+        found = _laid_down(session, "test", library, also=task.task_id)
+    held_out = {name: HeldOut.of(videos) for name, videos in found.items()}
+    own = held_out.get(task.task_id, HeldOut.of([]))
+    zero_shot = zero_shot_recall(
+        backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
+    )
+    row = measure(backbone, library, laid, held_out, report=lambda share: claim.progress("evaluating", share))
+    return list(_rows(row, task.task_id, zero_shot))
+
+
+def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFacts]:
+    for mode, galleries in row.recalls.items():
+        for gallery, recalls in galleries.items():
+            for task, recall in recalls.items():
+                if recall is not None:
+                    routing = row.routing[task] if gallery == "global" else None
+                    yield RecallFacts(task, mode, gallery, **vars(recall), routing1=routing)  # type: ignore[arg-type]
+        if zero_shot is not None:
+            yield RecallFacts(task_id, mode, "local", **vars(zero_shot), zero_shot=True)  # type: ignore[arg-type]
+
+
+# -- housekeeping -------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
+    if threads:
+        torch.set_num_threads(threads)
+    backbone = load_backbone(name, frames)
+    return backbone.to("cuda") if torch.cuda.is_available() else backbone
+
+
+def _tidy(store: ShardStore) -> None:
+    """Remove the checkpoints of tasks that have ended, and what dead writers left in the store."""
+    store.sweep()
+    folder = settings().checkpoints_dir
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if not names:
+        return
+    with session_scope() as session:
+        going_on = session.scalars(
+            select(Task.id).where(
+                Task.id.in_(names), Task.state.not_in(FINAL_STATES) | (Task.state == "failed")
+            )
+        ).all()
+    for name in set(names) - set(going_on):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+@contextmanager
+def _in_words(claim: Claim) -> Iterator[None]:
+    """End the task with a reason and a hint where they are known; leave the rest to the claim."""
+    try:
+        yield
+    except CinestrataError:
+        raise
+    except Exception as error:
+        words = in_words(error, f"POST /tasks/{claim.task.id}/retry")
+        if words is None:
+            raise
+        log.warning("task failed", task=claim.task.id, exc_info=error)
+        if isinstance(error, TrainingDiverged):  # from its checkpoint it would only diverge again
+            Checkpoints(settings().checkpoints_dir / claim.task.id, "").clear()
+        claim.fail(*words)
