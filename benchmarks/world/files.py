@@ -43,7 +43,8 @@ def write_world(
         root: folder of the world; created when missing. URIs in a manifest are relative to its own folder.
         domains: names, written in this order.
         seed: see :func:`make_domain`, as for the counts and ``captions``.
-        workers: processes that render; 1 renders in this one.
+        workers: processes that render; 1 renders in this one. They are spawned, so with more than one a calling
+            script needs the usual ``if __name__ == "__main__"``.
         progress: called with (videos done, videos in all) as they come, from this process.
     """
     wanted = {
