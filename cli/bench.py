@@ -46,9 +46,9 @@ def pretrain(
 @app.command()
 @in_words
 def methods(
-    names: Annotated[list[str] | None, typer.Argument(help="Methods [default: all].")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Methods (default: all).")] = None,
     domains: Annotated[
-        list[str] | None, typer.Option("--domain", help="In this order [default: the demo's].")
+        list[str] | None, typer.Option("--domain", help="In this order (default: the demo's).")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs of each method.")] = 3,
     backbone: Annotated[str, typer.Option("--backbone")] = "tiny",

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from cli.child import die_with_parent
 from cli.console import console, fail
@@ -18,6 +20,7 @@ __all__ = ["embedded_service", "interruptible"]
 
 _READY = "Cinestrata is up at "
 _STOP_SECONDS = 30
+_SAME_REQUEST = 1.0
 
 
 @contextmanager
@@ -54,12 +57,23 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends the block like Ctrl-C does, so that everything is still stopped in order."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Ctrl-C and SIGTERM interrupt the block alike, so that everything is stopped in order."""
+    first = 0.0
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if not first or now - first > _SAME_REQUEST:  # it often comes twice, to the process and to its group
+            first = first or now
+            raise KeyboardInterrupt
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, interrupt) for kind in kinds}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

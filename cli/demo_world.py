@@ -37,10 +37,13 @@ class World:
     test: int = TEST
     categories: int = CATEGORIES
     seed: int = SEED
+    epochs: int | None = None  # default: the method's
 
-    def with_sizes(self, train: int | None = None, test: int | None = None) -> Self:
-        """The same world with more or fewer videos."""
-        return replace(self, train=train or self.train, test=test or self.test)
+    def with_sizes(
+        self, train: int | None = None, test: int | None = None, epochs: int | None = None
+    ) -> Self:
+        """The same world with more or fewer videos, learned for longer or shorter."""
+        return replace(self, train=train or self.train, test=test or self.test, epochs=epochs)
 
     @property
     def videos(self) -> int:
@@ -67,7 +70,8 @@ class World:
 
     def spec(self, media_root: Path, domain: str) -> TaskSpec:
         """The task that brings a domain, as ``POST /tasks`` takes it."""
-        return TaskSpec(name=domain, videos=self._videos(media_root, domain))
+        settings = None if self.epochs is None else {"epochs": self.epochs}
+        return TaskSpec(name=domain, settings=settings, videos=self._videos(media_root, domain))
 
     def sought(self, media_root: Path, domain: str) -> VideoSpec:
         """The video that the sample search of a domain looks for, by its first caption: the first held-out one."""
@@ -87,7 +91,10 @@ class World:
 
 @contextmanager
 def _children_spared_ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts this process alone; the renderers, which inherit the blocked signal, end in peace."""
+    """Ctrl-C interrupts this process alone; the renderers, which inherit the blocked signal, end in peace.
+
+    It arrives as SIGTERM, which must interrupt like it does.
+    """
     main, done = threading.main_thread().ident, threading.Event()
 
     def listen() -> None:
@@ -97,7 +104,6 @@ def _children_spared_ctrl_c() -> Iterator[None]:
                     main, signal.SIGUSR1
                 )  # a real signal, or a blocked main thread would not wake
 
-    handler = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
@@ -107,4 +113,3 @@ def _children_spared_ctrl_c() -> Iterator[None]:
         done.set()
         listener.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGUSR1, handler)

@@ -23,11 +23,11 @@ app.add_typer(bench.app, name="bench")
 
 Data = Annotated[
     Path | None,
-    typer.Option("--data", help="Data folder [default: CINESTRATA_DATA_DIR, or ./cinestrata-data]."),
+    typer.Option("--data", help="Data folder (default: CINESTRATA_DATA_DIR, or ./cinestrata-data)."),
 ]
-Host = Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1].")]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")]
 Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="0: any free one [default: 8000].")
+    int | None, typer.Option("--port", min=0, max=65535, help="0: any free one (default: 8000).")
 ]
 Url = Annotated[
     str | None,
@@ -93,10 +93,10 @@ def ingest(
         typer.Argument(help="A manifest (JSONL or CSV), a folder of videos, or an archive with a manifest."),
     ],
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the task [default: from the path].")
+        str | None, typer.Option("--name", help="Name of the task (default: from the path).")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="How it is learned [default: the service's].")
+        str | None, typer.Option("--method", help="How it is learned (default: the service's).")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the task until it is ready.")] = True,
     in_place: Annotated[
@@ -117,10 +117,10 @@ def ingest(
 def search(
     query: Annotated[str, typer.Argument(help="What should be seen.")],
     k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
-    task: Annotated[str | None, typer.Option("--task", help="Search this task alone [default: all].")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Search this task alone (default: all).")] = None,
     mode: Annotated[
         Literal["latest", "pinned"] | None,
-        typer.Option("--mode", help="Query encoder [default: the service's]."),
+        typer.Option("--mode", help="Query encoder (default: the service's)."),
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -142,19 +142,15 @@ def demo(
     ] = None,
     data: Annotated[Path, typer.Option("--data", help="Data folder.")] = Path("cinestrata-data/demo"),
     port: Port = None,
-    train: Annotated[int | None, typer.Option("--train", hidden=True, min=2)] = None,
-    test: Annotated[int | None, typer.Option("--test", hidden=True, min=1)] = None,
+    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Per category.")] = None,
+    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Per category.")] = None,
+    epochs: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
 ) -> None:
     """Render three domains of real videos, learn them one after the other, search them, and show what was kept."""
     from cli.demo import run_demo
     from cli.demo_world import World
 
-    world = World()
-    if train is not None:
-        world = world.with_sizes(train=train)
-    if test is not None:
-        world = world.with_sizes(test=test)
-    run_demo(world, data, port, leave, report)
+    run_demo(World().with_sizes(train, test, epochs), data, port, leave, report)
 
 
 @app.command()

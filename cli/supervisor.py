@@ -17,6 +17,7 @@ _TICK = 0.1
 _LONGEST_BACK_OFF = 30.0
 _HEALTHY_AFTER = 60.0  # a child that ran this long starts over with the shortest back-off
 _START_TRIES = 3
+_SAME_REQUEST = 1.0  # seconds; a signal often comes twice, to the process and to its group
 
 
 class StartFailed(Exception):
@@ -31,12 +32,17 @@ class Supervisor:
 
     Args:
         report: told about each restart, in a sentence.
+        buried: called with the process id of each child that ended unasked, before it starts again.
     """
 
-    def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, report: Callable[[str], None] = lambda _: None, buried: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._children: list[Child] = []
         self._report = report
+        self._buried = buried
         self._signals = 0
+        self._first_signal = 0.0
         self._ends: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
@@ -50,6 +56,11 @@ class Supervisor:
         """Ctrl-C and SIGTERM ask to stop; a second one stops at once."""
 
         def note(_number: int, _frame: FrameType | None) -> None:
+            now = time.monotonic()
+            if self._signals == 0:
+                self._first_signal = now
+            elif now - self._first_signal < _SAME_REQUEST:
+                return
             self._signals += 1
 
         kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -122,6 +133,8 @@ class Supervisor:
                 continue
             if child.name not in self._due:
                 child.kill()  # its own children, if it left any
+                if child.process is not None:
+                    self._buried(child.process.pid)
                 if now - child.started > _HEALTHY_AFTER:
                     self._ends[child.name] = 0
                 ends = self._ends[child.name] = self._ends.get(child.name, 0) + 1

@@ -15,6 +15,7 @@ from cli.broker import BrokerMissing, redis_argv, set_aside, socket_path, wait_u
 from cli.child import Child
 from cli.console import console, fail, warnings
 from cli.folder import FolderBusy, FolderLock, enter, locked
+from cli.leases import give_back
 from cli.supervisor import StartFailed, Supervisor
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
         os.environ["CINESTRATA_HOST"] = host  # the API reads it there
     settings = enter(data)
     _refuse_open_door(settings)
-    supervisor = Supervisor(report=lambda sentence: warnings.print(sentence, soft_wrap=True))
+    supervisor = Supervisor(
+        report=lambda sentence: warnings.print(sentence, soft_wrap=True), buried=give_back
+    )
     try:
         with (
             locked(settings.run_dir, settings.data_dir) as lock,
@@ -58,7 +61,6 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
 def _start(
     supervisor: Supervisor, settings: Settings, lock: FolderLock, listener: socket.socket
 ) -> str | None:
-    from service.catalog.database import dispose
     from service.catalog.migrations import upgrade
 
     for folder in (settings.media_root, settings.run_dir):
@@ -67,7 +69,8 @@ def _start(
     if supervisor.stopping:
         return None
     upgrade(settings)
-    dispose()  # connections must not travel into the children
+    if settings.database_url.startswith("sqlite"):  # and so nobody else works on it while we hold the folder
+        give_back()
 
     url = _address(listener)
     lock.note(url=url, redis_url=redis_url)
