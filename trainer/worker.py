@@ -20,7 +20,6 @@ import numpy.typing as npt
 import structlog
 import torch
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path
@@ -28,13 +27,12 @@ from models.backbone import Backbone, load_backbone
 from models.release import ReleaseState
 from service import lifecycle, storage
 from service.catalog.database import session_scope
-from service.catalog.models import FINAL_STATES, Task, Video
+from service.catalog.models import Task, Video
 from service.errors import CinestrataError
 from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
 from service.settings import settings
-from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.evaluate.matrix import Row
@@ -77,7 +75,7 @@ def work_on(claim: Claim) -> None:
         _finish(claim, backbone, library, task)
     else:
         _learn(claim, backbone, library, task)
-    _tidy(library.store)
+    _tidy(library.store, task.task_id)
 
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
@@ -97,6 +95,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             eta_seconds=at.eta_seconds,
         )
 
+    # Those of other tasks belong to an older release, or to tasks that will begin from a newer one.
+    _drop_checkpoints(keep=task.task_id)
     checkpoints = settings().checkpoints_dir / task.task_id
     trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
     claim.advance("indexing")
@@ -191,31 +191,35 @@ def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
 
 
 def _training_ids(library: Library) -> dict[str, npt.NDArray[np.int64]]:
-    """Vector ids of the training videos of every task that is laid down."""
+    """By task: vector ids of the training videos of every task that is laid down."""
+    query = select(Video.task_id, Video.vector_id).where(
+        Video.status == "accepted",
+        Video.effective_split == "train",
+        Video.task_id.in_(library.manifest.shards),
+    )
+    found: dict[str, list[int]] = {}
     with session_scope() as session:
-        found = _laid_down(session, "train", library)
-    return {task: np.array([vector_id for vector_id, _ in rows], np.int64) for task, rows in found.items()}
+        for task, vector_id in session.execute(query.order_by(Video.vector_id)):
+            found.setdefault(task, []).append(vector_id)
+    return {task: np.array(ids, np.int64) for task, ids in found.items()}
 
 
-def _laid_down(
-    session: Session, split: str, library: Library, *, also: str = ""
-) -> dict[str, list[tuple[int, list[str]]]]:
-    """By task: vector ids and captions of a split of the tasks in the library that the catalog calls ready."""
-    rows = session.execute(
+def _held_out(task_id: str) -> dict[str, HeldOut]:
+    """By task: the held-out videos of a task and of all that the catalog knows as learned before."""
+    query = (
         select(Video.task_id, Video.vector_id, Video.captions)
         .join(Task)
         .where(
             Video.status == "accepted",
-            Video.effective_split == split,
-            Task.learned_order.is_not(None) | (Task.id == also),
+            Video.effective_split == "test",
+            Task.learned_order.is_not(None) | (Task.id == task_id),
         )
-        .order_by(Video.vector_id)
     )
     found: dict[str, list[tuple[int, list[str]]]] = {}
-    for task, vector_id, captions in rows:
-        if task in library.manifest.shards or task == also:
+    with session_scope() as session:
+        for task, vector_id, captions in session.execute(query.order_by(Video.vector_id)):
             found.setdefault(task, []).append((vector_id, captions))
-    return found
+    return {task: HeldOut.of(videos) for task, videos in found.items()}
 
 
 def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
@@ -238,9 +242,7 @@ def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
 def _facts(
     claim: Claim, backbone: Backbone, library: Library, laid: Laid, task: TaskData
 ) -> list[RecallFacts]:
-    with session_scope() as session:
-        found = _laid_down(session, "test", library, also=task.task_id)
-    held_out = {name: HeldOut.of(videos) for name, videos in found.items()}
+    held_out = _held_out(task.task_id)
     own = held_out.get(task.task_id, HeldOut.of([]))
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
@@ -267,25 +269,24 @@ def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFa
 def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     if threads:
         torch.set_num_threads(threads)
-    backbone = load_backbone(name, frames)
-    return backbone.to("cuda") if torch.cuda.is_available() else backbone
+    return load_backbone(name, frames)
 
 
-def _tidy(store: ShardStore) -> None:
-    """Remove the checkpoints of tasks that have ended, and what dead writers left in the store."""
-    store.sweep()
+def _tidy(store: ShardStore, task_id: str) -> None:
+    """Nothing depends on it, so nothing that goes wrong with it matters."""
+    try:
+        _drop_checkpoints(drop=task_id)
+        store.sweep()
+    except (OSError, ShardStoreError) as error:
+        log.warning("not tidied up", task=task_id, error=str(error))
+
+
+def _drop_checkpoints(keep: str | None = None, drop: str | None = None) -> None:
+    """Remove the checkpoints of one task, or of all but one."""
     folder = settings().checkpoints_dir
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    if not names:
-        return
-    with session_scope() as session:
-        going_on = session.scalars(
-            select(Task.id).where(
-                Task.id.in_(names), Task.state.not_in(FINAL_STATES) | (Task.state == "failed")
-            )
-        ).all()
-    for name in set(names) - set(going_on):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == drop or (drop is None and path.name != keep):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -301,5 +302,5 @@ def _in_words(claim: Claim) -> Iterator[None]:
             raise
         log.warning("task failed", task=claim.task.id, exc_info=error)
         if isinstance(error, TrainingDiverged):  # from its checkpoint it would only diverge again
-            Checkpoints(settings().checkpoints_dir / claim.task.id, "").clear()
+            _drop_checkpoints(drop=claim.task.id)
         claim.fail(*words)

@@ -1,0 +1,126 @@
+"""The learning worker as it is deployed: Celery's solo pool on a real Redis, the catalog on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index import ShardStore, Snapshot
+from service import tasks
+from service.events import events_after
+from service.messages import celery_app, send_learn
+from service.settings import settings
+from trainer.methods import FfaTame
+
+
+@pytest.fixture
+def start_worker(library: Any) -> Iterator[Callable[..., int]]:
+    """``start_worker(pause=0)``: pid of a worker on the gpu queue that waits so many seconds in every step."""
+    started: list[int] = []
+
+    def start(pause: float = 0) -> int:
+        child = os.fork()
+        if child:
+            started.append(child)
+            return child
+        code = 1
+        try:
+            original = FfaTame.loss
+
+            def loss(self: FfaTame, *args: Any) -> Any:
+                time.sleep(pause)
+                return original(self, *args)
+
+            FfaTame.loss = loss  # type: ignore[method-assign]
+            options = ["--pool", "solo", "--queues", "gpu", "--without-mingle", "--without-gossip"]
+            celery_app.worker_main(["worker", *options, "--loglevel", "WARNING"])
+            code = 0
+        except SystemExit as left:
+            code = int(left.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    yield start
+    for child in started:
+        try:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        except (ProcessLookupError, ChildProcessError):
+            continue
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < deadline, [
+            (t.name, t.state, t.progress, t.error) for t in tasks.list_tasks()
+        ]
+        time.sleep(0.1)
+
+
+def test_a_killed_worker_is_replaced_and_the_line_goes_on(
+    library: Any,
+    post_videos: Callable[..., str],
+    start_worker: Callable[..., int],
+    settings_factory: Callable[..., Any],
+    broker_url: str,
+    tmp_path: Path,
+) -> None:
+    settings_factory(
+        tmp_path / "celery", "postgresql", redis_url=broker_url, lease_seconds=2, reconcile_seconds=0.5
+    )
+    one, two = post_videos("day"), post_videos("night")
+    send_learn(two)  # too early, and so without effect
+    send_learn(one)
+    first = start_worker(pause=0.3)
+    _wait(lambda: any(e.data.get("epoch") == 2 for e in events_after(one)))
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    assert tasks.get_task(one).state == "training"
+
+    second = start_worker()
+    _wait(lambda: all(tasks.get_task(task).state == "ready" for task in (one, two)))
+    assert [tasks.get_task(task).learned_order for task in (one, two)] == [1, 2]
+    epochs = [e.data["epoch"] for e in events_after(one) if "epoch" in e.data]
+    assert epochs[-1] == 3
+    assert 1 not in epochs[epochs.index(2) :]  # the second went on from the checkpoint of the first
+    os.kill(second, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 0
+
+    store = ShardStore(settings().index_dir)
+    snapshot = Snapshot.open(store)
+    for task in (one, two):
+        shard = snapshot.shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+        norms = np.linalg.norm(shard.vectors(shard.ids), axis=1)
+        np.testing.assert_allclose(norms, np.ones(6), atol=1e-5)
+
+
+def test_a_worker_that_is_asked_to_stop_gives_its_task_back(
+    library: Any,
+    post_videos: Callable[..., str],
+    start_worker: Callable[..., int],
+    settings_factory: Callable[..., Any],
+    broker_url: str,
+    tmp_path: Path,
+) -> None:
+    settings_factory(tmp_path / "celery", redis_url=broker_url, lease_seconds=600, reconcile_seconds=0.5)
+    task = post_videos("day")
+    send_learn(task)
+    worker = start_worker(pause=0.3)
+    _wait(lambda: any("epoch" in e.data for e in events_after(task)))
+    os.kill(worker, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 0
+    view = tasks.get_task(task)
+    assert (view.state, view.attempts) == ("training", 0)
+    start_worker()
+    _wait(lambda: tasks.get_task(task).state == "ready")
