@@ -59,7 +59,7 @@ def get_video(video_id: str) -> VideoView:
         row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
     if row is None:
         raise _no_video(video_id)
-    video, task = row.tuple()
+    video, task = row
     return VideoView(
         id=video.id,
         task=task,

@@ -31,9 +31,9 @@ def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) ->
     return settings_factory(tmp_path, lease_seconds=30, event_seconds=0)
 
 
-@pytest.fixture
-def make_video() -> Callable[..., Path]:
-    """``make_video(path, seed=0, frames=12)``: a real H.264 mp4 whose content depends on the seed."""
+@pytest.fixture(scope="session")
+def write_video() -> Callable[..., Path]:
+    """``write_video(path, seed=0, frames=12)``: a real H.264 mp4 whose content depends on the seed."""
 
     def make(path: Path, seed: int = 0, frames: int = 12) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,126 @@
+"""The matrix and its measures, against figures worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from service.catalog.database import now, session_scope
+from service.catalog.models import Recall, Task
+from service.forgetting import backward_forgetting, forgetting, forgetting_rate, harmonic_mean
+from service.settings import Settings
+from service.views import TaskView
+
+Post = Callable[..., TaskView]
+
+# rows = releases, columns = tasks
+LOCAL = [[0.9], [0.7, 0.8], [0.5, 0.6, 0.4]]
+UNION = [[0.9], [0.6, 0.7], [0.3, 0.65, 0.4]]
+
+
+def _lay_down(post_probed: Post, matrices: dict[str, list[list[float]]], mode: str = "pinned") -> list[str]:
+    names = [f"task {t}" for t in range(1, len(LOCAL) + 1)]
+    with session_scope() as session:
+        known = session.query(Task).count()
+    for t, name in enumerate(names if not known else [], 1):
+        view = post_probed(name)
+        with session_scope(write=True) as session:
+            task = session.get_one(Task, view.id)
+            task.state, task.learned_order, task.release_id, task.held_out = (
+                "ready",
+                t,
+                f"release{t}",
+                "given",
+            )
+            task.trained, task.finished_at = True, now(session)
+    with session_scope(write=True) as session:
+        for gallery, matrix in matrices.items():
+            for i, row in enumerate(matrix, 1):
+                for t, value in enumerate(row, 1):
+                    session.add(_cell(i, t, mode, gallery, value))
+    return names
+
+
+def _cell(i: int, t: int, mode: str, gallery: str, value: float) -> Recall:
+    routed = 0.5 + 0.1 * t if gallery == "global" else None
+    return Recall(
+        release_order=i,
+        task_order=t,
+        mode=mode,
+        gallery=gallery,
+        queries=10 * t,
+        r1=value,
+        r5=value,
+        r10=value,
+        medr=1,
+        meanr=1,
+        routing1=routed,
+    )
+
+
+def test_the_matrix_and_what_follows_from_it(catalog: Settings, post_probed: Post) -> None:
+    names = _lay_down(post_probed, {"local": LOCAL, "global": UNION, "local_all": LOCAL, "global_all": UNION})
+    with session_scope(write=True) as session:
+        session.add(_cell(0, 1, "pinned", "local", 0.2))
+        session.add(_cell(0, 3, "pinned", "local", 0.1))
+    view = forgetting()
+    assert (view.tasks, view.mode, view.modes) == (names, "pinned", ["pinned"])
+    assert view.releases == ["release1", "release2", "release3"]
+    assert view.matrix_local == [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.4]]
+    assert view.matrix_global == [[0.9, None, None], [0.6, 0.7, None], [0.3, 0.65, 0.4]]
+    assert view.matrix_local_all == view.matrix_local
+    assert view.bwf_local == pytest.approx(((0.9 - 0.5) + (0.8 - 0.6)) / 2)
+    assert view.bwf_global == pytest.approx(((0.9 - 0.3) + (0.7 - 0.65)) / 2)
+    assert view.fr == pytest.approx((0.9 - 0.5) + (0.8 - 0.6))
+    current, final = (0.9 + 0.8 + 0.4) / 3, (0.5 + 0.6 + 0.4) / 3
+    assert view.hm == pytest.approx(2 * current * final / (current + final))
+    assert view.zero_shot == [0.2, None, 0.1]
+    assert view.recall_over_time_local == pytest.approx([0.9, 0.75, 0.5])
+    assert view.recall_over_time_global == pytest.approx([0.9, 0.65, 0.45])
+    assert view.router_accuracy == pytest.approx([0.6, (10 * 0.6 + 20 * 0.7) / 30, (6 + 14 + 24) / 60])
+    assert view.held_out == ["given"] * 3
+
+
+def test_each_mode_has_its_own_figures(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _lay_down(post_probed, {"local": LOCAL})
+    _lay_down(post_probed, {"local": [[0.9], [0.9, 0.8], [0.9, 0.8, 0.4]]}, mode="latest")
+    assert forgetting("latest").bwf_local == pytest.approx(0)
+    assert forgetting().bwf_local == pytest.approx(0.3)
+    assert forgetting().modes == ["latest", "pinned"]
+    assert forgetting("latest").bwf_global is None
+
+
+def test_where_there_is_no_pinned_mode_latest_is_shown(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _lay_down(post_probed, {"local": LOCAL}, mode="latest")
+    assert forgetting().mode == "latest"
+    assert forgetting("pinned").matrix_local == []
+
+
+def test_before_anything_is_learned_there_is_nothing_to_forget(catalog: Settings) -> None:
+    view = forgetting()
+    assert (view.tasks, view.matrix_local, view.bwf_local, view.fr, view.hm) == ([], [], None, None, None)
+
+
+def test_one_task_cannot_be_forgotten_yet(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _lay_down(post_probed, {"local": [[0.9]]})
+    view = forgetting()
+    assert (view.bwf_local, view.fr, view.hm) == (None, None, pytest.approx(0.9))
+    assert view.matrix_local == [[0.9]]
+
+
+def test_a_task_without_queries_has_no_column_but_its_release_has_a_row(
+    sqlite_catalog: Settings, post_probed: Post
+) -> None:
+    _lay_down(post_probed, {"local": [[0.9], [0.7]]})  # task 2 was indexed without captions
+    view = forgetting()
+    assert view.tasks == ["task 1"]
+    assert view.matrix_local == [[0.9], [0.7]]
+    assert view.bwf_local == pytest.approx(0.2)
+
+
+def test_measures() -> None:
+    assert backward_forgetting([0.9, 0.5], [0.5, 0.7]) == pytest.approx(0.1)  # gains count against losses
+    assert forgetting_rate([], []) is None
+    assert harmonic_mean([0.0], [0.0]) == 0.0
+    assert harmonic_mean([], []) is None

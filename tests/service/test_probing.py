@@ -1,0 +1,230 @@
+"""The probing job on real videos: accepted, rejected, resumed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from media import frame_cache_path, load_frames
+from models.backbone import frame_spec
+from service import library, lifecycle, probing, tasks
+from service.errors import NotFound
+from service.lifecycle import stopping
+from service.settings import Settings, settings
+from service.splits import Clip, derive_splits
+from service.views import TaskSpec, TaskView
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory, write_video: Make) -> Path:
+    """Five different real videos, and some that are none."""
+    folder = tmp_path_factory.mktemp("clips")
+    for seed in range(5):
+        write_video(folder / f"{seed}.mp4", seed=seed)
+    shutil.copy(folder / "0.mp4", folder / "copy of 0.mp4")
+    (folder / "empty.mp4").write_bytes(b"")
+    whole = (folder / "1.mp4").read_bytes()
+    (folder / "cut.mp4").write_bytes(whole[: len(whole) // 3])
+    (folder / "text.mp4").write_text("no video")
+    return folder
+
+
+@pytest.fixture
+def with_clips(clips: Path, tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
+    return settings_factory(tmp_path, media_root=clips, event_seconds=0, bad_video_share=0.5)
+
+
+def _post(*names: str, **fields: Any) -> TaskView:
+    videos = [{"uri": name, "captions": [f"clip {name}"], **fields} for name in names]
+    return tasks.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
+
+
+def _probe(task_id: str) -> TaskView:
+    claim = lifecycle.claim_probe(task_id, "worker")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return tasks.get_task(task_id)
+
+
+def test_good_videos_wait_to_be_learned(with_clips: Settings) -> None:
+    view = _probe(_post("0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4").id)
+    assert (view.state, view.progress.stage, view.held_out, view.attempts) == (
+        "probing",
+        "waiting",
+        "derived",
+        0,
+    )
+    assert view.counts.model_dump() == {
+        "videos": 5,
+        "accepted": 5,
+        "rejected": 0,
+        "train": 4,
+        "val": 0,
+        "test": 1,
+    }
+    spec = frame_spec(settings().backbone, settings().frames)
+    for video in library.accepted_videos(view.id):
+        frames = load_frames(
+            frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
+        )
+        assert frames.shape == (spec.frames, spec.size, spec.size, 3)
+        assert library.thumbnail_path(video.id).read_bytes()[:2] == b"\xff\xd8"
+        assert library.stream_path(video.id).name == video.uri
+        shown = library.get_video(video.id)
+        assert (shown.width, shown.height, shown.codec, shown.task) == (64, 48, "h264", "clips")
+    assert lifecycle.claim(view.id, "learner") is not None
+
+
+def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
+    view = _probe(_post("0.mp4", "empty.mp4", "1.mp4", "cut.mp4", "2.mp4", "copy of 0.mp4", "text.mp4").id)
+    assert view.state == "probing"
+    reasons = {r.uri: r.reason for r in view.rejected}
+    assert set(reasons) == {"empty.mp4", "cut.mp4", "copy of 0.mp4", "text.mp4"}
+    assert reasons["copy of 0.mp4"] == "same content as 0.mp4"
+    assert all(str(settings().media_root) not in reason for reason in reasons.values())
+    told = [e.data["uri"] for e in tasks.events_after(view.id) if e.kind == "rejected"]
+    assert told == [r.uri for r in view.rejected]
+    assert (view.counts.accepted, view.counts.rejected) == (3, 4)
+    fractions = [e.data["fraction"] for e in tasks.events_after(view.id) if e.kind == "progress"]
+    assert fractions[-2] == 1.0
+    rejected = next(r for r in tasks.get_task(view.id).rejected if r.uri == "cut.mp4")
+    assert rejected.reason
+
+
+def test_too_many_bad_videos_fail_the_task_before_training(with_clips: Settings) -> None:
+    view = _probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
+    assert view.state == "failed"
+    assert "2 of 3 videos could not be used (67%; 50% are allowed)" in (view.error or "")
+    assert len(view.rejected) == 2
+    assert lifecycle.claim(view.id, "learner") is None
+
+
+def test_copies_are_not_bad_videos(with_clips: Settings) -> None:
+    view = _probe(_post("0.mp4", "0.mp4", "copy of 0.mp4", "0.mp4").id)
+    assert (view.state, view.counts.accepted) == ("probing", 1)
+
+
+def test_nothing_but_bad_videos_fails(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "1")
+    settings.cache_clear()
+    assert _probe(_post("empty.mp4").id).state == "failed"
+
+
+def test_a_file_that_vanished_is_reported(
+    tmp_path: Path, clips: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    made = settings_factory(tmp_path, bad_video_share=0.5)
+    for name in ("0.mp4", "1.mp4"):
+        shutil.copy(clips / name, made.media_root)
+    task = _post("0.mp4", "1.mp4")
+    (made.media_root / "1.mp4").unlink()
+    view = _probe(task.id)
+    assert [r.uri for r in view.rejected] == ["1.mp4"]
+
+
+def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = _post("0.mp4", "1.mp4", "empty.mp4", "2.mp4")
+    examined: list[str] = []
+    real = probing.Examiner.examine
+
+    def counting(self: Any, path: Path, **more: Any) -> Any:
+        examined.append(path.name)
+        found = real(self, path, **more)
+        if len(examined) == 2:
+            stopping.request_stop()
+        return found
+
+    monkeypatch.setattr(probing.Examiner, "examine", counting)
+    assert _probe(view.id).state == "probing"
+    assert tasks.get_task(view.id).progress.stage == "probing"
+    stopping.reset()
+    done = _probe(view.id)
+    assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
+    assert examined == ["0.mp4", "1.mp4", "empty.mp4", "2.mp4"]
+
+
+def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = _post("0.mp4", "1.mp4", "2.mp4")
+    real = probing.Examiner.examine
+
+    def cancelling(self: Any, path: Path, **more: Any) -> Any:
+        tasks.cancel_task(view.id)
+        return real(self, path, **more)
+
+    monkeypatch.setattr(probing.Examiner, "examine", cancelling)
+    assert _probe(view.id).state == "cancelled"
+
+
+def test_a_lost_frame_cache_is_made_anew(with_clips: Settings) -> None:
+    view = _post("0.mp4", "1.mp4")
+    assert _probe(view.id).progress.stage == "waiting"
+    shutil.rmtree(settings().cache_dir)
+    claim = lifecycle.claim(view.id, "learner")
+    assert claim is not None
+    claim.fail("the frames are gone")
+    tasks.retry_task(view.id)
+    assert _probe(view.id).counts.accepted == 2
+    assert len(list(settings().cache_dir.rglob("*.npy"))) == 2
+
+
+def test_given_splits_stay(with_clips: Settings) -> None:
+    videos = [
+        {"uri": "0.mp4", "captions": ["a"], "split": "test"},
+        {"uri": "1.mp4", "captions": ["b"], "split": "val"},
+        {"uri": "2.mp4", "captions": ["c"]},
+        {"uri": "3.mp4"},
+    ]
+    task = tasks.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
+    view = _probe(task.id)
+    assert view.held_out == "given"
+    assert [v.split for v in library.accepted_videos(task.id)] == ["test", "val", "train", None]
+
+
+def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
+    for ask in (library.get_video, library.thumbnail_path, library.stream_path):
+        with pytest.raises(NotFound, match="vid_none"):
+            ask("vid_none")
+    task = _post("empty.mp4", "0.mp4", "1.mp4")
+    _probe(task.id)
+    with pytest.raises(NotFound):
+        library.thumbnail_path("../../etc/passwd")
+
+
+CLIPS = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([None, None, "train", "val", "test"])), max_size=30
+).map(lambda rows: [Clip(n, f"{(n * 7919) % 1009:064x}", c, s) for n, (c, s) in enumerate(rows)])
+
+
+@given(CLIPS, st.floats(0, 0.99), st.randoms())
+@hypothesis_settings(deadline=None)
+def test_splits(clips: list[Clip], share: float, random: Any) -> None:
+    splits = derive_splits(clips, share)
+    assert set(splits.of) == {c.vector_id for c in clips}
+    assert all(splits.of[c.vector_id] == c.split for c in clips if c.split)
+    assert all(splits.of[c.vector_id] is None for c in clips if not c.captioned and not c.split)
+    shuffled = random.sample(clips, len(clips))
+    assert derive_splits(shuffled, share) == splits
+    captioned = [c for c in clips if c.captioned]
+    derived = [c for c in captioned if c.split is None and splits.of[c.vector_id] == "test"]
+    if any(c.split == "test" for c in captioned):
+        assert (splits.held_out, derived) == ("given", [])
+    elif derived:
+        assert splits.held_out == "derived"
+        assert len(derived) <= max(1, int(share * len(captioned)))
+        assert any(splits.of[c.vector_id] == "train" for c in captioned)
+    else:
+        assert splits.held_out is None
+        free = [c for c in captioned if c.split is None]
+        assert (
+            share == 0 or len(captioned) < 2 or len(free) <= (not any(c.split == "train" for c in captioned))
+        )

@@ -1,0 +1,601 @@
+"""Searching a published library: what comes back, what is refused, and how one generation follows another."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import event
+
+from index import Manifest, ShardStore, Snapshot
+from models.backbone import Backbone, load_backbone
+from models.query_encoder import QueryEncoder
+from models.release import ReleaseTask, write_release
+from service import query
+from service.catalog.database import engine, session_scope
+from service.catalog.models import Task, Video
+from service.errors import InvalidInput, Unavailable
+from service.query import QueryService
+from service.settings import Settings
+from trainer.methods import Method, start_method
+
+BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
+CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
+SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
+SMALL = {"experts": 2, "rank": 2}
+
+
+@pytest.fixture(scope="session")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+class Library:
+    """Learns tasks without videos: the vector of a video is the feature of its caption."""
+
+    def __init__(self, configured: Settings, backbone: Backbone, method: str, **fields: Any) -> None:
+        self.settings = configured
+        self.store = ShardStore(configured.index_dir)
+        self.method: Method = start_method(method, backbone, fields, None)
+        self._backbone = backbone
+
+    def lay_down(self, name: str, captions: Sequence[str], *, fingerprint: str | None = None) -> Manifest:
+        """Learn, store and publish a task ``tsk_<name>`` with a video for each caption."""
+        task = f"tsk_{name}"
+        self.method.begin_task(task, name)
+        if hasattr(self.method, "tame"):  # as if it had been trained
+            torch.manual_seed(len(self.method.learned))
+            torch.nn.init.normal_(self.method.tame.a, std=0.1)
+            torch.nn.init.normal_(self.method.tame.b, std=0.1)
+        self.method.end_task()
+        self.method.record_task(task, name, list(captions))
+        return self.publish(name, captions, fingerprint=fingerprint)
+
+    def publish(self, name: str, captions: Sequence[str], *, fingerprint: str | None = None) -> Manifest:
+        ids = self._catalogue(name, captions)
+        state = self.method.release()
+        staged = self.store.stage()
+        write_release(staged, state)
+        release = self.store.adopt_release(staged)
+        shard = self.store.write_shard(
+            task=f"tsk_{name}",
+            release=release.id,
+            fingerprint=fingerprint or state.fingerprint,
+            ids=np.array(ids),
+            vectors=self.features(captions),
+        )
+        return self.store.publish(release=release, shards=[shard])
+
+    def features(self, texts: Sequence[str]) -> np.ndarray:
+        return QueryEncoder(self._backbone, self.method.release()).frozen(texts)
+
+    def _catalogue(self, name: str, captions: Sequence[str]) -> list[int]:
+        with session_scope(write=True) as session:
+            position = session.query(Task).count() + 1
+            task = Task(
+                id=f"tsk_{name}",
+                position=position,
+                name=name,
+                method="zero_shot",
+                state="ready",
+                learned_order=position,
+                created_at=datetime.now(UTC),
+            )
+            session.add(task)
+            session.flush()
+            videos = [
+                Video(
+                    id=f"{name}-{n}", task_id=task.id, uri=f"{name}/{n}.mp4", captions=[c], status="accepted"
+                )
+                for n, c in enumerate(captions)
+            ]
+            session.add_all(videos)
+            session.flush()
+            return [video.vector_id for video in videos]
+
+
+@pytest.fixture
+def configured(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Settings:
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    return settings_factory(tmp_path, max_results=20)
+
+
+@pytest.fixture
+def library(configured: Settings, backbone: Backbone) -> Library:
+    """Birds and cars, in the space of the backbone."""
+    library = Library(configured, backbone, "zero_shot")
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    return library
+
+
+@pytest.fixture
+def learning(configured: Settings, backbone: Backbone) -> Library:
+    """Birds and cars, with adapters that differ from release to release."""
+    library = Library(configured, backbone, "ffa_tame", **SMALL)
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    return library
+
+
+@pytest.fixture
+def service(configured: Settings) -> Iterator[QueryService]:
+    service = QueryService(configured)
+    yield service
+    service.close()
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+# -- answers ------------------------------------------------------------------------------------------------
+
+
+def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
+    library: Library, service: QueryService
+) -> None:
+    assert service.refresh()
+    answer = service.search(f"  {CARS[1]} ", k=4)
+    assert [result.rank for result in answer.results] == [1, 2, 3, 4]
+    best = answer.results[0]
+    assert (best.video_id, best.task, best.task_id) == ("cars-1", "cars", "tsk_cars")
+    assert best.captions == [CARS[1]]
+    assert best.thumbnail_url == "/videos/cars-1/thumbnail"
+    assert best.stream_url == "/videos/cars-1/stream"
+    assert best.score == pytest.approx(1, abs=1e-5)
+    assert [r.score for r in answer.results] == sorted((r.score for r in answer.results), reverse=True)
+    assert (answer.release, answer.generation) == (library.store.manifest().release, 2)
+    assert answer.query == f"  {CARS[1]} "
+    assert answer.degraded == {}
+
+
+def test_the_ranking_is_that_of_all_vectors_together(library: Library, service: QueryService) -> None:
+    service.refresh()
+    text = "something turns left"
+    scores = library.features([*BIRDS, *CARS]) @ library.features([text])[0]
+    names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
+    answer = service.search(text, k=20)
+    assert [result.video_id for result in answer.results] == [names[n] for n in np.argsort(-scores)]
+    assert [result.score for result in answer.results] == pytest.approx(
+        sorted(scores, reverse=True), abs=1e-6
+    )
+
+
+def test_routing_weighs_every_task_best_first(library: Library, service: QueryService) -> None:
+    service.refresh()
+    for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
+        routing = service.search(captions[0]).routing
+        assert {entry.task for entry in routing} == {"birds", "cars"}
+        assert routing[0].task == own
+        assert routing[0].weight > routing[1].weight
+        assert sum(entry.weight for entry in routing) == pytest.approx(1)
+
+
+def test_the_parts_of_the_time_add_up(library: Library, service: QueryService) -> None:
+    service.refresh()
+    timing = service.search("a taxi").timing_ms
+    assert timing.encode + timing.route + timing.search + timing.merge == pytest.approx(timing.total)
+    assert min(timing.encode, timing.route, timing.search, timing.merge) >= 0
+
+
+@pytest.mark.parametrize("task", ["birds", "tsk_birds"])
+def test_a_known_task_is_searched_alone_and_encoded_alone(
+    library: Library, service: QueryService, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.refresh()
+    asked: list[Sequence[str]] = []
+    encode = QueryEncoder.encode
+
+    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
+        asked.append(tasks)
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode", watched)
+    answer = service.search(CARS[0], k=20, task=task)
+    assert {result.task for result in answer.results} == {"birds"}
+    assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
+    assert asked == [("tsk_birds",)]
+
+
+def test_a_query_is_encoded_once_for_all_tasks_and_remembered(
+    learning: Library, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.refresh()
+    asked: list[tuple[Any, ...]] = []
+    encode = QueryEncoder.encode
+
+    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
+        asked.append((*texts, *tasks, mode))
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode", watched)
+    first = service.search("a taxi")
+    assert asked == [("a taxi", "tsk_birds", "tsk_cars", "pinned")]
+    assert service.search(" a taxi ").results == first.results
+    assert len(asked) == 1
+    service.search("a taxi", mode="latest")
+    assert asked[1:] == [("a taxi", "tsk_birds", "tsk_cars", "latest")]
+    learning.lay_down("sea", SEA)
+    service.refresh()
+    asked.clear()
+    service.search("a taxi")
+    assert asked == [("a taxi", "tsk_birds", "tsk_cars", "tsk_sea", "pinned")]
+
+
+def test_the_catalog_is_asked_once_and_what_it_no_longer_has_is_left_out(
+    library: Library, service: QueryService
+) -> None:
+    service.refresh()
+    with session_scope(write=True) as session:
+        session.query(Video).filter(Video.id == "cars-1").delete()
+    asked: list[str] = []
+
+    def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            asked.append(statement)
+
+    event.listen(engine(), "before_cursor_execute", count)
+    try:
+        answer = service.search(CARS[1], k=20)
+    finally:
+        event.remove(engine(), "before_cursor_execute", count)
+    assert len(asked) == 1
+    assert "cars-1" not in {result.video_id for result in answer.results}
+    assert [result.rank for result in answer.results] == [1, 2, 3, 4, 5]
+
+
+def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service: QueryService) -> None:
+    def scores(mode: str) -> list[float]:
+        return [result.score for result in service.search("an owl", task="birds", mode=mode).results]
+
+    service.refresh()
+    before = {mode: scores(mode) for mode in ("pinned", "latest")}
+    learning.lay_down("sea", SEA)
+    assert service.refresh()
+    assert scores("pinned") == pytest.approx(before["pinned"], abs=1e-6)
+    assert scores("latest") != pytest.approx(before["latest"], abs=1e-3)
+    assert service.search("an owl").mode == "pinned"
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("q", "fields", "field", "says"),
+    [
+        ("", {}, "q", "empty"),
+        (" \n\t ", {}, "q", "empty"),
+        ("x" * 10_000, {}, "q", "10000 characters. Use at most 1000"),
+        ("a\0b", {}, "q", "not text"),
+        ("a\ud800b", {}, "q", "not text"),
+        ("a", {"k": 0}, "k", "Ask for 1 to 20"),
+        ("a", {"k": -3}, "k", "Ask for 1 to 20"),
+        ("a", {"k": 10**6}, "k", "1000000 results cannot be given"),
+        ("a", {"k": 10**5000}, "k", "So many results"),
+        ("a", {"task": "boats"}, "task", "Learned so far: 'birds', 'cars'"),
+        ("a", {"task": ""}, "task", "Learned so far: 'birds', 'cars'"),
+        ("a", {"mode": "tomorrow"}, "mode", "Use latest or pinned"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_mend(
+    library: Library, service: QueryService, q: str, fields: dict[str, Any], field: str, says: str
+) -> None:
+    service.refresh()
+    with pytest.raises(InvalidInput) as refused:
+        service.search(q, **fields)
+    assert [error.field for error in refused.value.errors] == [field]
+    assert says in refused.value.detail
+
+
+def test_all_wrong_fields_are_named_at_once(library: Library, service: QueryService) -> None:
+    service.refresh()
+    with pytest.raises(InvalidInput) as refused:
+        service.search("", k=0)
+    assert [error.field for error in refused.value.errors] == ["q", "k"]
+
+
+def test_a_method_without_snapshots_answers_with_the_latest(
+    configured: Settings, service: QueryService, backbone: Backbone
+) -> None:
+    library = Library(configured, backbone, "finetune")
+    library.lay_down("birds", BIRDS)
+    service.refresh()
+    assert configured.query_mode == "pinned"
+    assert service.search("an owl").mode == "latest"
+    with pytest.raises(InvalidInput, match=r"'pinned' is not offered by this release\. Use latest\."):
+        service.search("an owl", mode="pinned")
+
+
+@pytest.mark.parametrize(
+    "text", ["🚕 → left", "כדור אדום זז שמאלה", "'; DROP TABLE videos; --", "%", "a " * 400]
+)
+def test_any_text_is_a_query(library: Library, service: QueryService, text: str) -> None:
+    service.refresh()
+    assert len(service.search(text, k=20).results) == 6
+
+
+# -- before there is anything -------------------------------------------------------------------------------
+
+
+def test_an_empty_library_is_ready_and_says_that_nothing_was_learned(
+    configured: Settings, service: QueryService
+) -> None:
+    assert not service.ready().ready
+    with pytest.raises(Unavailable, match="still being loaded"):
+        service.search("a taxi")
+    assert not service.refresh()
+    ready = service.ready()
+    assert ready.ready  # or nobody who waits for readiness would ever post the first task
+    assert (ready.tasks, ready.generation) == (0, 0)
+    assert "POST /tasks" in ready.checks["index"]
+    with pytest.raises(Unavailable, match="no domain has been learned yet; POST /tasks") as refused:
+        service.search("a taxi")
+    assert refused.value.retry_after > 0
+    assert not configured.index_dir.exists()  # a reader creates nothing
+
+
+def test_wrong_fields_are_named_even_then(configured: Settings, service: QueryService) -> None:
+    with pytest.raises(InvalidInput):
+        service.search("", k=5)
+
+
+def test_a_backbone_that_cannot_be_loaded_is_not_ready(
+    configured: Settings, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[str] = []
+
+    def unavailable(name: str, frames: int | None) -> Backbone:
+        attempts.append(name)
+        return load_backbone("open_clip:no-such-model/x")
+
+    monkeypatch.setattr(query, "load_backbone", unavailable)
+    assert not service.refresh()
+    ready = service.ready()
+    assert not ready.ready
+    assert "no-such-model" in ready.checks["model"]
+    with pytest.raises(Unavailable, match="no-such-model"):
+        service.search("a taxi")
+    service.refresh()
+    assert len(attempts) == 1  # not at every poll
+
+
+# -- from generation to generation --------------------------------------------------------------------------
+
+
+def test_nothing_is_opened_while_nothing_changes(
+    library: Library, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.refresh()
+    serving = service._serving
+    path = library.store.manifest_path
+    copy = path.with_suffix(".copy")
+    shutil.copy(path, copy)
+    copy.replace(path)  # another file, but the same generation
+    assert not service.refresh()
+    assert service._serving is serving
+    opened: list[int] = []
+    monkeypatch.setattr(Snapshot, "open", lambda *arguments, **named: opened.append(1))
+    assert not service.refresh()
+    assert opened == []
+
+
+def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
+    library: Library, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.refresh()
+    before = library.store.manifest()
+    merge = query.merge
+
+    def swap_first(hits: Any, k: int) -> Any:
+        monkeypatch.setattr(query, "merge", merge)
+        library.lay_down("sea", SEA)
+        assert service.refresh()
+        assert service.search("a whale", k=1).results[0].task == "sea"
+        return merge(hits, k)
+
+    monkeypatch.setattr(query, "merge", swap_first)
+    answer = service.search(SEA[2], k=20)
+    assert (answer.generation, answer.release) == (before.generation, before.release)
+    assert {result.task for result in answer.results} == {"birds", "cars"}
+    assert len(answer.results) == 6
+    assert service.search(SEA[2], k=20).generation == before.generation + 1
+
+
+def test_searches_go_on_while_generations_change(library: Library, service: QueryService) -> None:
+    service.refresh()
+    releases = {2: library.store.manifest().release}
+    failures: list[BaseException] = []
+    answers: list[Any] = []
+    done = threading.Event()
+
+    def ask(number: int) -> None:
+        try:
+            while not done.is_set():
+                answers.append(service.search(f"{CARS[0]} {number}", k=20))
+        except BaseException as error:
+            failures.append(error)
+
+    askers = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+    for asker in askers:
+        asker.start()
+    try:
+        for number in range(3):
+            manifest = library.lay_down(f"sea-{number}", SEA)
+            releases[manifest.generation] = manifest.release
+            assert service.refresh()
+            service.search("a last one, so that each generation answers")
+    finally:
+        done.set()
+        for asker in askers:
+            asker.join()
+    assert not failures
+    assert answers
+    for answer in answers:
+        assert answer.release == releases[answer.generation]
+        assert len(answer.results) == 6 + 3 * (answer.generation - 2)
+        assert answer.results[0].video_id == "cars-0"
+
+
+def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
+    learning: Library, service: QueryService
+) -> None:
+    service.refresh()
+    before = service.search("an owl")
+    manifest = learning.lay_down("sea", SEA)
+    assert manifest.release is not None
+    path = learning.store.release_folder(manifest.release) / "weights.safetensors"
+    _flip(path)
+    assert not service.refresh()
+    assert service.last_error is not None
+    assert "weights.safetensors was altered" in service.last_error
+    after = service.search("an owl")
+    assert (after.generation, after.results) == (before.generation, before.results)
+    ready = service.ready()
+    assert ready.ready
+    assert "was altered" in ready.checks["index"]
+    _flip(path)
+    assert not service.refresh()  # not at every poll
+    service._retry_at = 0
+    assert service.refresh()
+    assert service.last_error is None
+    assert service.search("a whale", task="sea").generation == manifest.generation
+
+
+def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, service: QueryService) -> None:
+    service.refresh()
+    learning.method.begin_task("tsk_sea", "sea")
+    torch.nn.init.constant_(learning.method.tame.a, float("nan"))  # type: ignore[attr-defined]
+    learning.method.end_task()
+    learning.method.record_task("tsk_sea", "sea", SEA)
+    learning.publish("sea", SEA)
+    assert not service.refresh()
+    assert "not numbers" in str(service.last_error)
+    assert service.search("an owl").generation == 2
+
+
+@pytest.mark.parametrize("text", ["{", "", '{"schema": 99, "checksum": "x"}'])
+def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
+    library: Library, service: QueryService, text: str
+) -> None:
+    service.refresh()
+    library.store.manifest_path.write_text(text)
+    assert not service.refresh()
+    assert "manifest.json" in str(service.last_error)
+    assert service.search("a taxi").generation == 2
+    library.store.manifest_path.unlink()
+    assert not service.refresh()
+    assert "manifest.json is gone" in str(service.last_error)
+    assert service.search("a taxi").generation == 2
+
+
+def test_a_broken_shard_is_named_and_the_others_are_searched(library: Library, service: QueryService) -> None:
+    shard = library.store.manifest().shards["tsk_birds"]
+    path = library.store.shard_folder(shard.id) / "vectors.faiss"
+    _flip(path)
+    assert service.refresh()
+    answer = service.search("an owl", k=20)
+    assert {result.task for result in answer.results} == {"cars"}
+    assert list(answer.degraded) == ["birds"]
+    assert "vectors.faiss was altered" in answer.degraded["birds"]
+    assert [entry.task for entry in answer.routing] == ["cars"]
+    assert list(service.degraded()) == ["tsk_birds"]
+    assert (service.ready().ready, list(service.ready().degraded)) == (True, ["birds"])
+    with pytest.raises(Unavailable, match="Task 'birds' cannot be searched: .*was altered"):
+        service.search("an owl", task="birds")
+    service._retry_at = 0
+    serving = service._serving
+    assert not service.refresh()  # still broken, nothing to swap
+    assert service._serving is serving
+    _flip(path)
+    service._retry_at = 0
+    assert service.refresh()
+    assert service.search("an owl", task="birds").degraded == {}
+
+
+def test_a_shard_of_another_encoder_is_never_asked(
+    configured: Settings, backbone: Backbone, service: QueryService
+) -> None:
+    library = Library(configured, backbone, "zero_shot")
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS, fingerprint="f" * 64)
+    service.refresh()
+    answer = service.search("a taxi", k=20)
+    assert {result.task for result in answer.results} == {"birds"}
+    assert "made by encoder ffffffffffff" in answer.degraded["cars"]
+
+
+def test_a_task_that_the_release_does_not_know_is_named(library: Library, service: QueryService) -> None:
+    library.method.learned[:] = [
+        ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned[:1]
+    ]
+    library.method.centroids = library.method.centroids[:1]
+    library.lay_down("sea", SEA)
+    service.refresh()
+    answer = service.search("a taxi")
+    assert answer.degraded == {"tsk_cars": "the current release does not know it"}
+    assert [entry.task for entry in answer.routing if entry.task != "birds"] == ["sea"]
+
+
+def test_a_broken_release_of_an_older_task_takes_only_that_task_down(
+    learning: Library, service: QueryService
+) -> None:
+    older = learning.store.manifest().shards["tsk_birds"].release
+    (learning.store.release_folder(older) / "weights.safetensors").unlink()
+    assert service.refresh()
+    answer = service.search("a taxi", k=20)
+    assert {result.task for result in answer.results} == {"cars"}
+    assert "weights.safetensors is missing" in answer.degraded["birds"]
+
+
+def test_when_nothing_is_left_that_is_said(library: Library, service: QueryService) -> None:
+    shutil.rmtree(library.settings.index_dir / "shards")
+    assert not service.refresh()
+    with pytest.raises(Unavailable, match="no shard can be searched: .*folder is missing"):
+        service.search("a taxi")
+    assert not service.ready().ready
+
+
+def test_a_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
+    torch.manual_seed(1)
+    from models.backbone import tiny_backbone
+
+    other = tiny_backbone()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "load_backbone", lambda name, frames: other)
+        service = QueryService(configured)
+        assert not service.refresh()
+    with pytest.raises(Unavailable, match="learned on another backbone"):
+        service.search("a taxi")
+
+
+def test_the_background_thread_follows_the_index(
+    configured: Settings, backbone: Backbone, service: QueryService
+) -> None:
+    service.start()
+    library = Library(configured, backbone, "zero_shot")
+    for name, captions in (("birds", BIRDS), ("cars", CARS)):
+        generation = library.lay_down(name, captions).generation
+        deadline = time.monotonic() + 30
+        while service.ready().generation < generation and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert service.ready().generation == generation
+    assert service.search(CARS[1], k=1).results[0].video_id == "cars-1"
+    service.close()
+    assert service._thread is not None
+    assert not service._thread.is_alive()
