@@ -20,17 +20,21 @@ from models.backbone import Backbone, load_backbone
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseTask, write_release
 from service import query
-from service.catalog.database import engine, session_scope
+from service.catalog.database import dispose, engine, session_scope
+from service.catalog.migrations import upgrade
 from service.catalog.models import Task, Video
 from service.errors import InvalidInput, Unavailable
 from service.query import QueryService
-from service.settings import Settings
+from service.settings import Settings, settings
 from trainer.methods import Method, start_method
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
 CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
 SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
 SMALL = {"experts": 2, "rank": 2}
+
+# Small tensors: a second thread costs more than it brings, most of all beside other processes.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +126,28 @@ def library(configured: Settings, backbone: Backbone) -> Library:
     return library
 
 
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
+) -> Iterator[tuple[Library, QueryService]]:
+    """Birds and cars, and who searches them: for tests that change nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("shared")))
+        patch.setenv("CINESTRATA_MAX_RESULTS", "20")
+        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        dispose()
+        settings.cache_clear()
+        upgrade(settings())
+        library = Library(settings(), backbone, "zero_shot")
+        library.lay_down("birds", BIRDS)
+        library.lay_down("cars", CARS)
+        service = QueryService(settings())
+        assert service.refresh()
+        yield library, service
+        dispose()
+    settings.cache_clear()
+
+
 @pytest.fixture
 def learning(configured: Settings, backbone: Backbone) -> Library:
     """Birds and cars, with adapters that differ from release to release."""
@@ -148,9 +174,9 @@ def _flip(path: Path) -> None:
 
 
 def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
-    library: Library, service: QueryService
+    shared: tuple[Library, QueryService],
 ) -> None:
-    assert service.refresh()
+    library, service = shared
     answer = service.search(f"  {CARS[1]} ", k=4)
     assert [result.rank for result in answer.results] == [1, 2, 3, 4]
     best = answer.results[0]
@@ -165,8 +191,8 @@ def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
     assert answer.degraded == {}
 
 
-def test_the_ranking_is_that_of_all_vectors_together(library: Library, service: QueryService) -> None:
-    service.refresh()
+def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, QueryService]) -> None:
+    library, service = shared
     text = "something turns left"
     scores = library.features([*BIRDS, *CARS]) @ library.features([text])[0]
     names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
@@ -177,8 +203,8 @@ def test_the_ranking_is_that_of_all_vectors_together(library: Library, service: 
     )
 
 
-def test_routing_weighs_every_task_best_first(library: Library, service: QueryService) -> None:
-    service.refresh()
+def test_routing_weighs_every_task_best_first(shared: tuple[Library, QueryService]) -> None:
+    _, service = shared
     for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
         routing = service.search(captions[0]).routing
         assert {entry.task for entry in routing} == {"birds", "cars"}
@@ -187,8 +213,8 @@ def test_routing_weighs_every_task_best_first(library: Library, service: QuerySe
         assert sum(entry.weight for entry in routing) == pytest.approx(1)
 
 
-def test_the_parts_of_the_time_add_up(library: Library, service: QueryService) -> None:
-    service.refresh()
+def test_the_parts_of_the_time_add_up(shared: tuple[Library, QueryService]) -> None:
+    _, service = shared
     timing = service.search("a taxi").timing_ms
     assert timing.encode + timing.route + timing.search + timing.merge == pytest.approx(timing.total)
     assert min(timing.encode, timing.route, timing.search, timing.merge) >= 0
@@ -196,9 +222,9 @@ def test_the_parts_of_the_time_add_up(library: Library, service: QueryService) -
 
 @pytest.mark.parametrize("task", ["birds", "tsk_birds"])
 def test_a_known_task_is_searched_alone_and_encoded_alone(
-    library: Library, service: QueryService, task: str, monkeypatch: pytest.MonkeyPatch
+    shared: tuple[Library, QueryService], task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.refresh()
+    _, service = shared
     asked: list[Sequence[str]] = []
     encode = QueryEncoder.encode
 
@@ -207,7 +233,7 @@ def test_a_known_task_is_searched_alone_and_encoded_alone(
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode", watched)
-    answer = service.search(CARS[0], k=20, task=task)
+    answer = service.search(f"{CARS[0]}, {task}", k=20, task=task)
     assert {result.task for result in answer.results} == {"birds"}
     assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
     assert asked == [("tsk_birds",)]
@@ -294,17 +320,17 @@ def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service:
     ],
 )
 def test_a_wrong_field_is_named_with_its_mend(
-    library: Library, service: QueryService, q: str, fields: dict[str, Any], field: str, says: str
+    shared: tuple[Library, QueryService], q: str, fields: dict[str, Any], field: str, says: str
 ) -> None:
-    service.refresh()
+    _, service = shared
     with pytest.raises(InvalidInput) as refused:
         service.search(q, **fields)
     assert [error.field for error in refused.value.errors] == [field]
     assert says in refused.value.detail
 
 
-def test_all_wrong_fields_are_named_at_once(library: Library, service: QueryService) -> None:
-    service.refresh()
+def test_all_wrong_fields_are_named_at_once(shared: tuple[Library, QueryService]) -> None:
+    _, service = shared
     with pytest.raises(InvalidInput) as refused:
         service.search("", k=0)
     assert [error.field for error in refused.value.errors] == ["q", "k"]
@@ -325,8 +351,8 @@ def test_a_method_without_snapshots_answers_with_the_latest(
 @pytest.mark.parametrize(
     "text", ["🚕 → left", "כדור אדום זז שמאלה", "'; DROP TABLE videos; --", "%", "a " * 400]
 )
-def test_any_text_is_a_query(library: Library, service: QueryService, text: str) -> None:
-    service.refresh()
+def test_any_text_is_a_query(shared: tuple[Library, QueryService], text: str) -> None:
+    _, service = shared
     assert len(service.search(text, k=20).results) == 6
 
 
@@ -516,7 +542,7 @@ def test_a_broken_shard_is_named_and_the_others_are_searched(library: Library, s
     assert [entry.task for entry in answer.routing] == ["cars"]
     assert list(service.degraded()) == ["tsk_birds"]
     assert (service.ready().ready, list(service.ready().degraded)) == (True, ["birds"])
-    with pytest.raises(Unavailable, match="Task 'birds' cannot be searched: .*was altered"):
+    with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
         service.search("an owl", task="birds")
     service._retry_at = 0
     serving = service._serving
@@ -566,7 +592,7 @@ def test_a_broken_release_of_an_older_task_takes_only_that_task_down(
 def test_when_nothing_is_left_that_is_said(library: Library, service: QueryService) -> None:
     shutil.rmtree(library.settings.index_dir / "shards")
     assert not service.refresh()
-    with pytest.raises(Unavailable, match="no shard can be searched: .*folder is missing"):
+    with pytest.raises(Unavailable, match=r"no shard can be searched: .*folder is missing"):
         service.search("a taxi")
     assert not service.ready().ready
 
