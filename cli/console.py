@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -20,7 +21,8 @@ from rich.progress import (
 
 __all__ = ["console", "fail", "in_words", "progress_bar", "warnings"]
 
-console = Console(highlight=False)
+# Without a terminal there is no width to fit into, only logs to read.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 warnings = Console(stderr=True, highlight=False)
 
 _P = ParamSpec("_P")

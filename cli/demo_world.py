@@ -39,11 +39,11 @@ class World:
     seed: int = SEED
     epochs: int | None = None  # default: the method's
 
-    def with_sizes(
-        self, train: int | None = None, test: int | None = None, epochs: int | None = None
-    ) -> Self:
-        """The same world with more or fewer videos, learned for longer or shorter."""
-        return replace(self, train=train or self.train, test=test or self.test, epochs=epochs)
+    def resized(self, **sizes: int | None) -> Self:
+        """The same world with other counts (those that are not None); ``domains`` is how many."""
+        given = {name: size for name, size in sizes.items() if size is not None}
+        domains = self.domains[: given.pop("domains", None)]
+        return replace(self, domains=domains, **given)
 
     @property
     def videos(self) -> int:
@@ -70,8 +70,10 @@ class World:
 
     def spec(self, media_root: Path, domain: str) -> TaskSpec:
         """The task that brings a domain, as ``POST /tasks`` takes it."""
-        settings = None if self.epochs is None else {"epochs": self.epochs}
-        return TaskSpec(name=domain, settings=settings, videos=self._videos(media_root, domain))
+        shorter = {} if self.epochs is None else {"settings": {"epochs": self.epochs}}
+        return TaskSpec.model_validate(
+            {"name": domain, "videos": self._videos(media_root, domain), **shorter}
+        )
 
     def sought(self, media_root: Path, domain: str) -> VideoSpec:
         """The video that the sample search of a domain looks for, by its first caption: the first held-out one."""

@@ -145,12 +145,15 @@ def demo(
     train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Per category.")] = None,
     test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Per category.")] = None,
     epochs: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
+    domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="How many.")] = None,
 ) -> None:
     """Render three domains of real videos, learn them one after the other, search them, and show what was kept."""
     from cli.demo import run_demo
     from cli.demo_world import World
 
-    run_demo(World().with_sizes(train, test, epochs), data, port, leave, report)
+    run_demo(
+        World().resized(train=train, test=test, epochs=epochs, domains=domains), data, port, leave, report
+    )
 
 
 @app.command()
