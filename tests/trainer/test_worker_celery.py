@@ -41,7 +41,8 @@ def start_worker(library: Any) -> Iterator[Callable[..., int]]:
 
             FfaTame.loss = loss  # type: ignore[method-assign]
             options = ["--pool", "solo", "--queues", "gpu", "--without-mingle", "--without-gossip"]
-            celery_app.worker_main(["worker", *options, "--loglevel", "WARNING"])
+            # The app read its settings when an earlier test first used it.
+            celery_app.worker_main(["--broker", settings().redis_url, "worker", *options])
             code = 0
         except SystemExit as left:
             code = int(left.code or 0)
