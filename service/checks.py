@@ -107,6 +107,8 @@ def _duplicate_ids(videos: list[VideoSpec]) -> Iterator[FieldError]:
 
 def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
     limits = settings()
+    if video.id in (".", ".."):
+        yield FieldError(f"{field}.id", "An id cannot be '.' or '..': it is part of URLs.", "Choose another.")
     yield from _uri_errors(f"{field}.uri", video.uri)
     if len(video.captions) > limits.max_captions:
         yield FieldError(

@@ -1,10 +1,9 @@
-"""Reading the catalog: videos for those who watch them, accepted videos and laid-down tasks for those who learn."""
+"""Reading the catalog: videos for those who watch them, and for those who learn from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select
 
@@ -17,10 +16,8 @@ from service.views import VideoView
 
 __all__ = [
     "AcceptedVideo",
-    "LearnedTask",
     "accepted_videos",
     "get_video",
-    "learned_tasks",
     "stream_path",
     "stream_url",
     "thumbnail_path",
@@ -38,19 +35,6 @@ class AcceptedVideo:
     content_hash: str
     captions: list[str]
     split: str | None  # the effective one: train, val or test; None: no captions, only indexed
-
-
-@dataclass(frozen=True)
-class LearnedTask:
-    """A task that is laid down."""
-
-    id: str
-    name: str
-    order: int  # t
-    release_id: str
-    trained: bool
-    settings: dict[str, Any]
-    method: str
 
 
 def get_video(video_id: str) -> VideoView:
@@ -127,18 +111,6 @@ def accepted_videos(task_id: str) -> list[AcceptedVideo]:
         return [
             AcceptedVideo(v.vector_id, v.id, v.uri, v.content_hash or "", v.captions, v.effective_split)
             for v in rows
-        ]
-
-
-def learned_tasks() -> list[LearnedTask]:
-    """The tasks that are laid down, t = 1, 2, …"""
-    with session_scope() as session:
-        rows = session.scalars(select(Task).where(Task.state == "ready").order_by(Task.learned_order))
-        return [
-            LearnedTask(
-                t.id, t.name, t.learned_order or 0, t.release_id or "", t.trained, t.settings, t.method
-            )
-            for t in rows
         ]
 
 

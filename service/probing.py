@@ -10,7 +10,6 @@ from sqlalchemy import select
 from media import Examiner, Limits, MediaError, VideoInfo, content_hash, frame_cache_path
 from models.backbone import frame_spec
 from service import storage
-from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
 from service.events import record
 from service.lifecycle import Claim
@@ -119,23 +118,19 @@ def _reject(claim: Claim, video: _Pending, reason: str) -> None:
 
 
 def _conclude(claim: Claim, total: int) -> None:
-    with session_scope() as session:
-        rows = session.scalars(
-            select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
-        ).all()
-        accepted = [
-            Clip(v.vector_id, v.content_hash or "", bool(v.captions), v.split)
-            for v in rows
-            if v.status == "accepted"
-        ]
-        rejected = [v.reason or "" for v in rows if v.status == "rejected"]
-    bad = sum(not reason.startswith(SAME_CONTENT) for reason in rejected)
-    splits = derive_splits(accepted, settings().held_out_share)
-    counts = count(total, len(rejected), splits)
     with claim.writing() as session:
-        for vector_id, split in splits.of.items():
-            session.get_one(Video, vector_id).effective_split = split
+        videos = session.scalars(select(Video).where(Video.task_id == claim.task.id)).all()
+        accepted = [v for v in videos if v.status == "accepted"]
+        reasons = [v.reason or "" for v in videos if v.status == "rejected"]
+        splits = derive_splits(
+            [Clip(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
+            settings().held_out_share,
+        )
+        for video in accepted:
+            video.effective_split = splits.of[video.vector_id]
+        counts = count(total, len(reasons), splits)
         session.get_one(Task, claim.task.id).counts = counts
+    bad = sum(not reason.startswith(SAME_CONTENT) for reason in reasons)
     allowed = settings().bad_video_share
     if bad > allowed * total or not accepted:
         claim.fail(

@@ -82,8 +82,17 @@ def start(running: Settings, tmp_path: Path) -> Iterator[Start]:
         with (tmp_path / f"worker-{len(workers)}.log").open("wb") as output:
             workers.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "celery", "-A", "service.jobs", "worker", "--queues", queues]
-                    + ["--pool", "solo", "--hostname", f"{len(workers)}@test", "--include", "learn_slowly"],
+                    [
+                        *(sys.executable, "-m", "celery", "-A", "service.jobs", "worker", "--queues", queues),
+                        *(
+                            "--pool",
+                            "solo",
+                            "--hostname",
+                            f"{len(workers)}@test",
+                            "--include",
+                            "learn_slowly",
+                        ),
+                    ],
                     cwd=ROOT,
                     env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
                     stdout=output,
