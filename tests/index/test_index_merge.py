@@ -38,7 +38,7 @@ def brute_force(
 @given(
     contents=st.lists(rows, min_size=1, max_size=4),
     query=st.integers(0, len(_EXACT) - 1),
-    k=st.integers(1, 60),
+    k=st.integers(1, 6) | st.integers(1, 60),
     data=st.data(),
 )
 def test_any_split_answers_like_one_list(
@@ -130,6 +130,19 @@ def test_at_least_one_result_is_asked_for(store: ShardStore, lay_down: Callable,
     lay_down(store, "a", range(3))
     with pytest.raises(ValueError, match="at least 1"):
         Snapshot.open(store).shard("a", fingerprint="encoder of a").search(unit(1)[0], 0)
+
+
+def test_of_equal_scores_the_lower_ids_survive_the_cut(store: ShardStore, adopt: Callable) -> None:
+    # Better ones that come later push equal ones out of faiss's heap, the lowest ids first.
+    release = adopt(store, "{}")
+    vectors = _EXACT[[8, 8, 8, 8, 8, 8, 0, 0]]
+    shard = store.write_shard(
+        task="a", release=release.id, fingerprint="f", ids=np.arange(8), vectors=vectors
+    )
+    store.publish(release=release, shards=[shard])
+    opened = Snapshot.open(store).shard("a", fingerprint="f")
+    for k in range(1, 9):
+        assert opened.search(_EXACT[0], k).ids.tolist() == [6, 7, 0, 1, 2, 3, 4, 5][:k]
 
 
 def test_a_whole_shard_of_one_vector_is_cut_by_id(store: ShardStore, adopt: Callable, tmp_path: Path) -> None:
