@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
-from starlette.middleware.base import RequestResponseEndpoint
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import dashboard, problems
 from api.routes import health, measures, search, tasks, videos
@@ -66,17 +66,33 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         app.include_router(router)
     app.mount("/static", StaticFiles(packages=[("api", "static")]), name="static")
     problems.install(app)
-    app.middleware("http")(_measured)
+    app.add_middleware(Measured)
     app.add_middleware(GZipMiddleware, minimum_size=2048)
     app.add_middleware(Guard, settings=configured)
     return app
 
 
-async def _measured(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Count requests by route template, so that ids do not become labels."""
-    start = time.perf_counter()
-    response = await call_next(request)
-    route = getattr(request.scope.get("route"), "path", "unmatched")
-    metrics.REQUESTS.labels(request.method, route, response.status_code).inc()
-    metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - start)
-    return response
+class Measured:
+    """ASGI middleware: counts requests by route template, so that ids do not become labels."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            metrics.REQUESTS.labels(scope["method"], route, status).inc()
+            metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - start)

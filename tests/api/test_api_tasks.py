@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from benchmarks.world import DOMAINS
 
-FIRST = list(DOMAINS)[0]
+FIRST = next(iter(DOMAINS))
 
 
 def _videos(world: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,38 @@
+"""The OpenAPI description, and whatever a fuzzer makes of it: never a server error."""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")
+
+
+def test_no_request_brings_up_a_server_error(client: TestClient, library: list[str]) -> None:
+    """A dozen generated requests per operation, the event stream left out, which ends only with its task."""
+    schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
+    tried = 0
+    for result in schema.exclude(path_regex="/events$").get_all_operations():
+        operation = result.ok()
+
+        @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(case=operation.as_strategy())
+        def check(case: schemathesis.Case) -> None:
+            nonlocal tried
+            case.headers = {**(case.headers or {}), "Host": "127.0.0.1"}
+            case.call_and_validate(checks=[not_a_server_error])
+            tried += 1
+
+        check()
+    assert tried >= 12 * 8
+
+
+def test_every_operation_is_named_and_described(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    operations = [operation for path in paths.values() for operation in path.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(operation["description"] for operation in operations)
+    assert {"/tasks", "/search", "/forgetting", "/videos/{video_id}/stream"} <= set(paths)

@@ -1,0 +1,123 @@
+"""Keys, origins, hosts and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from api.app import create_app
+from api.security import is_loopback
+from service.settings import Settings
+
+BASE = "http://127.0.0.1:8000"
+
+
+@pytest.fixture
+def guarded(configured: Settings) -> Iterator[TestClient]:
+    """The application with an API key, as it would run on a network."""
+    secured = configured.model_copy(update={"api_key": SecretStr("s3cret"), "host": "0.0.0.0"})
+    with pytest.MonkeyPatch.context() as patch:
+        from api import dependencies
+        from service import settings as module
+
+        app = create_app(secured)
+        app.dependency_overrides[module.settings] = lambda: secured
+        patch.setattr(dependencies, "settings", lambda: secured)
+        yield TestClient(app, base_url="http://search.example.org", raise_server_exceptions=False)
+
+
+def test_a_network_address_without_a_key_is_refused_at_start(configured: Settings) -> None:
+    with pytest.raises(ValueError, match="CINESTRATA_API_KEY"):
+        create_app(configured.model_copy(update={"host": "0.0.0.0"}))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"X-API-Key": "wrong"}, 401),
+        ({"X-API-Key": "wröng"}, 401),
+        ({"X-API-Key": "s3cret"}, 200),
+        ({"Authorization": "Bearer s3cret"}, 200),
+        ({"Authorization": "Basic s3cret"}, 401),
+    ],
+)
+def test_the_key_is_asked_for(guarded: TestClient, headers: dict[str, str], status: int) -> None:
+    encoded = {name: value.encode() for name, value in headers.items()}
+    answer = guarded.get("/tasks", headers=encoded)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "Bearer" in answer.headers["www-authenticate"]
+
+
+def test_health_needs_no_key_and_pages_lead_to_the_sign_in(guarded: TestClient) -> None:
+    assert guarded.get("/livez").status_code == 200
+    assert guarded.get("/static/style.css").status_code == 200
+    page = guarded.get("/admin", follow_redirects=False)
+    assert (page.status_code, page.headers["location"]) == (303, "/login")
+
+
+def test_signing_in_sets_a_cookie_that_is_not_the_key(guarded: TestClient) -> None:
+    wrong = guarded.post("/login", data={"key": "guess"}, follow_redirects=False)
+    assert wrong.headers["location"] == "/login?wrong=true"
+    right = guarded.post("/login", data={"key": "s3cret"}, follow_redirects=False)
+    cookie = right.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert "s3cret" not in cookie
+    assert guarded.get("/tasks").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_another_site_cannot_change_anything(client: TestClient, headers: dict[str, str]) -> None:
+    answer = client.post("/tasks", json={"name": "x", "videos": []}, headers=headers)
+    assert answer.status_code == 403
+    assert answer.headers["content-type"] == "application/problem+json"
+    own = client.post("/tasks", json={"name": "x", "videos": []}, headers={"Origin": BASE})
+    assert own.status_code == 422
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1"])
+def test_bound_to_loopback_it_answers_to_loopback_names_only(client: TestClient, host: str) -> None:
+    assert client.get("/livez", headers={"Host": host}).status_code == 403
+    for name in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
+        assert client.get("/livez", headers={"Host": name}).status_code == 200
+
+
+def test_every_answer_carries_the_security_headers(client: TestClient) -> None:
+    for path in ("/", "/admin", "/tasks", "/nowhere", "/static/search.js"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_large_body_is_refused_before_it_is_read(client: TestClient) -> None:
+    answer = client.post(
+        "/tasks", content=b"{}", headers={"Content-Type": "application/json", "Content-Length": str(10**12)}
+    )
+    assert answer.status_code == 413
+
+
+def test_a_large_body_of_unstated_length_is_cut_off(client: TestClient) -> None:
+    chunks = (b" " * 2**20 for _ in range(80))
+    answer = client.post("/tasks", content=chunks, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+
+
+def test_what_counts_as_loopback() -> None:
+    assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "example.org", "", "localhost.evil"))

@@ -1,0 +1,186 @@
+"""The dashboard in a real browser: search, watch a task, read a cell of the matrix."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+from benchmarks.world import DOMAINS
+from service import lifecycle, tasks
+from service.settings import Settings
+from service.views import TaskSpec
+
+FIRST, SECOND = list(DOMAINS)[:2]
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1440,900",
+)
+
+
+@pytest.fixture(scope="module")
+def address(client: TestClient, library: list[str], configured: Settings) -> Iterator[str]:
+    """The application on a real port, for the browser."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(client.app, port=port, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    """Headless Chromium."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no Chromium on this machine: `make test` installs it where it may")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture(autouse=True)
+def no_errors(browser: WebDriver) -> Iterator[None]:
+    """Whatever a test does, the page must not complain in the console."""
+    browser.get_log("browser")
+    yield
+    complaints = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not complaints
+
+
+def _until(browser: WebDriver, condition: Callable[[WebDriver], Any]) -> None:
+    """Wait; elements that are replaced meanwhile, as results are, are looked up again."""
+    WebDriverWait(browser, 20, ignored_exceptions=[StaleElementReferenceException]).until(condition)
+
+
+def _texts(browser: WebDriver, css: str) -> list[str]:
+    return [element.text for element in browser.find_elements(By.CSS_SELECTOR, css)]
+
+
+def _wait(browser: WebDriver, css: str, count: int = 1) -> list[str]:
+    """Texts of elements, once there are enough of them."""
+    _until(browser, lambda b: len(_texts(b, css)) >= count)
+    return _texts(browser, css)
+
+
+def test_a_search_shows_videos(browser: WebDriver, address: str) -> None:
+    browser.get(address)
+    _wait(browser, "#domains button", 3)
+    browser.find_element(By.ID, "q").send_keys("a taxi moves left\n")
+    results = _wait(browser, "[data-testid=result]", 12)
+    assert any(FIRST in text for text in results)
+    assert "ms" in browser.find_element(By.ID, "timing").text
+    picture = browser.find_element(By.CSS_SELECTOR, "[data-testid=result] img")
+    _until(browser, lambda b: picture.get_property("naturalWidth"))
+    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{SECOND}']").click()
+    _until(browser, lambda b: set(_texts(b, ".result .badge")) == {SECOND})
+
+
+def test_a_hover_plays_the_video(browser: WebDriver, address: str) -> None:
+    browser.get(f"{address}/?q=moves")
+    _wait(browser, "[data-testid=result]", 5)
+    frame = browser.find_element(By.CSS_SELECTOR, ".frame")
+    webdriver.ActionChains(browser).move_to_element(frame).perform()
+    _until(browser, lambda b: "playing" in (frame.get_attribute("class") or ""))
+    video = frame.find_element(By.TAG_NAME, "video")
+    _until(browser, lambda b: video.get_property("currentTime"))
+
+
+def test_an_empty_query_says_what_to_do(browser: WebDriver, address: str) -> None:
+    browser.get(address)
+    _wait(browser, "#domains button", 3)
+    browser.execute_script("document.getElementById('search').requestSubmit()")
+    _until(browser, lambda b: "The query is empty" in b.find_element(By.ID, "message").text)
+    browser.get_log("browser")  # the refused request itself is logged by the browser
+
+
+def test_a_cell_of_the_matrix_is_what_the_api_says(
+    browser: WebDriver, address: str, client: TestClient
+) -> None:
+    browser.get(f"{address}/admin")
+    _wait(browser, "#heat .heatmaplayer")
+    browser.find_element(By.CSS_SELECTOR, "details summary").click()
+    measures = client.get("/forgetting").json()
+    cell = browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text
+    assert cell == f"{100 * measures['matrix_local'][1][0]:.1f} %"
+    assert browser.find_element(By.CSS_SELECTOR, "[data-testid=bwf-local]").text == "0.0"
+    browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
+    union = f"{100 * measures['matrix_global'][1][0]:.1f} %"
+    _until(browser, lambda b: b.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == union)
+
+
+def test_a_task_is_watched_while_it_is_worked_on(browser: WebDriver, address: str, world: Path) -> None:
+    browser.get(f"{address}/admin")
+    spec = {
+        "name": "watched",
+        "videos": [{"uri": f"{FIRST}/{p.name}"} for p in (world / FIRST).glob("*.mp4")],
+    }
+    task = tasks.create_task(TaskSpec.model_validate(spec)).task
+    _wait(browser, "[data-testid=progress-watched]")
+    claim = lifecycle.claim_probe(task.id, "test")
+    assert claim is not None
+    with claim:
+        for fraction in (0.25, 0.75):
+            claim.progress("probing", fraction, done=int(12 * fraction), total=12)
+            _until(
+                browser,
+                lambda b, wanted=fraction: (
+                    float(
+                        b.find_element(By.CSS_SELECTOR, "[data-testid=progress-watched]").get_property(
+                            "value"
+                        )
+                    )
+                    == wanted
+                ),
+            )
+        assert browser.find_element(By.CSS_SELECTOR, "[data-testid=state-watched]").text == "probing"
+    tasks.cancel_task(task.id)
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+@pytest.mark.parametrize("path", ["/", "/?q=a+taxi", "/admin"])
+def test_nothing_is_wider_than_the_screen(
+    browser: WebDriver, address: str, path: str, size: tuple[int, int]
+) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 500},
+    )
+    try:
+        browser.get(address + path)
+        _wait(browser, "#domains button, #tasks tbody tr")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
