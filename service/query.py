@@ -59,9 +59,10 @@ class QueryService:
 
     def start(self) -> None:
         """Load what is there, then follow the index in the background."""
+        # Requests run beside each other and beside a worker that learns. More threads for each of them do not make
+        # one query faster, and where cores are short they make it ten times slower.
         one_thread_per_search()
-        if self._settings.torch_threads:
-            torch.set_num_threads(self._settings.torch_threads)
+        torch.set_num_threads(self._settings.torch_threads or 1)
         self._stopped.clear()
         self._thread = Thread(target=self._follow, name="follow-index", daemon=True)
         self._thread.start()

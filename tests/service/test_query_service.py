@@ -625,3 +625,21 @@ def test_the_background_thread_follows_the_index(
     service.close()
     assert service._thread is not None
     assert not service._thread.is_alive()
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 1), (3, 3)])
+def test_a_query_takes_one_thread_unless_told_otherwise(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: int | None,
+    given: int,
+) -> None:
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    service = QueryService(settings_factory(tmp_path, **({"torch_threads": asked} if asked else {})))
+    service.start()
+    service.close()
+    assert threads == [given]
