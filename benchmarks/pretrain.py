@@ -114,7 +114,9 @@ def pretrain(
         if step % 20 == 0:
             report(step, total / 20)
             total = 0.0
-    save_file({name: t.detach().cpu().contiguous() for name, t in backbone.clip.state_dict().items()}, destination)
+    save_file(
+        {name: t.detach().cpu().contiguous() for name, t in backbone.clip.state_dict().items()}, destination
+    )
 
 
 def _factor(step: int, recipe: Recipe) -> float:

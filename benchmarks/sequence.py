@@ -23,15 +23,14 @@ from benchmarks.world import Clip as WorldClip
 from benchmarks.world import make_domain, render
 from models.backbone import Backbone
 from models.release import ReleaseState
-from trainer.data import Clip, StoredVectors, TaskData, load_clips
+from trainer.data import Clip, StoredVectors, TaskData
+from trainer.embedding import MemoryShard, embed
 from trainer.evaluate.matrix import Gallery, Query, evaluate_row
 from trainer.evaluate.metrics import backward_forgetting, forgetting_rate, harmonic_mean, mean_final
 from trainer.loop import learn_task
 from trainer.methods import start_method
 
 __all__ = ["DomainSequence", "Result", "prepare", "run_method", "table", "write_results"]
-
-_EMBED_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ class Result:
 
     Attributes:
         matrices: ``matrices[mode][gallery]`` is A[i][t], Recall@1 in percent.
-        recalls: figures of the last release over all queries: mode → gallery → R@1, R@5, R@10, MedR, MeanR
-            (means over the tasks).
-        routing: routing accuracy@1 of the last release, mean over the tasks.
+        recalls: means over the tasks, after the last: mode → gallery → R@1, R@5, R@10 in percent, MedR, MeanR.
+        routing: routing accuracy@1 of the last release in percent, mean over the tasks.
         seconds: wall time per task.
         steps: optimiser steps per task.
     """
@@ -79,18 +77,6 @@ class Result:
             row[f"FR ({mode})"] = forgetting_rate(galleries["local"])
             row[f"HM ({mode})"] = harmonic_mean(galleries["local"])
         return row
-
-
-class _MemoryShard:
-    """A shard that was never written."""
-
-    def __init__(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> None:
-        self.ids = ids
-        self._vectors = vectors
-        self._row = {int(i): row for row, i in enumerate(ids)}
-
-    def vectors(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return self._vectors[[self._row[int(i)] for i in ids]]
 
 
 def prepare(sequence: DomainSequence, backbone: Backbone, cache: Path) -> list[TaskData]:
@@ -131,7 +117,7 @@ def run_method(
     result = Result(method=name, seed=seed)
     galleries: list[Gallery] = []
     pinned: dict[str, ReleaseState] = {}
-    sources: list[tuple[_MemoryShard, npt.NDArray[np.int64]]] = []
+    sources: list[tuple[MemoryShard, npt.NDArray[np.int64]]] = []
     previous: ReleaseState | None = None
     for task in tasks:
         start = time.perf_counter()
@@ -147,7 +133,7 @@ def run_method(
         learn_task(method, task, StoredVectors(sources), report=count)
         previous = method.release()
         ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-        shard = _MemoryShard(ids, _embed(method.encode_videos, task.clips))
+        shard = MemoryShard(ids, embed(method.encode_videos, task.clips))
         sources.append((shard, np.array([clip.vector_id for clip in task.train], np.int64)))
         galleries.append(
             Gallery(
@@ -161,7 +147,7 @@ def run_method(
         row = evaluate_row(method.query_encoder(pinned), galleries, method.centroids.numpy())
         _fill(result, row.recalls, [gallery.task for gallery in galleries], len(tasks))
         routing = [value for value in row.routing.values() if value is not None]
-        result.routing = statistics.fmean(routing) if routing else None
+        result.routing = 100 * statistics.fmean(routing) if routing else None
         result.seconds.append(time.perf_counter() - start)
         result.steps.append(steps)
         report(f"{name} seed {seed}: {task.name} in {result.seconds[-1]:.0f} s")
@@ -211,23 +197,15 @@ def _cached(clip: WorldClip, number: int, path: Path, size: int, times: Sequence
     return Clip(clip.id, number, path, clip.captions, clip.split)  # type: ignore[arg-type]
 
 
-def _embed(encode: Callable[[torch.Tensor], torch.Tensor], clips: Sequence[Clip]) -> npt.NDArray[np.float32]:
-    parts = [
-        encode(load_clips(clips[start : start + _EMBED_BATCH])).cpu().numpy()
-        for start in range(0, len(clips), _EMBED_BATCH)
-    ]
-    return np.concatenate(parts)
-
-
 def _fill(result: Result, recalls: Mapping[str, Any], learned: Sequence[str], width: int) -> None:
     for mode, by_gallery in recalls.items():
         for gallery, by_task in by_gallery.items():
             measured = [by_task[task] for task in learned]
             matrix = result.matrices.setdefault(mode, {}).setdefault(gallery, [])
-            matrix.append([recall.r1 for recall in measured] + [None] * (width - len(learned)))
+            matrix.append([100 * recall.r1 for recall in measured] + [None] * (width - len(learned)))
             result.recalls.setdefault(mode, {})[gallery] = {
-                measure: statistics.fmean(getattr(recall, measure) for recall in measured)
-                for measure in ("r1", "r5", "r10", "medr", "meanr")
+                measure: factor * statistics.fmean(getattr(recall, measure) for recall in measured)
+                for measure, factor in (("r1", 100), ("r5", 100), ("r10", 100), ("medr", 1), ("meanr", 1))
             }
 
 

@@ -128,7 +128,11 @@ class _TameEncoder(QueryEncoder):
                 raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
             state = pinned[task]
             if state.kind == "frozen":  # the shard predates the first adapters, and so do its queries
-                conditions.append(replace(self._tame.condition([position]), experts=torch.tensor([BARE])))
+                conditions.append(
+                    replace(
+                        self._tame.condition([position]), experts=torch.tensor([BARE], device=backbone.device)
+                    )
+                )
                 continue
             tame = self._tame if state is release else build_tame(backbone, state)
             conditions.append(tame.condition([position]))
@@ -173,7 +177,7 @@ def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
         )
     except (KeyError, RuntimeError) as error:
         raise ReleaseError(f"the adapters of the release do not fit its configuration: {error}") from error
-    return tame.eval()
+    return tame.to(backbone.device).eval()
 
 
 def _numpy(vectors: Tensor) -> Vectors:

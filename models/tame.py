@@ -152,7 +152,7 @@ class Tame(nn.Module):
         """
         for prototype in self.prototypes:
             prototype.requires_grad_(False)
-        prototype = nn.Parameter(torch.randn(self.width) / math.sqrt(self.width))
+        prototype = nn.Parameter((torch.randn(self.width) / math.sqrt(self.width)).to(self.a.device))
         self.prototypes.append(prototype)
         self.task_experts.append(expert)
         return prototype
@@ -201,7 +201,8 @@ class Tame(nn.Module):
         self.task_experts = [int(e) for e in tensors["task_experts"]]
         if len(self.prototypes) != len(tensors["prototypes"]):
             self.prototypes = nn.ParameterList(
-                nn.Parameter(torch.empty(self.width), requires_grad=False) for _ in tensors["prototypes"]
+                nn.Parameter(torch.empty(self.width, device=self.a.device), requires_grad=False)
+                for _ in tensors["prototypes"]
             )
         with torch.no_grad():
             for prototype, value in zip(self.prototypes, tensors["prototypes"], strict=True):

@@ -269,7 +269,7 @@ def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFa
 def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     if threads:
         torch.set_num_threads(threads)
-    return load_backbone(name, frames)
+    return load_backbone(name, frames).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _tidy(store: ShardStore, task_id: str) -> None:

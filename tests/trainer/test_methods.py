@@ -239,6 +239,9 @@ def test_a_library_keeps_its_method_backbone_and_architecture(backbone: Backbone
         _start("finetune", backbone, release)
     with pytest.raises(MethodError, match="rank is 4"):
         _start("ffa_tame", backbone, release, rank=5)
+    assert start_method("ffa_tame", backbone, {}, release).config.model_dump()["rank"] == 4, (
+        "kept, not asked for"
+    )
     torch.manual_seed(9)
     other = tiny_backbone(frames=FRAMES)
     with pytest.raises(MethodError, match="learned on backbone"):

@@ -48,8 +48,14 @@ def start_method(
 ) -> Method:
     """A method that is ready for its next task.
 
+    Settings that shape the learned weights are those of the library's first task, unless ``settings`` says
+    otherwise, which is then refused.
+
     Raises:
         MethodError: see :func:`configure` and :meth:`Method.resume`.
     """
-    config = configure(name, backbone.name, settings)
+    kept: dict[str, Any] = {}
+    if previous is not None and name in METHODS and previous.method == name:
+        kept = {key: previous.config[key] for key in METHODS[name].architecture}
+    config = configure(name, backbone.name, {**kept, **settings})
     return METHODS[name].resume(backbone, config, previous)

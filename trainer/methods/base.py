@@ -62,6 +62,7 @@ class Method(ABC):
     kind: ClassVar[Kind]
     trains: ClassVar[bool] = True
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
+    architecture: ClassVar[tuple[str, ...]] = ()  # settings that a library keeps from its first task
 
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
         self.backbone = backbone
@@ -192,7 +193,7 @@ class Method(ABC):
         total = torch.zeros(self.backbone.dim)
         for start in range(0, len(captions), 256):
             ids = self.backbone.tokenize(captions[start : start + 256])
-            total += encode_texts(self.backbone, ids)[0].sum(dim=0)
+            total += encode_texts(self.backbone, ids)[0].sum(dim=0).cpu()
         return torch.nn.functional.normalize(total, dim=0)
 
     def _encode_frozen(self, frames: Tensor) -> Tensor:

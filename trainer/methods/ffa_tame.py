@@ -24,19 +24,6 @@ from trainer.methods.base import Method, MethodConfig, MethodError
 
 __all__ = ["FfaTame", "FfaTameConfig"]
 
-# Settings that shape the adapters: a library keeps those of its first task.
-_ARCHITECTURE = (
-    "ffa_layers",
-    "ffa_neighbour",
-    "ffa_mix",
-    "tame",
-    "prototypes",
-    "experts",
-    "rank",
-    "top_k",
-    "scale",
-)
-
 
 class FfaTameConfig(MethodConfig):
     """Settings of FFA + TAME; defaults are those of MSR-VTT in the paper and the published code."""
@@ -71,6 +58,17 @@ class FfaTame(Method):
     kind = "tame"
     config_class = FfaTameConfig
     config: FfaTameConfig
+    architecture = (
+        "ffa_layers",
+        "ffa_neighbour",
+        "ffa_mix",
+        "tame",
+        "prototypes",
+        "experts",
+        "rank",
+        "top_k",
+        "scale",
+    )
 
     def __init__(self, backbone: Backbone, config: FfaTameConfig) -> None:
         super().__init__(backbone, config)
@@ -95,6 +93,8 @@ class FfaTame(Method):
                 scale=config.scale,
                 dropout=config.dropout,
             )
+        self.fusion.to(backbone.device)
+        self.tame.to(backbone.device)
         self.train(False)
 
     # -- hooks ------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class FfaTame(Method):
             for _ in previous.tasks:
                 self.tame.add_task(expert=BARE)
         else:
-            fixed = {key: previous.config[key] for key in _ARCHITECTURE}
+            fixed = {key: previous.config[key] for key in self.architecture}
             changed = [key for key, value in fixed.items() if getattr(self.config, key) != value]
             if changed:
                 raise MethodError(
