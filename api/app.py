@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api import dashboard, problems
 from api.routes import health, measures, search, tasks, videos
 from api.security import Guard, is_loopback
-from service import metrics
+from service import logging, metrics
 from service.query import QueryService
 from service.settings import Settings, settings
 
@@ -32,6 +32,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         ValueError: it would listen to the network without an API key.
     """
     configured = configured or settings()
+    logging.configure(configured)
     if not is_loopback(configured.host) and configured.api_key is None:
         raise ValueError(
             f"CINESTRATA_HOST={configured.host} opens the service to the network without a key: "

@@ -1,4 +1,4 @@
-"""The pages: search at ``/``, administration at ``/admin``, sign-in at ``/login``. They live on the same API as everyone."""
+"""The pages: search at ``/``, administration at ``/admin``, sign-in at ``/login``. They use the public API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Who may do what, and from where.
 
-* With an API key configured, every route but health and static files wants it: ``X-API-Key``, ``Authorization: Bearer``,
-  or the cookie that :func:`sign_in` sets, for ``<video>`` and ``EventSource`` cannot send headers.
+* With an API key configured, every route but health and static files wants it: as ``X-API-Key``, as
+  ``Authorization: Bearer``, or as the cookie of the sign-in, for ``<video>`` and ``EventSource`` send no headers.
 * State-changing requests that a browser sends for another site are refused.
 * Bound to loopback, only loopback names are answered, so a foreign name cannot be made to point here (DNS rebinding).
 """
