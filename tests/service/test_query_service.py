@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,19 @@ def service(configured: Settings) -> Iterator[QueryService]:
     service = QueryService(configured)
     yield service
     service.close()
+
+
+@pytest.fixture
+def half_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let time pass for the query service."""
+    passed = [0.0]
+
+    def pass_on() -> None:
+        passed[0] += 31
+
+    clock = SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(query, "time", clock)
+    return pass_on
 
 
 def _flip(path: Path) -> None:
@@ -479,7 +493,7 @@ def test_searches_go_on_while_generations_change(library: Library, service: Quer
 
 
 def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
-    learning: Library, service: QueryService
+    learning: Library, service: QueryService, half_a_minute_later: Callable[[], None]
 ) -> None:
     service.refresh()
     before = service.search("an owl")
@@ -497,7 +511,7 @@ def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
     assert "was altered" in ready.checks["index"]
     _flip(path)
     assert not service.refresh()  # not at every poll
-    service._retry_at = 0
+    half_a_minute_later()
     assert service.refresh()
     assert service.last_error is None
     assert service.search("a whale", task="sea").generation == manifest.generation
@@ -530,7 +544,9 @@ def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
     assert service.search("a taxi").generation == 2
 
 
-def test_a_broken_shard_is_named_and_the_others_are_searched(library: Library, service: QueryService) -> None:
+def test_a_broken_shard_is_named_and_the_others_are_searched(
+    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+) -> None:
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"
     _flip(path)
@@ -544,12 +560,12 @@ def test_a_broken_shard_is_named_and_the_others_are_searched(library: Library, s
     assert (service.ready().ready, list(service.ready().degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
         service.search("an owl", task="birds")
-    service._retry_at = 0
+    half_a_minute_later()
     serving = service._serving
     assert not service.refresh()  # still broken, nothing to swap
     assert service._serving is serving
     _flip(path)
-    service._retry_at = 0
+    half_a_minute_later()
     assert service.refresh()
     assert service.search("an owl", task="birds").degraded == {}
 
