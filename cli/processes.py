@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
         access_log=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )
+    # When all is closed, uvicorn raises the signal that stopped it once more: being asked to stop is no failure.
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: None)
     sockets = None if fd is None else [socket.socket(fileno=fd)]
     uvicorn.Server(config).run(sockets=sockets)
 

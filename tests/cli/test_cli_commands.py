@@ -1,0 +1,212 @@
+"""Commands as a person types them: quick help, errors in words, manifests, and a doctor who looks closely."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from cli.client import Remote
+from cli.demo_world import World
+from cli.ingest import _name, _pack, _read
+from cli.main import app
+from service.errors import InvalidInput
+from service.views import VideoSpec
+
+COMMANDS = ("up", "serve", "worker", "migrate", "ingest", "search", "tasks", "demo", "bench", "doctor")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from service.catalog.database import dispose
+    from service.settings import settings
+
+    for name in [name for name in os.environ if name.startswith("CINESTRATA_")]:
+        monkeypatch.delenv(name)
+    # Set, not only left out: commands set it for their children, and monkeypatch puts it back.
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / "data"))
+    settings.cache_clear()
+    yield
+    dispose()
+    settings.cache_clear()
+
+
+def cinestrata(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_help_lists_every_command() -> None:
+    told = cinestrata("--help")
+    assert told.exit_code == 0
+    assert all(command in told.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    assert cinestrata(command, "--help").exit_code == 0
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
+        "sys.exit(', '.join({'torch', 'celery', 'fastapi', 'sqlalchemy', 'numpy'} & set(sys.modules)) or None)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stderr == ""
+
+
+def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
+    told = cinestrata("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
+    assert told.exit_code == 1
+    assert "does not exist" in told.output
+
+
+def test_a_service_that_is_down_is_said_in_words() -> None:
+    told = cinestrata("tasks", "list", "--url", "http://127.0.0.1:9")
+    assert told.exit_code == 1
+    assert "did not answer" in told.output
+    assert "Traceback" not in told.output
+
+
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINESTRATA_METHOD", "magic")
+    told = cinestrata("tasks", "list")
+    assert told.exit_code == 1
+    assert "CINESTRATA_METHOD" in told.output
+
+
+def test_nothing_is_opened_to_the_network_without_a_key() -> None:
+    told = cinestrata("up", "--host", "0.0.0.0", "--port", 0)
+    assert told.exit_code == 1
+    assert "CINESTRATA_API_KEY" in told.output
+
+
+def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = cinestrata("up", "--port", port)
+    assert told.exit_code == 1
+    assert f"Port {port} on 127.0.0.1 is taken." in told.output
+    assert not (tmp_path / "data" / "run" / "redis.log").exists()
+
+
+def test_tasks_of_a_folder_are_listed_without_any_service() -> None:
+    told = cinestrata("tasks", "list")
+    assert told.exit_code == 0, told.output
+    gone = cinestrata("tasks", "show", "tsk_nobody")
+    assert gone.exit_code == 1
+    assert "There is no task 'tsk_nobody'." in gone.output
+
+
+def test_the_doctor_finds_a_flipped_byte(tmp_path: Path) -> None:
+    import numpy as np
+
+    from index import ShardStore
+
+    assert cinestrata("doctor").exit_code == 0
+    store = ShardStore(tmp_path / "data" / "index")
+    staged = store.stage()
+    (staged / "release.json").write_text("{}")
+    release = store.adopt_release(staged)
+    vectors = np.eye(4, dtype=np.float32)
+    shard = store.write_shard(
+        task="tsk_1", release=release.id, fingerprint="f" * 64, ids=np.arange(4), vectors=vectors
+    )
+    store.publish(release=release, shards=[shard])
+    assert "1 shards, every checksum right" in cinestrata("doctor").output
+    (largest,) = (tmp_path / "data" / "index" / "shards" / shard.id).glob("*.faiss")
+    content = bytearray(largest.read_bytes())
+    content[-3] ^= 1
+    largest.write_bytes(content)
+    told = cinestrata("doctor")
+    assert told.exit_code == 1
+    assert "tsk_1" in told.output
+
+
+def test_problems_come_back_with_their_fields() -> None:
+    problem = {
+        "title": "Invalid input",
+        "detail": "k: too large",
+        "errors": [{"field": "k", "message": "too large"}],
+    }
+    remote = Remote("http://service")
+    remote._http = httpx.Client(
+        base_url="http://service", transport=httpx.MockTransport(lambda _: httpx.Response(422, json=problem))
+    )
+    with pytest.raises(InvalidInput, match="k: too large") as told:
+        remote.search("x", 10**6, None, None)
+    assert told.value.errors[0].field == "k"
+
+
+def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
+    assert Remote("http://service")._http.headers["X-API-Key"] == "secret"
+
+
+def test_a_folder_without_manifest_brings_its_videos_without_captions(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("b.mp4", "deep/a.MKV", "notes.txt"):
+        (tmp_path / name).touch()
+    base, videos = _read(tmp_path)
+    assert base == tmp_path
+    assert [(video.uri, video.captions) for video in videos] == [("b.mp4", []), ("deep/a.MKV", [])]
+
+
+def test_a_manifest_in_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "manifest.csv").write_text("uri,captions,split\na.mp4,one|two,test\n")
+    _, (video,) = _read(tmp_path)
+    assert (video.uri, video.captions, video.split) == ("a.mp4", ["one", "two"], "test")
+
+
+def test_packing_keeps_bytes_captions_and_splits_and_drops_paths(tmp_path: Path) -> None:
+    outside = tmp_path / "a b.mp4"
+    outside.write_bytes(b"video")
+    videos = [VideoSpec(uri="../a b.mp4", captions=["x"], split="test")]
+    archive = io.BytesIO()
+    _pack(archive, videos, {"../a b.mp4": outside})
+    archive.seek(0)
+    with tarfile.open(fileobj=archive) as tar:
+        assert tar.getnames() == ["manifest.jsonl", "000000.mp4"]
+        manifest, video = (tar.extractfile(name) for name in tar.getnames())
+        assert manifest is not None
+        assert video is not None
+        assert video.read() == b"video"
+        assert json.loads(manifest.read()) == {"uri": "000000.mp4", "captions": ["x"], "split": "test"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("films/manifest.jsonl", "films"),
+        ("my clips.tar.gz", "my clips"),
+        ("öl/süß.csv", "s-"),
+        ("films", "films"),
+    ],
+)
+def test_tasks_are_named_after_what_was_given(tmp_path: Path, path: str, name: str) -> None:
+    assert _name(tmp_path / path) == name
+
+
+def test_a_changed_world_is_another_request() -> None:
+    from service.views import TaskSpec
+
+    spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
+    other = TaskSpec(name="a", videos=[VideoSpec(uri="2.mp4")])
+    assert World.key(spec) == World.key(spec.model_copy()) != World.key(other)
+
+
+def test_the_demo_is_as_large_as_promised() -> None:
+    world = World()
+    assert (world.train, world.test, world.categories, len(world.domains)) == (16, 40, 3, 3)
+    assert world.resized(domains=2, test=2).videos == 2 * 3 * (16 + 4 + 2)

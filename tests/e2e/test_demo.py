@@ -1,0 +1,153 @@
+"""What ``make demo`` does, on a smaller world: from an empty folder to answers, killed in between, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Machine
+
+DOMAINS = ["night-traffic", "microscope"]
+TRAIN, VAL, TEST, CATEGORIES = 2, 4, 2, 3
+VIDEOS = CATEGORIES * (TRAIN + VAL + TEST)
+SMALL = ("--domains", 2, "--train", TRAIN, "--test", TEST, "--epochs", 2)
+
+
+@pytest.fixture(scope="module")
+def data(machine: Machine) -> Path:
+    return machine.folder / "data"
+
+
+@pytest.fixture(scope="module")
+def report(machine: Machine, data: Path) -> dict[str, Any]:
+    """The facts of the demo on an empty folder."""
+    written = machine.folder / "report.json"
+    ran = machine.run("demo", "--exit", "--report", written, "--data", data, "--port", 0, *SMALL)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "BWF local" in ran.stdout
+    assert "BWF global" in ran.stdout
+    assert machine.processes(data) == []
+    facts: dict[str, Any] = json.loads(written.read_text())
+    return facts
+
+
+def test_all_domains_are_learned_in_order(report: dict[str, Any]) -> None:
+    tasks = report["tasks"]
+    assert [task["name"] for task in tasks] == DOMAINS
+    assert [task["state"] for task in tasks] == ["ready", "ready"]
+    assert [task["learned_order"] for task in tasks] == [1, 2]
+    for task in tasks:
+        assert task["rejected"] == []
+        assert task["counts"]["accepted"] == VIDEOS
+        assert task["counts"]["train"] == CATEGORIES * TRAIN
+        assert task["counts"]["test"] == CATEGORIES * TEST
+    assert len({task["release"] for task in tasks}) == 2
+
+
+def test_the_recall_matrix_is_lower_triangular_and_bwf_follows_from_it(report: dict[str, Any]) -> None:
+    assert report["domains"] == DOMAINS
+    for matrix, bwf in (("matrix_local", "bwf_local"), ("matrix_global", "bwf_global")):
+        (first, undefined), (later, second) = report[matrix]
+        assert undefined is None
+        assert all(0 <= value <= 1 for value in (first, later, second))
+        assert report[bwf] == pytest.approx(first - later)
+    assert len(report["zero_shot"]) == 2
+
+
+def test_known_tasks_are_searched_as_on_their_first_day(report: dict[str, Any]) -> None:
+    assert report["mode"] == "pinned"
+    assert report["bwf_local"] == 0
+
+
+def test_searches_find_videos_of_every_domain(report: dict[str, Any]) -> None:
+    assert len(report["searches"]) == len(DOMAINS)
+    for search in report["searches"]:
+        assert len(search["results"]) == 10
+        scores = [result["score"] for result in search["results"]]
+        assert scores == sorted(scores, reverse=True)
+        videos = [result["video_id"] for result in search["results"]]
+        assert len(set(videos)) == 10
+        assert search["found"] == (search["sought"] in videos)
+
+
+def test_the_same_demo_again_learns_nothing_twice(
+    machine: Machine, data: Path, report: dict[str, Any]
+) -> None:
+    written = machine.folder / "again.json"
+    ran = machine.run("demo", "--exit", "--report", written, "--data", data, "--port", 0, *SMALL)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    again = json.loads(written.read_text())
+    assert [task["id"] for task in again["tasks"]] == [task["id"] for task in report["tasks"]]
+    for key in ("matrix_local", "matrix_global", "zero_shot"):
+        assert again[key] == report[key]
+    for before, after in zip(report["searches"], again["searches"], strict=True):
+        assert [r["video_id"] for r in before["results"]] == [r["video_id"] for r in after["results"]]
+
+
+def test_a_worker_killed_while_it_learns_costs_nothing(
+    machine: Machine, data: Path, report: dict[str, Any]
+) -> None:
+    up, url = machine.up(data)
+    refused = machine.run("up", "--data", data, "--port", 0)
+    assert refused.returncode == 1
+    assert f"process {up.pid}" in refused.stderr
+    assert url in refused.stderr
+
+    media = data / "media" / "world" / "third"
+    _write_third_domain(media)
+    query = {"q": "a car moves", "k": 5}
+    with httpx.Client(base_url=url, timeout=60) as client:
+        before = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
+        videos = [
+            {**json.loads(line), "uri": f"world/third/pixel-arcade/{json.loads(line)['uri']}"}
+            for line in (media / "pixel-arcade" / "manifest.jsonl").read_text().splitlines()
+        ]
+        body = {"name": "third", "videos": videos, "settings": {"epochs": 6}}
+        posted = client.post("/tasks", json=body, headers={"Idempotency-Key": "third"})
+        assert posted.status_code == 202, posted.text
+        where = posted.headers["Location"]
+
+        def task() -> dict[str, Any]:
+            found: dict[str, Any] = client.get(where).raise_for_status().json()
+            return found
+
+        machine.until(
+            lambda: task()["state"] == "training" and (task()["progress"].get("epoch") or 0) >= 1, "training"
+        )
+        (worker,) = machine.processes(data, "--queue gpu")
+        os.kill(worker, signal.SIGKILL)
+        after = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
+        assert after["results"] == before["results"]
+
+        machine.until(lambda: task()["state"] == "ready", "the task goes on in another worker")
+        assert len(_learners(client, where)) == 2, "two workers had it"
+        machine.until(
+            lambda: len(client.get("/forgetting").json()["tasks"]) == 3, "three domains are measured"
+        )
+        kept = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
+        assert kept["results"] == before["results"]
+
+    up.send_signal(signal.SIGINT)
+    assert up.wait(60) == 0
+    machine.until(lambda: machine.processes(data) == [], "nothing is left running", 5)
+
+
+def _learners(client: httpx.Client, where: str) -> set[str]:
+    lines = client.get(f"{where}/events").text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    said = [event["data"].get("message", "") for event in events if event["kind"] == "log"]
+    # The first to take it is the one that examines its videos.
+    return set([message for message in said if message.startswith("Taken by ")][1:])
+
+
+def _write_third_domain(folder: Path) -> None:
+    from benchmarks.world import write_world
+
+    write_world(folder, domains=["pixel-arcade"], seed=7, train=4, val=1, test=2, categories=2, workers=1)

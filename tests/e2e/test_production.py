@@ -1,0 +1,108 @@
+"""The commands of the container images, by hand, on a real PostgreSQL and a real Redis."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Machine
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "a-key-of-ours"
+
+
+@pytest.fixture
+def environment(machine: Machine, fresh_postgres_url: str, broker_url: str) -> dict[str, object]:
+    """What the compose file sets."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    media = machine.folder / "media"
+    media.mkdir()
+    return {
+        "CINESTRATA_DATABASE_URL": fresh_postgres_url.replace("postgresql+psycopg://", "postgresql://"),
+        "CINESTRATA_REDIS_URL": broker_url,
+        "CINESTRATA_DATA_DIR": machine.folder / "volume",
+        "CINESTRATA_MEDIA_ROOT": media,
+        "CINESTRATA_HOST": "127.0.0.1",
+        "CINESTRATA_PORT": port,
+        "CINESTRATA_API_KEY": KEY,
+        "CINESTRATA_LOG_FORMAT": "json",
+    }
+
+
+@pytest.fixture
+def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.Client]:
+    """API and both workers, after the migration."""
+    assert machine.run("migrate", env=environment).returncode == 0
+    assert machine.run("migrate", env=environment).returncode == 0, "a second migration finds nothing to do"
+    log = (machine.folder / "service.log").open("w")
+    parts = [
+        machine.start(*command, env=environment, stdout=log, stderr=log)
+        for command in (("serve",), ("worker", "--queue", "cpu"), ("worker", "--queue", "gpu"))
+    ]
+    url = f"http://127.0.0.1:{environment['CINESTRATA_PORT']}"
+    with httpx.Client(base_url=url, headers={"X-API-Key": KEY}, timeout=60) as client:
+        machine.until(lambda: _answers(client, "/readyz"), "the API is ready")
+        yield client
+    for part in parts:
+        part.terminate()
+    assert [part.wait(60) for part in parts] == [0, 0, 0], "a polite end is no failure"
+    log.close()
+
+
+def test_a_domain_is_learned_and_searched(
+    machine: Machine, environment: dict[str, object], service: httpx.Client
+) -> None:
+    from benchmarks.world import write_world
+
+    media = machine.folder / "media"
+    write_world(media, domains=["microscope"], seed=3, train=2, val=1, test=2, categories=2, workers=1)
+    manifest = media / "microscope" / "manifest.jsonl"
+    assert httpx.get(str(service.base_url) + "/tasks").status_code == 401
+    settings = {name: str(value) for name, value in environment.items()}
+    for part in ("api", "worker"):
+        healthy = [sys.executable, ROOT / "docker" / "healthy.py", part]
+        assert subprocess.run(healthy, env=settings, cwd="/", check=False).returncode == 0
+
+    url = str(service.base_url)
+    posted = machine.run(
+        "ingest", manifest, "--name", "cells", "--in-place", "--url", url, env={"CINESTRATA_API_KEY": KEY}
+    )
+    assert posted.returncode == 0, posted.stdout + posted.stderr
+    task: dict[str, Any] = service.get("/tasks").json()[0]
+    assert (task["name"], task["state"], task["trained"]) == ("cells", "ready", True)
+
+    video = json.loads(manifest.read_text().splitlines()[0])
+    found = machine.run(
+        "search", video["captions"][0], "-k", 3, "--url", url, env={"CINESTRATA_API_KEY": KEY}
+    )
+    assert found.returncode == 0, found.stderr
+    assert "microscope-3-" in found.stdout
+    assert service.get("/forgetting").json()["tasks"] == ["cells"]
+    stored = str(environment["CINESTRATA_DATA_DIR"])
+    assert not (Path(stored) / "catalog.sqlite3").exists(), "the catalog is in PostgreSQL"
+    healthy = machine.run("doctor", env=environment)
+    assert healthy.returncode == 0, healthy.stdout
+
+
+def test_a_part_that_lost_its_way_is_unhealthy(machine: Machine, environment: dict[str, object]) -> None:
+    settings = {name: str(value) for name, value in environment.items()}
+    nowhere = settings | {"CINESTRATA_REDIS_URL": f"redis+socket://{machine.folder}/nobody.sock"}
+    healthy = [sys.executable, str(ROOT / "docker" / "healthy.py"), "worker"]
+    assert subprocess.run(healthy, env=nowhere, cwd="/", capture_output=True, check=False).returncode != 0
+
+
+def _answers(client: httpx.Client, path: str) -> bool:
+    try:
+        return client.get(path).status_code == 200
+    except httpx.HTTPError:
+        return False
