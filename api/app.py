@@ -6,13 +6,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
-from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import dashboard, problems
+from api import dashboard, openapi, problems
 from api.routes import health, measures, search, tasks, videos
 from api.security import Guard, is_loopback
 from service import logging, metrics
@@ -20,6 +22,9 @@ from service.query import QueryService
 from service.settings import Settings, settings
 
 __all__ = ["create_app"]
+
+# A video is compressed already, and a part of one must stay that part.
+_NOT_COMPRESSED = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "multipart/byteranges")
 
 
 def create_app(configured: Settings | None = None) -> FastAPI:
@@ -50,7 +55,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         version=metadata.version("cinestrata"),
         description="Text-to-video search that keeps learning and never re-indexes.",
         lifespan=lifespan,
-        responses=problems.RESPONSES,
+        responses=openapi.RESPONSES,
         docs_url=None,
         redoc_url=None,
     )
@@ -65,12 +70,27 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         dashboard.router,
     ):
         app.include_router(router)
-    app.mount("/static", StaticFiles(packages=[("api", "static")]), name="static")
+    app.mount("/static", Static(packages=[("api", "static")]), name="static")
+    app.openapi = openapi.described(app)  # type: ignore[method-assign]
     problems.install(app)
+    # Each one added stands outside those before it.
+    app.add_middleware(problems.Unexpected)
     app.add_middleware(Measured)
-    app.add_middleware(GZipMiddleware, minimum_size=2048)
+    app.add_middleware(
+        GZipMiddleware, minimum_size=2048, compresslevel=6, exclude_content_types=_NOT_COMPRESSED
+    )
     app.add_middleware(Guard, settings=configured)
     return app
+
+
+class Static(StaticFiles):
+    """Files of the dashboard. A browser asks each time whether they changed, so an upgrade is never half seen."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """The file, or 304."""
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 class Measured:

@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 
 from api.security import caller_of
 from service.query import QueryService
-from service.settings import Settings, settings
+from service.settings import Settings
 
 __all__ = ["CallerDep", "QueryDep", "SettingsDep"]
 
@@ -18,10 +18,15 @@ def _query_service(request: Request) -> QueryService:
     return service
 
 
+def _settings(request: Request) -> Settings:
+    configured: Settings = request.app.state.settings
+    return configured
+
+
 def _caller(request: Request) -> str:
-    return caller_of(request, settings()) or ""
+    return caller_of(request, _settings(request)) or ""
 
 
 QueryDep = Annotated[QueryService, Depends(_query_service)]
-SettingsDep = Annotated[Settings, Depends(settings)]
+SettingsDep = Annotated[Settings, Depends(_settings)]
 CallerDep = Annotated[str, Depends(_caller)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -11,10 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import CinestrataError, InvalidInput
 
-__all__ = ["RESPONSES", "Problem", "install", "problem"]
+__all__ = ["MEDIA_TYPE", "Problem", "Unexpected", "install", "problem"]
 
 log = structlog.get_logger(__name__)
 
@@ -44,25 +45,11 @@ class Problem(BaseModel):
     errors: list[WrongField] = []
 
 
-# For OpenAPI: every operation can answer so.
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {
-        "description": "The request was refused.",
-        "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
-    },
-    "5XX": {
-        "description": "Try again later.",
-        "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
-    },
-}
-
-
 def install(app: FastAPI) -> None:
-    """Map every exception that can leave a route."""
+    """Map every exception of ours and of the framework; :class:`Unexpected` takes the rest."""
     app.add_exception_handler(CinestrataError, _known)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def problem(request: Request, error: CinestrataError) -> JSONResponse:
@@ -78,6 +65,46 @@ def problem(request: Request, error: CinestrataError) -> JSONResponse:
         ],
     )
     return JSONResponse(body.model_dump(), error.status, {**error.headers}, media_type=MEDIA_TYPE)
+
+
+class Unexpected:
+    """ASGI middleware: an error that nobody foresaw is logged in full, and told without a word of its insides.
+
+    A framework's own handler of last resort stands outside all middleware, where its answer would have no
+    security headers and no place in the metrics.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except ClientDisconnect:
+            log.info("client_left", path=scope["path"])
+        except Exception as error:
+            log.error("unexpected_error", path=scope["path"], exc_info=error)
+            if started:  # the server cuts the connection, which tells the client that something is missing
+                raise
+            request = Request(scope, receive)
+            await problem(
+                request, _OurFault("Something went wrong here, not with your request. It is in the log.")
+            )(scope, receive, send)
+
+
+class _OurFault(CinestrataError):
+    status = 500
+    title = "Internal error"
 
 
 def _known(request: Request, error: Exception) -> JSONResponse:
@@ -110,24 +137,13 @@ def _http(request: Request, error: Exception) -> JSONResponse:
     title = HTTPStatus(error.status_code).phrase
     detail = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND and detail == title:
-        detail = f"There is nothing at {request.url.path}; /docs lists what there is."
+        detail = f"There is nothing at {request.url.path}; /openapi.json lists what there is."
     body = Problem(
         title=title, status=error.status_code, detail=_text(detail), instance=_text(request.url.path)
     )
     return JSONResponse(
         body.model_dump(), error.status_code, dict(error.headers or {}), media_type=MEDIA_TYPE
     )
-
-
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("unexpected_error", path=request.url.path, exc_info=error)
-    body = Problem(
-        title="Internal error",
-        status=500,
-        detail="Something went wrong here, not with your request. It is in the log.",
-        instance=_text(request.url.path),
-    )
-    return JSONResponse(body.model_dump(), 500, media_type=MEDIA_TYPE)
 
 
 def _text(value: str) -> str:

@@ -1,9 +1,11 @@
 """Who may do what, and from where.
 
-* With an API key configured, every route but health and static files wants it: as ``X-API-Key``, as
-  ``Authorization: Bearer``, or as the cookie of the sign-in, for ``<video>`` and ``EventSource`` send no headers.
+* With an API key configured, every route but health and static files wants it: ``X-API-Key``,
+  ``Authorization: Bearer``, or the cookie that the sign-in page sets: ``<video>`` and ``EventSource`` cannot send
+  headers.
 * State-changing requests that a browser sends for another site are refused.
 * Bound to loopback, only loopback names are answered, so a foreign name cannot be made to point here (DNS rebinding).
+* Addresses that no client of good faith sends, and bodies above the limit, are refused before anything reads them.
 """
 
 from __future__ import annotations
@@ -11,31 +13,34 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.problems import problem
-from service.errors import CinestrataError, TooLarge, Unauthorized
+from service.errors import CinestrataError, InvalidInput, NotFound, TooLarge, Unauthorized
 from service.settings import Settings
 
-__all__ = ["COOKIE", "Guard", "caller_of", "is_loopback", "session_token"]
+__all__ = ["COOKIE", "Guard", "caller_of", "is_key", "is_loopback", "session_token"]
 
 COOKIE = "cinestrata_session"
 _OPEN = ("/livez", "/readyz", "/static/", "/login", "/plotly.js", "/favicon.ico")
 _PAGES = ("/", "/admin")  # they lead to the sign-in by themselves
 _SAFE = {"GET", "HEAD", "OPTIONS"}
-_MAX_JSON = 64 * 1024**2
+_MAX_TASK = 64 * 1024**2  # a task of 20,000 videos with long captions, as JSON
+_MAX_OTHER = 64 * 1024  # no other request has a body worth mentioning
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-        "media-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",  # for browsers that do not know frame-ancestors
     "Referrer-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
@@ -59,62 +64,67 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        sent_headers = False
 
         async def with_headers(message: Message) -> None:
-            nonlocal sent_headers
-            if message["type"] == "http.response.start" and not sent_headers:
-                sent_headers = True
+            if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         request = Request(scope, receive)
+        limit = self._limit(request)
         try:
-            self._check(request)
+            self._check(request, limit)
         except CinestrataError as error:
             await problem(request, error)(scope, receive, with_headers)
             return
-        await self.app(scope, _bounded(receive, self._limit(request)), with_headers)
+        await self.app(scope, _bounded(receive, limit), with_headers)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: Request, limit: int) -> None:
         headers = request.headers
         host = _host_name(headers.get("host", ""))
         if self.loopback_only and not is_loopback(host):
             raise Forbidden(f"This server answers to localhost only, not to {host[:100]!r}.")
         if request.method not in _SAFE and _foreign(headers):
             raise Forbidden("A page of another site must not send this. Call the API from your own program.")
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._limit(request):
-            raise TooLarge(f"The body has {length} bytes; at most {self._limit(request)} are accepted.")
         path = request.url.path
-        if path.startswith(_OPEN) or path in _PAGES:
-            return
-        if caller_of(request, self.settings) is None:
+        if not path.startswith(_OPEN) and path not in _PAGES and caller_of(request, self.settings) is None:
             raise Unauthorized(
                 "An API key is needed: send it as X-API-Key, or sign in at /login.",
                 headers={"WWW-Authenticate": 'Bearer realm="Cinestrata"'},
             )
+        if any(character < " " for character in path):  # PostgreSQL, for one, takes no NUL in a text
+            raise NotFound("There is nothing at this address; it holds control characters.")
+        _check_query(request.scope["query_string"])
+        if _exceeds(headers.get("content-length", ""), limit):
+            raise _too_large(limit)
 
     def _limit(self, request: Request) -> int:
+        if request.url.path != "/tasks":
+            return _MAX_OTHER
         multipart = request.headers.get("content-type", "").startswith("multipart/")
-        return self.settings.max_upload_bytes if multipart else _MAX_JSON
+        return self.settings.max_upload_bytes if multipart else _MAX_TASK
 
 
 def caller_of(request: Request, settings: Settings) -> str | None:
     """A stable name of who asks: empty without keys, a digest with the right key, None with none or a wrong one."""
     if settings.api_key is None:
         return ""
-    key = settings.api_key.get_secret_value()
-    given = request.headers.get("x-api-key") or _bearer(request.headers) or ""
-    if given and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), key.encode()):
-        return session_token(settings)[:16]
-    if hmac.compare_digest(
-        request.cookies.get(COOKIE, "").encode("utf-8", "surrogateescape"), session_token(settings).encode()
-    ):
-        return session_token(settings)[:16]
-    return None
+    token = session_token(settings)
+    headers = request.headers
+    given = headers.get("x-api-key") or _bearer(headers) or ""
+    # Servers hand header bytes over as Latin-1; a key that was sent as UTF-8 comes back by undoing that.
+    if is_key(given.encode("latin-1", "replace"), settings):
+        return token[:16]
+    cookie = request.cookies.get(COOKIE, "").encode("utf-8", "replace")
+    return token[:16] if hmac.compare_digest(cookie, token.encode()) else None
+
+
+def is_key(given: bytes, settings: Settings) -> bool:
+    """Whether it is the configured API key; takes as long for a near miss as for a wide one."""
+    key = settings.api_key.get_secret_value() if settings.api_key else ""
+    return bool(key) and hmac.compare_digest(given, key.encode())
 
 
 def session_token(settings: Settings) -> str:
@@ -125,8 +135,8 @@ def session_token(settings: Settings) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether a host name or address means this machine."""
-    if host.lower() in ("localhost", "testserver"):
-        return host.lower() == "localhost"
+    if host.lower() == "localhost":
+        return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -141,16 +151,51 @@ def _host_name(header: str) -> str:
 
 
 def _foreign(headers: Headers) -> bool:
-    """Whether a browser says that another site makes this request. Programs send neither header."""
-    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return True
+    """Whether a browser says that another site makes this request. Programs send neither header.
+
+    Where both are sent, ``Sec-Fetch-Site`` decides: pages cannot forge it, and it stays right behind a proxy that
+    changes the host's name.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != headers.get("host")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc != headers.get("host")
+    except ValueError:
+        return True
 
 
 def _bearer(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _check_query(raw: bytes) -> None:
+    """Refuses bytes that are no text, which would otherwise be searched for as replacement characters."""
+    for part in raw.split(b"&"):
+        name, _, value = part.partition(b"=")
+        try:
+            unquote_to_bytes(value.replace(b"+", b" ")).decode()
+        except UnicodeDecodeError:
+            raise InvalidInput.at(
+                unquote_to_bytes(name).decode("utf-8", "replace"),
+                "The bytes of this parameter are no text.",
+                "Percent-encode it as UTF-8.",
+            ) from None
+
+
+def _exceeds(content_length: str, limit: int) -> bool:
+    if not (content_length.isascii() and content_length.isdecimal()):
+        return False
+    # int() refuses numbers of thousands of digits.
+    return len(content_length.lstrip("0")) > len(str(limit)) or int(content_length) > limit
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is larger than {limit} bytes; send less, or split it into several requests.")
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
@@ -163,7 +208,7 @@ def _bounded(receive: Receive, limit: int) -> Receive:
         if message["type"] == "http.request":
             received += len(message.get("body", b""))
             if received > limit:
-                raise TooLarge(f"The body is larger than {limit} bytes.")
+                raise _too_large(limit)
         return message
 
     return bounded

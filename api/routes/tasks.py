@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 
 from api.dependencies import CallerDep
+from api.openapi import TASK_BODY
 from service import tasks
+from service.catalog.models import FINAL_STATES
 from service.errors import FieldError, InvalidInput
 from service.tasks import CreateOutcome
-from service.views import TaskSpec, TaskView
+from service.views import EventView, TaskSpec, TaskView
 
 __all__ = ["router"]
 
@@ -25,36 +29,11 @@ router = APIRouter(prefix="/tasks", tags=["tasks"])
 
 _POLL_SECONDS = 0.5
 _HEARTBEAT_POLLS = 30
-_FINAL = ("ready", "failed", "cancelled")
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": TaskSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-            },
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["name", "archive"],
-                    "properties": {
-                        "name": {"type": "string"},
-                        "method": {"type": "string"},
-                        "settings": {"type": "string", "description": "JSON object"},
-                        "archive": {
-                            "type": "string",
-                            "format": "binary",
-                            "description": "zip or tar(.gz) of videos with manifest.jsonl or manifest.csv",
-                        },
-                    },
-                }
-            },
-        },
-    }
-}
 
 
-@router.post("", status_code=202, response_model=TaskView, openapi_extra=_BODY, operation_id="create_task")
+@router.post(
+    "", status_code=202, response_model=TaskView, openapi_extra=TASK_BODY, operation_id="create_task"
+)
 async def create_task(
     request: Request,
     response: Response,
@@ -65,10 +44,8 @@ async def create_task(
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         outcome = await _from_archive(request, idempotency_key, caller)
     else:
-        spec = _spec(await request.body())
-        outcome = await run_in_threadpool(
-            tasks.create_task, spec, idempotency_key=idempotency_key, caller=caller
-        )
+        body = await request.body()
+        outcome = await run_in_threadpool(_from_json, body, idempotency_key, caller)
     response.headers["Location"] = f"/tasks/{outcome.task.id}"
     if outcome.replayed:
         response.headers["Idempotency-Replayed"] = "true"
@@ -104,17 +81,18 @@ def retry_task(task_id: str) -> TaskView:
     operation_id="watch_task",
     response_class=StreamingResponse,
     responses={
-        200: {"content": {"text/event-stream": {}}, "description": "Events until the task is finished."}
+        200: {"content": {"text/event-stream": {}}, "description": "Events until the task has ended."},
+        204: {"description": "The task has ended, and you have seen all of it. Do not connect again."},
     },
 )
 async def watch_task(
     task_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
-) -> StreamingResponse:
+) -> Response:
     """Server-sent events: ``state``, ``progress``, ``rejected`` and ``log``; ends when the task has ended."""
-    await run_in_threadpool(tasks.get_task, task_id)
-    seen = (
-        int(last_event_id) if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19 else 0
-    )
+    seen = _event_id(last_event_id)
+    over, events = await run_in_threadpool(_news, task_id, seen)
+    if over and not events and seen:
+        return Response(status_code=204)
     return StreamingResponse(
         _stream(task_id, seen, request),
         media_type="text/event-stream",
@@ -125,13 +103,13 @@ async def watch_task(
 async def _stream(task_id: str, seen: int, request: Request) -> AsyncIterator[str]:
     polls = 0
     while not await request.is_disconnected():
-        # The state is read first: an event that ends the task is then among those read after it.
-        task = await run_in_threadpool(tasks.get_task, task_id)
-        events = await run_in_threadpool(tasks.events_after, task_id, seen)
+        over, events = await run_in_threadpool(_news, task_id, seen)
         for event in events:
             seen = event.id
-            yield f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(event.model_dump(mode='json'))}\n\n"
-        if task.state in _FINAL and not events:
+            yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+        if events:
+            continue  # there may be more than one answer holds
+        if over:
             return
         polls += 1
         if polls % _HEARTBEAT_POLLS == 0:
@@ -139,9 +117,28 @@ async def _stream(task_id: str, seen: int, request: Request) -> AsyncIterator[st
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _spec(body: bytes) -> TaskSpec:
+def _news(task_id: str, seen: int) -> tuple[bool, list[EventView]]:
+    """Whether the task has ended, and what happened since. Raises NotFound."""
+    # The state is read first: the event that ends the task is then among those read after it.
+    over = tasks.get_task(task_id).state in FINAL_STATES
+    return over, tasks.events_after(task_id, seen)
+
+
+def _event_id(given: str | None) -> int:
+    if not given:
+        return 0
+    if not (given.isascii() and given.isdecimal() and len(given) < 19):
+        raise InvalidInput.at(
+            "Last-Event-ID",
+            "This is no id of an event.",
+            "Send the number of the last event you saw, or nothing.",
+        )
+    return int(given)
+
+
+def _from_json(body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
     try:
-        return TaskSpec.model_validate_json(body)
+        spec = TaskSpec.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
@@ -150,10 +147,11 @@ def _spec(body: bytes) -> TaskSpec:
                 "body", f"The body is not JSON: {reason}.", "Send one JSON object."
             ) from None
         raise InvalidInput.from_pydantic(error.errors(include_url=False)) from None
+    return tasks.create_task(spec, idempotency_key=idempotency_key, caller=caller)
 
 
 async def _from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:
-    async with request.form(max_files=1, max_fields=8) as form:
+    async with _form(request) as form:
         archive, name = form.get("archive"), form.get("name")
         errors = []
         if not isinstance(archive, UploadFile):
@@ -179,11 +177,27 @@ async def _from_archive(request: Request, idempotency_key: str | None, caller: s
         )
 
 
+@asynccontextmanager
+async def _form(request: Request) -> AsyncIterator[FormData]:
+    try:
+        opened = await request.form(max_files=1, max_fields=8)
+    except HTTPException as error:
+        raise InvalidInput.at(
+            "body",
+            f"The form cannot be read: {error.detail}",
+            "Send multipart/form-data with one file 'archive', and the fields 'name', 'method' and 'settings'.",
+        ) from None
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
 def _settings(value: Any) -> dict[str, Any] | None:
     if not value:
         return None
     try:
-        parsed = json.loads(value) if isinstance(value, str) else None
+        parsed = from_json(value) if isinstance(value, str) else None
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):

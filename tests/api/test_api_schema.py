@@ -36,3 +36,20 @@ def test_every_operation_is_named_and_described(client: TestClient) -> None:
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["description"] for operation in operations)
     assert {"/tasks", "/search", "/forgetting", "/videos/{video_id}/stream"} <= set(paths)
+
+
+def test_every_reference_of_the_description_leads_somewhere(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    for reference in _references(document):
+        node = document
+        for part in reference.removeprefix("#/").split("/"):
+            node = node[part]
+    errors = document["paths"]["/search"]["get"]["responses"]["422"]["content"]
+    assert list(errors) == ["application/problem+json"]
+
+
+def _references(node: object) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [found for value in node.values() for found in _references(value)]
+    return [found for value in node for found in _references(value)] if isinstance(node, list) else []

@@ -95,8 +95,12 @@ def test_any_text_is_a_query(client: TestClient, library: list[str], query: str)
 
 
 def test_a_raw_query_of_broken_bytes_is_no_server_error(client: TestClient, library: list[str]) -> None:
-    for raw in (b"q=%ff%fe", b"q=%ed%a0%80", b"q=%", b"q=%zz&k=%00"):
-        assert client.get(f"/search?{raw.decode()}").status_code < 500
+    for raw in ("q=%ff%fe", "q=%ed%a0%80", "q=x&task=%c0"):
+        answer = client.get(f"/search?{raw}")
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["field"] == raw.rpartition("=")[0].rpartition("&")[2]
+    for raw in ("q=%", "q=%zz&k=%00", "%ff=1&q=x", "&&=&q=x"):
+        assert client.get(f"/search?{raw}").status_code < 500
 
 
 def test_pictures_and_streams_of_a_result(client: TestClient, library: list[str]) -> None:
@@ -112,8 +116,38 @@ def test_pictures_and_streams_of_a_result(client: TestClient, library: list[str]
     part = client.get(result["stream_url"], headers={"Range": "bytes=10-19"})
     assert (part.status_code, part.content) == (206, whole.content[10:20])
     assert part.headers["content-range"] == f"bytes 10-19/{len(whole.content)}"
-    beyond = client.get(result["stream_url"], headers={"Range": "bytes=99999999-"})
-    assert beyond.status_code == 416
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "part"),
+    [
+        ("bytes=0-0", 206, slice(0, 1)),
+        ("bytes=5-", 206, slice(5, None)),
+        ("bytes=-7", 206, slice(-7, None)),
+        ("bytes=3-999999999", 206, slice(3, None)),
+        ("bytes=99999999-", 416, None),
+        ("bytes=-0", 416, None),
+        ("bytes=9-3", 200, slice(None)),
+        ("bytes=0-1,4-5", 200, slice(None)),
+        ("bytes=x-y", 200, slice(None)),
+        ("bytes=" + "9" * 6000 + "-", 200, slice(None)),
+        ("frames=1-2", 200, slice(None)),
+    ],
+)
+def test_byte_ranges_of_a_stream(
+    client: TestClient, library: list[str], asked: str, status: int, part: slice | None
+) -> None:
+    url = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["stream_url"]
+    whole = client.get(url).content
+    answer = client.get(url, headers={"Range": asked})
+    assert answer.status_code == status
+    if part is None:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["content-range"] == f"bytes */{len(whole)}"
+    else:
+        assert answer.content == whole[part]
+    head = client.head(url, headers={"Range": asked})
+    assert (head.status_code, head.content) == (status, b"")
 
 
 def test_a_video_that_is_gone_from_disk_is_still_found(
@@ -174,6 +208,12 @@ def test_events_of_a_finished_task_end_by_themselves(client: TestClient, library
     assert ids == sorted(ids)
     later = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-2])}).text
     assert later.count("event: ") == 1
+    seen = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": str(ids[-1])})
+    assert seen.status_code == 204, "a browser does not connect again after this"
+    for wrong in ("-1", "x", "9" * 30, "1.5"):
+        refused = client.get(f"/tasks/{library[0]}/events", headers={"Last-Event-ID": wrong})
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["field"] == "Last-Event-ID"
 
 
 def test_a_release_becomes_visible_without_a_restart(client: TestClient, library: list[str]) -> None:

@@ -112,6 +112,8 @@ def test_unknown_tasks_videos_and_paths(client: TestClient) -> None:
         "/videos/none",
         "/videos/none/stream",
         "/videos/%2e%2e%2fx/thumbnail",
+        "/videos/%00",
+        "/tasks/a%00b/events",
         "/nowhere",
     ):
         answer = client.get(path)
@@ -155,6 +157,8 @@ def test_an_archive_is_a_task(client: TestClient, world: Path) -> None:
         ({"manifest.jsonl": '{"uri": "not-there.mp4"}'}, {}),
         ({"manifest.jsonl": "{broken"}, {}),
         ({}, {"settings": "[1]"}),
+        ({}, {"settings": "[" * 100_000}),
+        ({}, {"settings": "x" * 2_000_000}),
         ({}, {"name": ""}),
     ],
 )
@@ -186,3 +190,21 @@ def test_a_file_that_is_no_archive_is_refused(client: TestClient) -> None:
     answer = client.post("/tasks", data={"name": "x"}, files={"archive": ("clips.zip", b"not a zip")})
     assert answer.status_code == 422
     assert client.post("/tasks", data={"name": "x"}).status_code == 422
+
+
+def test_broken_json_is_located(client: TestClient) -> None:
+    answer = client.post(
+        "/tasks", content=b'{"name": "x",\n "videos": [}', headers={"Content-Type": "application/json"}
+    )
+    (error,) = answer.json()["errors"]
+    assert error["field"] == "body"
+    assert "line 2 column 13" in error["message"]
+
+
+def test_a_broken_form_is_refused_with_a_mend(client: TestClient) -> None:
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=x"):
+        answer = client.post("/tasks", content=b"--x\r\nfoo", headers={"Content-Type": kind})
+        assert answer.status_code == 422
+        assert all(error["mend"] for error in answer.json()["errors"])
+    twice = [("archive", ("a.zip", b"x")), ("archive", ("b.zip", b"x"))]
+    assert client.post("/tasks", data={"name": "x"}, files=twice).status_code == 422

@@ -1,0 +1,80 @@
+"""The OpenAPI description: FastAPI's, with the errors and the two bodies that it cannot see by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from api.problems import MEDIA_TYPE, Problem
+from service.views import TaskSpec
+
+__all__ = ["RESPONSES", "TASK_BODY", "described"]
+
+_TEMPLATE = "#/components/schemas/{model}"
+# Read from the body by hand, so FastAPI does not meet them.
+_MODELS: tuple[type[BaseModel], ...] = (Problem, TaskSpec)
+
+
+def _refused(description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": _TEMPLATE.format(model=Problem.__name__)}}},
+    }
+
+
+# Every operation can answer so.
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    422: _refused("A field is wrong; `errors` names it and says how to mend it."),
+    "4XX": _refused("The request was refused; `detail` says why."),
+    "5XX": _refused("It could not be carried out now; try again later."),
+}
+
+# A task comes as JSON, or as a form with an archive.
+TASK_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"$ref": _TEMPLATE.format(model=TaskSpec.__name__)}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["name", "archive"],
+                    "properties": {
+                        "name": {"type": "string", "minLength": 1, "maxLength": 80},
+                        "method": {"type": "string"},
+                        "settings": {
+                            "type": "string",
+                            "description": "Settings of the method, as a JSON object.",
+                        },
+                        "archive": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "zip or tar(.gz) of videos, with manifest.jsonl or manifest.csv.",
+                        },
+                    },
+                }
+            },
+        },
+    }
+}
+
+
+def described(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """What ``app.openapi`` is to be: the description with every schema that it refers to."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        if Problem.__name__ not in schemas:
+            _, found = models_json_schema(
+                [(model, "validation") for model in _MODELS], ref_template=_TEMPLATE
+            )
+            schemas |= found["$defs"]
+        return document
+
+    return openapi
