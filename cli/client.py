@@ -57,7 +57,10 @@ class Remote:
     def __init__(self, url: str, seconds: float = 60) -> None:
         key = os.environ.get("CINESTRATA_API_KEY")
         headers = {"X-API-Key": key} if key else {}
-        self._http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=seconds)
+        here = httpx.URL(url).host in ("127.0.0.1", "::1", "localhost")  # no proxy lies in between
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"), headers=headers, timeout=seconds, trust_env=not here
+        )
 
     def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
         """Post a task; the same key twice gives the same task."""
