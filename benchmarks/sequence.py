@@ -23,6 +23,7 @@ from benchmarks.world import Clip as WorldClip
 from benchmarks.world import make_domain, render
 from models.backbone import Backbone
 from models.release import ReleaseState
+from models.routing import PRIOR
 from trainer.data import Clip, StoredVectors, TaskData
 from trainer.embedding import MemoryShard, embed
 from trainer.evaluate.matrix import Gallery, Query, evaluate_row
@@ -111,9 +112,14 @@ def run_method(
     *,
     seed: int,
     settings: Mapping[str, Any] | None = None,
+    prior: float = PRIOR,
     report: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Learn the tasks in order with one method, and measure after each."""
+    """Learn the tasks in order with one method, and measure after each.
+
+    Args:
+        prior: of routing in the union gallery; 0 merges raw cosines.
+    """
     result = Result(method=name, seed=seed)
     galleries: list[Gallery] = []
     pinned: dict[str, ReleaseState] = {}
@@ -144,7 +150,7 @@ def run_method(
             )
         )
         pinned[task.task_id] = previous
-        row = evaluate_row(method.query_encoder(pinned), galleries, method.centroids.numpy())
+        row = evaluate_row(method.query_encoder(pinned), galleries, method.profiles.numpy(), prior=prior)
         _fill(result, row.recalls, [gallery.task for gallery in galleries], len(tasks))
         routing = [value for value in row.routing.values() if value is not None]
         result.routing = 100 * statistics.fmean(routing) if routing else None

@@ -52,6 +52,10 @@ def methods(
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs of each method.")] = 3,
     backbone: Annotated[str, typer.Option("--backbone")] = "tiny",
+    prior: Annotated[
+        float | None,
+        typer.Option("--prior", min=0, help="Of routing; 0 merges raw cosines, as in the papers."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of results.json and table.md.")] = Path(
         "cinestrata-data/bench/methods"
     ),
@@ -60,6 +64,7 @@ def methods(
     from benchmarks.sequence import DomainSequence, prepare, run_method, table, write_results
     from benchmarks.world import DEMO_DOMAINS
     from models.backbone import load_backbone
+    from models.routing import PRIOR
     from service.methods import METHOD_NAMES
 
     sequence = DomainSequence(domains=tuple(domains or DEMO_DOMAINS))
@@ -71,7 +76,10 @@ def methods(
         for name in bar.track(names or METHOD_NAMES, description="Measuring"):
             # Without training there is nothing that a seed could change.
             for seed in range(1 if name == "zero_shot" else seeds):
-                results.append(run_method(name, loaded, tasks, seed=seed, report=bar.console.print))
+                weight = PRIOR if prior is None else prior
+                results.append(
+                    run_method(name, loaded, tasks, seed=seed, prior=weight, report=bar.console.print)
+                )
     write_results(results, sequence, loaded, out)
     console.print(table(results), markup=False)
     console.print(f"Written to {out}.")

@@ -94,6 +94,11 @@ class Backbone(nn.Module):
         return int(self.text.ln_final.normalized_shape[0])
 
     @property
+    def vocabulary(self) -> int:
+        """Number of tokens that :meth:`tokenize` may give."""
+        return int(self.text.vocab_size)
+
+    @property
     def device(self) -> torch.device:
         return self.mean.device
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from models.backbone import Backbone
 from models.errors import ReleaseError
 from models.release import ReleaseState
+from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
 from models.towers import encode_texts
 
@@ -68,8 +69,13 @@ class QueryEncoder:
 
     @torch.inference_mode()
     def frozen(self, texts: Sequence[str]) -> Vectors:
-        """Features of the frozen backbone, ``[n, dim]``, unit length: candidate tasks are found by them."""
+        """Text vectors of the backbone as it came, ``[n, dim]``, unit length."""
         return _numpy(encode_texts(self._backbone, self._backbone.tokenize(texts))[0])
+
+    def words(self, texts: Sequence[str]) -> Vectors:
+        """Which tokens each text holds, ``[n, V]``: what candidate tasks are found by (``models.routing``)."""
+        ids = self._backbone.tokenize(texts)
+        return _numpy(token_presence(ids, self._backbone.end_of_text(ids), self._backbone.vocabulary))
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str = "latest") -> Vectors:

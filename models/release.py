@@ -1,7 +1,7 @@
 """The release on disk: ``release.json`` and ``weights.safetensors`` in one folder.
 
 A release is everything that was learned up to a task: adapters or a whole tower, prototypes, routing
-centroids, and for every task the fingerprint of the encoder that made its shard.
+profiles, and for every task the fingerprint of the encoder that made its shard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerp
 
 SCHEMA = 1
 Kind = Literal["frozen", "tower", "tame"]
-_DESCRIPTION, _WEIGHTS, _CENTROIDS = "release.json", "weights.safetensors", "routing.centroids"
+_DESCRIPTION, _WEIGHTS, _PROFILES = "release.json", "weights.safetensors", "routing.profiles"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ReleaseState:
         tasks: learned tasks, in order; position t−1 is task t.
         config: the method's settings.
         tensors: adapters or towers, by name.
-        centroids: ``[T, dim]`` unit vectors, the frozen text features' mean of each task's training captions.
+        profiles: ``[T, V]``, the words of each task's training captions (``models.routing``).
     """
 
     method: str
@@ -67,7 +67,7 @@ class ReleaseState:
     frames: int
     tasks: list[ReleaseTask]
     config: dict[str, Any]
-    centroids: Tensor
+    profiles: Tensor
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def position(self, task_id: str) -> int:
@@ -92,7 +92,7 @@ def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Ten
 def write_release(folder: Path, state: ReleaseState) -> None:
     """Write the two files of a release into an existing empty folder. Durability is the caller's concern."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    save_file({**tensors, _CENTROIDS: state.centroids.contiguous()}, folder / _WEIGHTS)
+    save_file({**tensors, _PROFILES: state.profiles.half().contiguous()}, folder / _WEIGHTS)
     description = {
         "schema": SCHEMA,
         "method": state.method,
@@ -134,6 +134,8 @@ def read_release(folder: Path) -> ReleaseState:
         raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
     try:
         tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
-        return ReleaseState(**description, tasks=tasks, centroids=tensors.pop(_CENTROIDS), tensors=tensors)
+        return ReleaseState(
+            **description, tasks=tasks, profiles=tensors.pop(_PROFILES).float(), tensors=tensors
+        )
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error

@@ -6,16 +6,18 @@ it and takes over by the swap of one reference, so no request waits, none is dro
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
 from typing import NamedTuple
 
+import numpy as np
 import structlog
 import torch
 from sqlalchemy import select
 
-from index import Hit, ManifestError, ShardStore, Snapshot, merge, one_thread_per_search
+from index import Hit, Hits, ManifestError, ShardStore, Snapshot, merge, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from service import metrics
 from service.catalog.database import session_scope
@@ -167,7 +169,9 @@ class QueryService:
         after_route = time.perf_counter()
         # strict: one vector for each task, in the order of the tasks
         queries = dict(zip(tasks, encoded.vectors, strict=True))
-        hits = {name: serving.shards[name].search(vector, k) for name, vector in queries.items()}
+        # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
+        lift = {name: self._settings.routing_prior * log_weight for name, log_weight in routing}
+        hits = {name: _lifted(serving.shards[name].search(v, k), lift[name]) for name, v in queries.items()}
         after_search = time.perf_counter()
         results = _results(merge(hits, k), serving)
         end = time.perf_counter()
@@ -179,7 +183,8 @@ class QueryService:
             mode="pinned" if chosen == "pinned" else "latest",
             results=results,
             routing=[
-                RoutingView(task=serving.names[name], task_id=name, weight=weight) for name, weight in routing
+                RoutingView(task=serving.names[name], task_id=name, weight=math.exp(log_weight))
+                for name, log_weight in routing
             ],
             timing_ms=TimingView(
                 encode=1000 * (after_encode - start),
@@ -281,6 +286,10 @@ def _candidates(serving: Serving, task: str | None) -> tuple[str, ...]:
 class _Found(NamedTuple):
     id: str
     captions: list[str]
+
+
+def _lifted(hits: Hits, by: float) -> Hits:
+    return Hits(hits.ids, hits.scores + np.float32(by))
 
 
 def _results(hits: Sequence[Hit], serving: Serving) -> list[SearchResult]:

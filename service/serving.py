@@ -14,13 +14,12 @@ from models.backbone import Backbone
 from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
+from models.routing import log_weights
 
 __all__ = ["EncodedQuery", "Serving"]
 
 Vectors = npt.NDArray[np.float32]
 
-# Of the softmax over cosines to the tasks' centroids: frozen text features lie in a narrow cone.
-_ROUTING_TEMPERATURE = 0.05
 _REMEMBERED = 1024  # queries
 _FIRST_QUERY = "a first query, so that no user waits for what is done only once"
 
@@ -31,11 +30,11 @@ class EncodedQuery:
 
     Attributes:
         vectors: ``[T, dim]``, one for each task, unit length.
-        frozen: ``[dim]``, the text as the untrained backbone sees it, unit length.
+        words: ``[V]``, the tokens it holds.
     """
 
     vectors: Vectors
-    frozen: Vectors
+    words: Vectors
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Serving:
         names: task id → name.
         degraded: task id → why it cannot be searched.
         modes: those that the release's method offers.
-        centroids: task id → ``[dim]``, the mean frozen feature of its captions.
+        profiles: task id → ``[V]``, the words of its captions.
         encode: text, mode and task ids to an :class:`EncodedQuery`; the texts of late are remembered.
     """
 
@@ -57,7 +56,7 @@ class Serving:
     names: Mapping[str, str]
     degraded: Mapping[str, str]
     modes: tuple[str, ...]
-    centroids: Mapping[str, Vectors]
+    profiles: Mapping[str, Vectors]
     encode: Callable[[str, str, tuple[str, ...]], EncodedQuery]
 
     @classmethod
@@ -101,20 +100,19 @@ class Serving:
             names=names,
             degraded=degraded,
             modes=encoder.modes,
-            centroids=dict(zip(names, release.centroids.float().numpy(), strict=True)),
+            profiles=dict(zip(names, release.profiles.numpy(), strict=True)),
             encode=lru_cache(maxsize=_REMEMBERED)(encode),
         )
 
     def route(self, encoded: EncodedQuery, tasks: Sequence[str]) -> list[tuple[str, float]]:
-        """How much the text looks like each task, best first; weights sum to one."""
-        cosines = np.stack([self.centroids[task] for task in tasks]) @ encoded.frozen
-        weights = np.exp((cosines - cosines.max()) / _ROUTING_TEMPERATURE)
-        weights /= weights.sum()
+        """Log of how much the text sounds like each task, best first; the weights sum to one."""
+        profiles = np.stack([self.profiles[task] for task in tasks])
+        weights = log_weights(encoded.words[None], profiles)[0]
         return [(tasks[i], float(weights[i])) for i in np.argsort(-weights, kind="stable")]
 
 
 def _encode(encoder: QueryEncoder, text: str, mode: str, tasks: tuple[str, ...]) -> EncodedQuery:
-    return EncodedQuery(encoder.encode([text], tasks, mode)[0], encoder.frozen([text])[0])
+    return EncodedQuery(encoder.encode([text], tasks, mode)[0], encoder.words([text])[0])
 
 
 class _Pinned(Mapping[str, ReleaseState]):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.routing import PRIOR
 from service.methods import METHOD_NAMES
 
 __all__ = ["QueryMode", "Settings", "settings"]
@@ -43,6 +44,8 @@ class Settings(BaseSettings):
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
     method: str = "ffa_tame"
     query_mode: QueryMode = "pinned"
+    # cosine per nat of routing evidence; 0 merges raw cosines
+    routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails

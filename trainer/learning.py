@@ -19,6 +19,7 @@ from index import ReleaseEntry, ShardEntry
 from models.backbone import Backbone
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
+from models.routing import PRIOR
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
 from trainer.embedding import MemoryShard, embed
@@ -145,6 +146,7 @@ def measure(
     laid: Laid,
     held_out: Mapping[str, HeldOut],
     *,
+    prior: float = PRIOR,
     report: Callable[[float], None] = lambda share: None,
 ) -> Row:
     """The row of the recall matrix of a release that was just laid down.
@@ -153,6 +155,7 @@ def measure(
 
     Args:
         held_out: by task id; what is not in it has nothing to measure.
+        prior: see :func:`trainer.evaluate.matrix.evaluate_row`.
         report: called with the share that is done.
     """
     state = laid.state
@@ -169,7 +172,7 @@ def measure(
         held = held_out.get(task.task_id, nothing)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
-    return evaluate_row(encoder, galleries, state.centroids.numpy()[rows], report=report)
+    return evaluate_row(encoder, galleries, state.profiles.numpy()[rows], prior=prior, report=report)
 
 
 def zero_shot_recall(

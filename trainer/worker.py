@@ -247,7 +247,14 @@ def _facts(
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
     )
-    row = measure(backbone, library, laid, held_out, report=lambda share: claim.progress("evaluating", share))
+    row = measure(
+        backbone,
+        library,
+        laid,
+        held_out,
+        prior=settings().routing_prior,
+        report=lambda share: claim.progress("evaluating", share),
+    )
     return list(_rows(row, task.task_id, zero_shot))
 
 

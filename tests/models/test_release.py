@@ -23,7 +23,7 @@ def state() -> ReleaseState:
         frames=8,
         tasks=[ReleaseTask("tsk_1", "night traffic", "f" * 64)],
         config={"rank": 4},
-        centroids=torch.eye(1, 5),
+        profiles=torch.eye(1, 5),
         tensors={"tame.a": torch.randn(2, 3), "tame.task_experts": torch.tensor([0])},
     )
 
@@ -31,8 +31,8 @@ def state() -> ReleaseState:
 def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     write_release(tmp_path, state)
     read = read_release(tmp_path)
-    assert {**vars(read), "tensors": 0, "centroids": 0} == {**vars(state), "tensors": 0, "centroids": 0}
-    assert torch.equal(read.centroids, state.centroids)
+    assert {**vars(read), "tensors": 0, "profiles": 0} == {**vars(state), "tensors": 0, "profiles": 0}
+    assert torch.equal(read.profiles, state.profiles)
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -208,9 +209,13 @@ def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
 def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, QueryService]) -> None:
     library, service = shared
     text = "something turns left"
-    scores = library.features([*BIRDS, *CARS]) @ library.features([text])[0]
-    names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
     answer = service.search(text, k=20)
+    weights = {entry.task: entry.weight for entry in answer.routing}
+    lift = [
+        settings().routing_prior * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)
+    ]
+    scores = library.features([*BIRDS, *CARS]) @ library.features([text])[0] + np.array(lift)
+    names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
     assert [result.video_id for result in answer.results] == [names[n] for n in np.argsort(-scores)]
     assert [result.score for result in answer.results] == pytest.approx(
         sorted(scores, reverse=True), abs=1e-6
@@ -586,7 +591,7 @@ def test_a_task_that_the_release_does_not_know_is_named(library: Library, servic
     library.method.learned[:] = [
         ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned[:1]
     ]
-    library.method.centroids = library.method.centroids[:1]
+    library.method.profiles = library.method.profiles[:1]
     library.lay_down("sea", SEA)
     service.refresh()
     answer = service.search("a taxi")

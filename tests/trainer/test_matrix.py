@@ -34,7 +34,7 @@ class Encoder:
         self._tables = tables
         self.widest = 0
 
-    def frozen(self, texts: Sequence[str]) -> np.ndarray:
+    def words(self, texts: Sequence[str]) -> np.ndarray:
         return np.stack([self._tables["latest"][text][0] for text in texts]).astype(np.float32)
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_by_hand() -> None:
         "moon": _unit(10, 45),  # day: 12 (5°), 10 and 11 (10°); night: 21 (42°), 20 (45°)
     }
     encoder = Encoder(["day", "night"], {"latest": table, "pinned": table})
-    row = evaluate_row(encoder, [day, night], _unit(10, 80), modes=["latest"])
+    row = evaluate_row(encoder, [day, night], _unit(10, 80), prior=0, modes=["latest"])
     assert set(row.recalls) == {"latest"}
     ranks = {
         name: {task: (r.meanr, r.r1, r.queries) for task, r in row.recalls["latest"][name].items() if r}
@@ -79,7 +79,7 @@ def test_by_hand() -> None:
     assert ranks["local_all"] == {"day": (1.5, 0.5, 2), "night": (2, 0, 1)}  # sun: 12 comes before 10
     assert ranks["global"] == {"day": (1.5, 0.5, 2), "night": (4, 0, 1)}  # sun: 21; moon: 10, 11 and 21
     assert ranks["global_all"] == {"day": (2, 0.5, 2), "night": (5, 0, 1)}
-    # "sun" at 4° and "noon" at 19° are nearest to the centroid at 10°, and so is "moon" at 10°
+    # "sun" at 4° and "noon" at 19° sound most like the profile at 10°, and so does "moon" at 10°
     assert row.routing == {"day": 1, "night": 0}
 
 
@@ -109,7 +109,7 @@ def _random(
 def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     monkeypatch.setattr(matrix, "_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=1)
-    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32))
+    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
     assert encoder.widest <= max(budget, 3)
     for mode, table in tables.items():
         for own in galleries:
@@ -143,16 +143,37 @@ def test_a_task_without_queries_is_searched_but_not_measured() -> None:
     encoder, galleries, _ = _random(tasks=2, seed=2)
     mute = Gallery("0", galleries[0].shard, np.array([], np.int64), ())
     shares: list[float] = []
-    row = evaluate_row(encoder, [mute, galleries[1]], np.eye(2, 4, dtype=np.float32), report=shares.append)
+    row = evaluate_row(
+        encoder, [mute, galleries[1]], np.eye(2, 4, dtype=np.float32), report=shares.append, prior=0
+    )
     assert row.recalls["latest"]["local"]["0"] is None
     assert row.routing["0"] is None
     found = row.recalls["latest"]
     assert found["global"]["1"] == found["local"]["1"]  # nothing of the first task is held out
     assert found["global_all"]["1"].meanr > found["local_all"]["1"].meanr  # type: ignore[union-attr]
     assert shares[-1] == 1
-    assert evaluate_row(encoder, [mute], np.eye(1, 4, dtype=np.float32)).recalls["pinned"]["global"] == {
-        "0": None
-    }
+    assert evaluate_row(encoder, [mute], np.eye(1, 4, dtype=np.float32), prior=0).recalls["pinned"][
+        "global"
+    ] == {"0": None}
+
+
+def test_routing_lifts_the_shards_that_a_text_sounds_like_and_only_in_the_union() -> None:
+    near = Gallery("near", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
+    far = Gallery("far", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
+    table = {"x": _unit(20, 10), "y": _unit(10, 20)}  # each text is closer to the other shard's video
+    encoder = Encoder(["near", "far"], {"latest": table})
+    encoder.words = lambda texts: np.stack(  # type: ignore[method-assign]
+        [np.eye(2, dtype=np.float32)["xy".index(text)] for text in texts]
+    )
+    profiles = 5 * np.eye(2, dtype=np.float32)
+
+    def hits(prior: float, gallery: str) -> list[float]:
+        row = evaluate_row(encoder, [near, far], profiles, prior=prior, modes=["latest"])
+        return [recall.r1 for recall in row.recalls["latest"][gallery].values() if recall]
+
+    assert hits(0, "global") == [0, 0]
+    assert hits(0.05, "global") == [1, 1]
+    assert hits(0.05, "local") == hits(0, "local") == [1, 1]
 
 
 def test_queries_ask_for_held_out_videos_only() -> None:
@@ -160,7 +181,7 @@ def test_queries_ask_for_held_out_videos_only() -> None:
         Gallery("day", Shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
 
 
-def test_an_equally_near_centroid_counts_against_us() -> None:
+def test_an_equally_likely_task_counts_against_us() -> None:
     encoder = Encoder(["a"], {"latest": {"x": _unit(45)}})
     assert routing_accuracy(encoder, ["x"], _unit(0, 90).astype(np.float32), 0) == 0
     assert routing_accuracy(encoder, ["x"], _unit(45, 90).astype(np.float32), 0) == 1

@@ -131,10 +131,11 @@ def test_equation_9(backbone: Backbone) -> None:
     with torch.no_grad():
         videos = method.encode_videos(_frames(3)).clone()
         queries = torch.from_numpy(_queries_of_current_task(method))
-        expected = 0.75 * in_task_loss(queries, videos, 100.0)
-        expected += 0.25 * cross_task_loss(queries, videos, references, 100.0)
+        scale = method.config.logit_scale
+        expected = 0.75 * in_task_loss(queries, videos, scale)
+        expected += 0.25 * cross_task_loss(queries, videos, references, scale)
         torch.testing.assert_close(method.loss(_frames(3), TEXTS, references), expected, atol=1e-4, rtol=1e-4)
-        alone = in_task_loss(queries, videos, 100.0)
+        alone = in_task_loss(queries, videos, scale)
         torch.testing.assert_close(method.loss(_frames(3), TEXTS, None), alone, atol=1e-4, rtol=1e-4)
 
 
@@ -211,11 +212,14 @@ def test_a_library_that_began_without_captions_can_start_to_learn(backbone: Back
         )
 
 
-def test_centroids_are_unit_means_of_frozen_features(backbone: Backbone) -> None:
+def test_a_profile_knows_the_words_of_the_training_captions(backbone: Backbone) -> None:
     method = _start("zero_shot", backbone)
     _learn(method, "one", seed=0)
-    mean = method.query_encoder().frozen(TEXTS).mean(axis=0)
-    np.testing.assert_allclose(method.centroids[0], mean / np.linalg.norm(mean), atol=1e-5)
+    encoder = method.query_encoder()
+    told, other = encoder.words(["a red circle"])[0], encoder.words(["zebras sleeping"])[0]
+    profile = method.profiles[0].numpy()
+    assert told @ profile > 10
+    assert other @ profile == 0
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """One row of the recall matrix: how release i finds the videos of every task t ≤ i.
 
 Four galleries. *Local*: the task's own shard, known task, one query vector. *Global*: the union of all
-shards, unknown task; every shard is asked with its own query vector, and raw cosines are merged. Both hold
-the held-out videos alone, as the papers measure, or all videos (``local_all``, ``global_all``).
+shards, unknown task; every shard is asked with its own query vector, and the cosines are merged, lifted by what
+routing says of each task. Both hold the held-out videos alone, as the papers measure, or all videos
+(``local_all``, ``global_all``).
 
 Only stored vectors are read: videos of earlier tasks may be gone.
 """
@@ -16,6 +17,7 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from models.routing import PRIOR, log_weights
 from trainer.errors import EvaluationError
 from trainer.evaluate.metrics import RankCount, Recall, rank_by_id, recall_at, summarise
 
@@ -47,7 +49,7 @@ class Encoder(Protocol):
     @property
     def modes(self) -> tuple[str, ...]: ...
 
-    def frozen(self, texts: Sequence[str]) -> Vectors: ...
+    def words(self, texts: Sequence[str]) -> Vectors: ...
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors: ...
 
@@ -96,7 +98,7 @@ class Row:
 
     Attributes:
         recalls: by mode, gallery and task id; None for a task without queries.
-        routing: by task id, share of its queries, 0..1, whose nearest centroid is their own task's.
+        routing: by task id, share of its queries, 0..1, that sound most like their own task.
     """
 
     recalls: dict[str, dict[GalleryName, dict[str, Recall | None]]] = field(default_factory=dict)
@@ -106,8 +108,9 @@ class Row:
 def evaluate_row(
     encoder: Encoder,
     galleries: Sequence[Gallery],
-    centroids: Vectors,
+    profiles: Vectors,
     *,
+    prior: float = PRIOR,
     modes: Sequence[str] | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Row:
@@ -116,7 +119,8 @@ def evaluate_row(
     Args:
         encoder: its query encoder.
         galleries: of every task it has learned, in order.
-        centroids: ``[T, dim]`` routing centroids, in the same order.
+        profiles: ``[T, V]`` of the tasks, in the same order.
+        prior: cosine per nat of routing evidence, added to the scores of a union gallery; 0 merges raw cosines.
         modes: query modes; all that the release offers by default.
         report: called with the share that is done.
     """
@@ -129,7 +133,8 @@ def evaluate_row(
         for position, gallery in enumerate(galleries):
             ranks: dict[GalleryName, list[npt.NDArray[np.floating]]] = {name: [] for name in GALLERIES}
             for chunk in _chunks(gallery.queries, max(1, _VECTORS // len(galleries))):
-                for name, values in _rank_chunk(encoder, galleries, position, chunk, mode).items():
+                ranked = _rank_chunk(encoder, galleries, position, chunk, mode, profiles, prior)
+                for name, values in ranked.items():
                     ranks[name].append(values)
                 done += len(chunk)
                 report(done / work)
@@ -138,7 +143,7 @@ def evaluate_row(
         row.recalls[mode] = table
     for position, gallery in enumerate(galleries):
         row.routing[gallery.task] = routing_accuracy(
-            encoder, [query.text for query in gallery.queries], centroids, position
+            encoder, [query.text for query in gallery.queries], profiles, position
         )
     return row
 
@@ -148,20 +153,26 @@ def recall_of(texts: Vectors, truth: Sequence[int], videos: Vectors, ids: Sequen
     return summarise(rank_by_id(texts @ videos.T, ids, truth)) if len(truth) else None
 
 
-def routing_accuracy(encoder: Encoder, texts: Sequence[str], centroids: Vectors, own: int) -> float | None:
-    """Routing accuracy@1, 0..1: how often ``own`` is the nearest centroid of the frozen text feature.
+def routing_accuracy(encoder: Encoder, texts: Sequence[str], profiles: Vectors, own: int) -> float | None:
+    """Routing accuracy@1, 0..1: how often ``own`` is the task that a text sounds most like.
 
-    An equally near centroid counts against us. None without texts.
+    An equally likely task counts against us. None without texts.
     """
     ranks = [
-        rank_by_id(encoder.frozen(chunk) @ centroids.T, range(len(centroids)), [own] * len(chunk))
+        rank_by_id(log_weights(encoder.words(chunk), profiles), range(len(profiles)), [own] * len(chunk))
         for chunk in _chunks(texts, _VECTORS)
     ]
     return recall_at(np.concatenate(ranks), 1) if ranks else None
 
 
 def _rank_chunk(
-    encoder: Encoder, galleries: Sequence[Gallery], position: int, queries: Sequence[Query], mode: str
+    encoder: Encoder,
+    galleries: Sequence[Gallery],
+    position: int,
+    queries: Sequence[Query],
+    mode: str,
+    profiles: Vectors,
+    prior: float,
 ) -> dict[GalleryName, npt.NDArray[np.floating]]:
     """Ranks of some queries of one task in all four galleries; one batched encoding, one pass over the shards."""
     texts = [query.text for query in queries]
@@ -170,16 +181,19 @@ def _rank_chunk(
     own_scores = encoded[:, position] @ own.shard.vectors(own.shard.ids).T  # once, so that truth meets itself
     columns = {int(video): column for column, video in enumerate(own.shard.ids)}
     truth = own_scores[np.arange(len(queries)), [columns[query.vector_id] for query in queries]]
-    counts = {name: RankCount(truth) for name in GALLERIES}
+    evidence = prior * log_weights(encoder.words(texts), profiles)  # [n, T]
+    lifted = truth + evidence[:, position]
+    counts = {name: RankCount(truth if name.startswith("local") else lifted) for name in GALLERIES}
     for index, gallery in enumerate(galleries):
         vectors = gallery.shard.vectors(gallery.shard.ids)
         scores = own_scores if index == position else encoded[:, index] @ vectors.T
-        held_out = scores[:, np.isin(gallery.shard.ids, gallery.held_out)]
-        counts["global"].add(held_out)
-        counts["global_all"].add(scores)
+        held_out = np.isin(gallery.shard.ids, gallery.held_out)
         if index == position:
-            counts["local"].add(held_out)
+            counts["local"].add(scores[:, held_out])
             counts["local_all"].add(scores)
+        weighed = scores + evidence[:, index : index + 1]
+        counts["global"].add(weighed[:, held_out])
+        counts["global_all"].add(weighed)
     return {name: count.ranks() for name, count in counts.items()}
 
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from models.backbone import Backbone
 from models.query_encoder import QueryEncoder
 from models.release import Kind, ReleaseState, ReleaseTask, video_fingerprint
-from models.towers import encode_frames, encode_texts
+from models.routing import token_presence, token_profile
+from models.towers import encode_frames
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
 
@@ -54,8 +55,7 @@ class Method(ABC):
 
     Attributes:
         learned: tasks so far, in order.
-        centroids: ``[T, dim]``, for routing: the unit mean of the frozen text features of each task's training
-            captions.
+        profiles: ``[T, V]``, for routing: the words of each task's training captions.
     """
 
     name: ClassVar[str]
@@ -68,7 +68,7 @@ class Method(ABC):
         self.backbone = backbone
         self.config = config
         self.learned: list[ReleaseTask] = []
-        self.centroids = torch.empty(0, backbone.dim)
+        self.profiles = torch.empty(0, backbone.vocabulary)
 
     # -- the four hooks ---------------------------------------------------------------------------------
 
@@ -134,9 +134,9 @@ class Method(ABC):
     # -- releases ---------------------------------------------------------------------------------------
 
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
-        """Close a task after :meth:`end_task`: note its encoder and where its captions lie (for routing)."""
+        """Close a task after :meth:`end_task`: note its encoder and its words (for routing)."""
         self.learned.append(ReleaseTask(task_id, name, self.fingerprint()))
-        self.centroids = torch.cat([self.centroids, self._centroid(captions).unsqueeze(0)])
+        self.profiles = torch.cat([self.profiles, self._profile(captions).unsqueeze(0)])
 
     def release(self) -> ReleaseState:
         """The state as a release."""
@@ -149,7 +149,7 @@ class Method(ABC):
             frames=self.backbone.spec.frames,
             tasks=list(self.learned),
             config=self.config.model_dump(),
-            centroids=self.centroids.clone(),
+            profiles=self.profiles.clone(),
             tensors={name: tensor.detach().clone() for name, tensor in self.state_dict().items()},
         )
 
@@ -176,7 +176,7 @@ class Method(ABC):
                 f"post the task with method {previous.method!r}, or start a new library in another data folder"
             )
         method.learned = list(previous.tasks)
-        method.centroids = previous.centroids.clone()
+        method.profiles = previous.profiles.clone()
         method.continue_from(previous)
         return method
 
@@ -185,16 +185,13 @@ class Method(ABC):
         if previous.kind == self.kind:
             self.load_state_dict(previous.tensors)
 
-    @torch.inference_mode()
-    def _centroid(self, captions: Sequence[str]) -> Tensor:
-        """Unit mean of frozen text features; zero, which attracts no query, for a task without captions."""
-        if not captions:
-            return torch.zeros(self.backbone.dim)
-        total = torch.zeros(self.backbone.dim)
+    def _profile(self, captions: Sequence[str]) -> Tensor:
+        """The words of a task's training captions, rounded as a release stores them."""
+        counts = torch.zeros(self.backbone.vocabulary)
         for start in range(0, len(captions), 256):
             ids = self.backbone.tokenize(captions[start : start + 256])
-            total += encode_texts(self.backbone, ids)[0].sum(dim=0).cpu()
-        return torch.nn.functional.normalize(total, dim=0)
+            counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
+        return token_profile(counts).half().float()
 
     def _encode_frozen(self, frames: Tensor) -> Tensor:
         return encode_frames(self.backbone, frames)[0]

@@ -1,0 +1,53 @@
+"""Routing by words against counts made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import tiny_backbone
+from models.routing import log_weights, token_presence, token_profile
+
+
+def test_presence_leaves_out_padding_and_the_ends_of_the_text() -> None:
+    ids = torch.tensor(
+        [[6, 2, 0, 2, 7, 0, 0], [6, 3, 7, 0, 0, 0, 0]]
+    )  # 6 and 7 are start and end, 0 also pads
+    presence = token_presence(ids, torch.tensor([4, 2]), vocabulary=8)
+    assert presence.tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
+
+
+def test_presence_of_real_texts_does_not_depend_on_their_batch() -> None:
+    backbone = tiny_backbone()
+
+    def presence(texts: list[str]) -> torch.Tensor:
+        ids = backbone.tokenize(texts)
+        return token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
+
+    long = "a very long sentence about a red circle that moves left and right"
+    assert torch.equal(presence(["hi!", long])[0], presence(["hi!"])[0])
+
+
+def test_a_profile_is_the_log_of_one_plus_the_frequency_over_chance() -> None:
+    profile = token_profile(torch.tensor([3.0, 1.0, 0.0, 0.0]))
+    assert profile.tolist() == pytest.approx([math.log(1 + 4 * 3 / 4), math.log(1 + 4 * 1 / 4), 0, 0])
+    assert token_profile(torch.zeros(4)).tolist() == [0, 0, 0, 0]
+
+
+def test_weights_sum_to_one_and_follow_the_words() -> None:
+    profiles = np.array([[2.0, 0.0, 1.0], [0.0, 2.0, 1.0]], np.float32)
+    weights = np.exp(log_weights(np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32), profiles))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+    odds = math.exp(2) / (1 + math.exp(2))
+    np.testing.assert_allclose(weights, [[odds, 1 - odds], [1 - odds, odds], [0.5, 0.5]], rtol=1e-5)
+
+
+def test_a_task_without_captions_is_not_held_against() -> None:
+    profiles = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]], np.float32)
+    weights = log_weights(np.array([[1, 0]], np.float32), profiles)[0]
+    assert weights[2] == weights[0] > weights[1]
+    alone = log_weights(np.array([[1, 0]], np.float32), np.zeros((2, 2), np.float32))
+    np.testing.assert_allclose(np.exp(alone), [[0.5, 0.5]], rtol=1e-6)
