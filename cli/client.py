@@ -11,7 +11,7 @@ import httpx
 from cli.folder import enter
 from service.errors import CinestrataError, FieldError, InvalidInput
 from service.settings import QueryMode
-from service.views import ForgettingView, SearchResponse, TaskSpec, TaskView
+from service.views import ForgettingView, ReadyView, SearchResponse, TaskSpec, TaskView
 
 __all__ = ["Client", "Local", "Remote", "connect"]
 
@@ -103,6 +103,10 @@ class Remote:
         return ForgettingView.model_validate(
             self._ask("GET", "/forgetting", params={"mode": mode} if mode else None)
         )
+
+    def ready(self) -> ReadyView:
+        """What searches are answered from now, whether or not all is in order."""
+        return ReadyView.model_validate_json(self._http.get("/readyz").content)
 
     def _ask(self, method: str, path: str, **how: Any) -> Any:
         answer = self._http.request(method, path, **how)

@@ -22,6 +22,7 @@ from service.views import TaskView
 __all__ = ["run_demo"]
 
 _RESULTS = 10  # per sample search
+_TAKE_OVER_SECONDS = 30
 
 
 def run_demo(world: World, data: Path, port: int | None, leave: bool, report: Path | None) -> None:
@@ -62,6 +63,8 @@ def _show(world: World, client: Remote, media_root: Path, clock: _Clock) -> dict
     clock.lap("render")
 
     tasks, seconds = _learn(world, client, media_root)
+    newest = max(tasks, key=lambda task: task.learned_order or 0)
+    _wait_until_served(client, newest.release)
     clock.lap("learn")
 
     view = client.forgetting()
@@ -132,6 +135,13 @@ def _learn(
             "\n".join(f"{task.name} is {task.state}: {task.error}" for task in lost), lost[0].error_hint or ""
         )
     return tasks, seconds
+
+
+def _wait_until_served(client: Remote, release: str | None) -> None:
+    """The API follows the index on its own, a moment after a task is ready."""
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    while client.ready().release != release and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 class _Clock:

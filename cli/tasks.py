@@ -76,7 +76,7 @@ def follow(
     """
     from rich.live import Live
 
-    with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
+    with Live(console=console, auto_refresh=False) as live:
         while True:
             seen = [client.task(task_id) for task_id in task_ids]
             for task in seen:

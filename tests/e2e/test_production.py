@@ -26,7 +26,7 @@ def environment(machine: Machine, fresh_postgres_url: str, broker_url: str) -> d
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     media = machine.folder / "media"
-    media.mkdir()
+    media.mkdir(exist_ok=True)
     return {
         "CINESTRATA_DATABASE_URL": fresh_postgres_url.replace("postgresql+psycopg://", "postgresql://"),
         "CINESTRATA_REDIS_URL": broker_url,
