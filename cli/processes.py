@@ -40,6 +40,9 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
 
 def run_worker(queue: str, data: Path | None) -> None:
     """Work on one queue in this process, one job at a time."""
+    # Before torch is loaded: threads that wait for each other sleep instead of spinning, or a machine whose cores
+    # are busy with something else would learn several times slower than its share of them.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = enter(data)
 
     from service.jobs import celery_app
