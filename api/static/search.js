@@ -1,106 +1,195 @@
-import { api, dot, el, tone } from "./common.js";
+// The search page: a box, where to look, and what was found.
 
-const $ = (id) => document.getElementById(id);
-const parameters = new URLSearchParams(location.search);
-let task = parameters.get("task") || "";
+import { $, el } from "./dom.js";
+import { api } from "./http.js";
+import { count, short } from "./format.js";
+import { dot, stackBar, strata, tone } from "./layers.js";
+import { card } from "./result.js";
+import { watchHealth } from "./shell.js";
+
+const FINAL = ["ready", "failed", "cancelled"];
+const state = { task: "", learned: [] };
 let running = null;
 
-$("q").value = parameters.get("q") || "";
-$("mode").value = parameters.get("mode") || "";
-
-addEventListener("keydown", (event) => {
-  if (event.key === "/" && !/INPUT|TEXTAREA|SELECT/.test(document.activeElement.tagName)) {
-    event.preventDefault();
-    $("q").focus();
-    $("q").select();
-  }
-});
-$("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
-$("mode").addEventListener("change", () => search());
-
+read();
+wire();
+watchHealth();
 await domains();
-if ($("q").value) search();
+if ($("q").value) search({ remember: false });
+
+function read() {
+  const parameters = new URLSearchParams(location.search);
+  $("q").value = parameters.get("q") || "";
+  state.task = parameters.get("task") || "";
+  const mode = document.querySelector(`#modes input[value="${CSS.escape(parameters.get("mode") || "")}"]`);
+  if (mode) mode.checked = true;
+  if ([...$("k").options].some((option) => option.value === parameters.get("k"))) $("k").value = parameters.get("k");
+}
+
+function wire() {
+  $("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
+  $("q").addEventListener("search", () => { if (!$("q").value) home(); });
+  $("modes").addEventListener("change", () => again());
+  $("k").addEventListener("change", () => again());
+  document.addEventListener("click", (event) => { if (!event.target.closest("#options")) $("options").open = false; });
+  $("options").addEventListener("keydown", (event) => { if (event.key === "Escape") { $("options").open = false; $("options").firstElementChild.focus(); } });
+  $("domains").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const chips = [...$("domains").children];
+    const next = chips[(chips.indexOf(document.activeElement) + step + chips.length) % chips.length];
+    next.focus();
+    choose(next.dataset.task);
+  });
+  addEventListener("popstate", () => { read(); choose(state.task, { searching: false }); if ($("q").value) search({ remember: false }); else home({ remember: false }); });
+}
+
+// -- before a search -------------------------------------------------------------------------------------
 
 async function domains() {
-  const tasks = await api("/tasks").catch(() => []);
-  const learned = tasks.filter((entry) => entry.state === "ready");
-  learned.forEach((entry) => tone(entry.name));
-  if (!learned.length) {
-    const waiting = tasks.find((entry) => !["ready", "failed", "cancelled"].includes(entry.state));
-    message(
-      waiting ? `“${waiting.name}” is being learned.` : "Nothing has been learned yet.",
-      waiting ? "Search opens as soon as it is laid down; the admin page shows how far it is."
-        : "Send a domain of videos with POST /tasks, or add one on the admin page.",
-      el("a", { href: "/admin", textContent: "Open the admin page" }),
-    );
+  let tasks;
+  try {
+    tasks = await api("/tasks");
+  } catch (error) {
+    message("The library cannot be read.", error.message);
     return;
   }
-  $("domains").replaceChildren(
-    chip("", "All domains"),
-    ...learned.map((entry) => chip(entry.name, entry.name)),
+  state.learned = tasks.filter((task) => task.state === "ready");
+  [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
+  if (!state.learned.length) {
+    nothingLearned(tasks);
+    return;
+  }
+  const videos = state.learned.reduce((sum, task) => sum + task.counts.accepted, 0);
+  $("lead").textContent = `${count(videos, "video")} in ${count(state.learned.length, "domain")}, learned one after the other. Nothing was ever indexed twice.`;
+  $("domains").replaceChildren(chip("", "All domains"), ...state.learned.map((task) => chip(task.name, task.name)));
+  choose(state.learned.some((task) => task.name === state.task || task.id === state.task) ? state.task : "", { searching: false });
+  $("layers").replaceChildren(...strata(state.learned, (name) => { choose(name); $("q").focus(); }));
+  $("layers").hidden = false;
+  examples();
+}
+
+function nothingLearned(tasks) {
+  const waiting = tasks.find((task) => !FINAL.includes(task.state));
+  $("lead").textContent = "Text-to-video search that keeps learning and never re-indexes.";
+  message(
+    waiting ? `“${waiting.name}” is being learned.` : "Nothing has been learned yet.",
+    waiting ? "Search opens as soon as it is laid down. The library page shows how far it is."
+      : "Add a domain of videos on the library page, or send one with POST /tasks: a name, and for each video its path and what is seen in it.",
+    el("a", { href: "/admin", textContent: waiting ? "Watch it being learned" : "Open the library" }),
   );
-  examples(learned);
 }
 
 function chip(value, text) {
-  const button = el("button", { type: "button", role: "radio", "aria-checked": String(task === value), "data-task": value },
-    value ? dot(value) : null, text);
-  button.addEventListener("click", () => {
-    task = value;
-    for (const other of $("domains").children) other.setAttribute("aria-checked", String(other.dataset.task === task));
-    if ($("q").value) search();
-  });
-  return button;
+  const node = el("button", { type: "button", role: "radio", "data-task": value }, value ? dot(value) : null, text);
+  node.addEventListener("click", () => choose(value));
+  return node;
+}
+
+function choose(value, { searching = true } = {}) {
+  const task = state.learned.find((known) => known.id === value);
+  state.task = task ? task.name : value;
+  for (const other of $("domains").children) {
+    const chosen = other.dataset.task === state.task;
+    other.setAttribute("aria-checked", String(chosen));
+    other.tabIndex = chosen ? 0 : -1;
+  }
+  if (searching) again();
 }
 
 /** Captions of videos that are really there make the best first queries. */
-async function examples(learned) {
-  const found = [];
-  for (const entry of learned.slice(-3)) {
-    const answer = await api(`/search?${new URLSearchParams({ q: entry.name, task: entry.name, k: 2 })}`).catch(() => null);
-    const caption = answer?.results.find((result) => result.captions.length)?.captions[0];
-    if (caption) found.push(caption);
-  }
-  $("examples").replaceChildren(...found.map((caption) => {
-    const button = el("button", { type: "button", textContent: caption });
-    button.addEventListener("click", () => { $("q").value = caption; search(); });
-    return button;
+async function examples() {
+  const found = await Promise.all(state.learned.slice(-3).map(async (task) => {
+    const answer = await api(`/search?${new URLSearchParams({ q: task.name, task: task.id, k: 5 })}`).catch(() => null);
+    return answer?.results.flatMap((result) => result.captions).filter((caption) => caption.length < 90)[0];
+  }));
+  const captions = [...new Set(found.filter(Boolean))];
+  $("examples").hidden = !captions.length;
+  $("examples").replaceChildren(el("span", { textContent: "Try" }), ...captions.map((caption) => {
+    const node = el("button", { type: "button", textContent: caption });
+    node.addEventListener("click", () => { $("q").value = caption; search(); });
+    return node;
   }));
 }
 
-async function search() {
-  const q = $("q").value;
-  const query = new URLSearchParams({ q, k: 24 });
-  if (task) query.set("task", task);
-  if ($("mode").value) query.set("mode", $("mode").value);
-  history.replaceState(null, "", `/?${query}`);
+function home({ remember = true } = {}) {
+  running?.abort();
+  delete document.body.dataset.searching;
+  $("answer").hidden = true;
+  document.title = "Search · Cinestrata";
+  if (remember) history.pushState(null, "", "/");
+}
+
+// -- a search --------------------------------------------------------------------------------------------
+
+function again() {
+  mark();
+  if (document.body.dataset.searching !== undefined) search();
+}
+
+function chosenMode() {
+  return document.querySelector("#modes input:checked").value;
+}
+
+function mark() {
+  $("options").firstElementChild.toggleAttribute("data-set", Boolean(chosenMode()) || $("k").value !== "24");
+}
+
+async function search({ remember = true } = {}) {
+  const query = new URLSearchParams({ q: $("q").value });
+  if (state.task) query.set("task", state.task);
+  if (chosenMode()) query.set("mode", chosenMode());
+  if ($("k").value !== "24") query.set("k", $("k").value);
+  const address = `/?${query}`;
+  if (remember && address !== location.pathname + location.search) history.pushState(null, "", address);
+  query.set("k", $("k").value);
+  document.title = `${$("q").value || "Search"} · Cinestrata`;
+  document.body.dataset.searching = "";
+  mark();
   running?.abort();
   const mine = (running = new AbortController());
-  $("answer").setAttribute("aria-busy", "true");
+  waiting();
   try {
-    show(await api(`/search?${query}`, { signal: mine.signal }));
+    const answer = await api(`/search?${query}`, { signal: mine.signal });
+    if (running === mine) draw(answer);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    $("facts").hidden = true;
-    $("results").replaceChildren();
-    const wrong = error.problem?.errors?.[0];
-    message(wrong ? wrong.message : error.message, wrong ? wrong.mend : "");
+    if (error.name !== "AbortError" && running === mine) failed(error);
   } finally {
-    if (mine === running) $("answer").setAttribute("aria-busy", "false");
+    if (running === mine) $("answer").setAttribute("aria-busy", "false");
   }
 }
 
-function show(answer) {
-  const { routing, timing_ms: time, results } = answer;
+function waiting() {
+  $("answer").hidden = false;
+  $("answer").setAttribute("aria-busy", "true");
+  $("message").hidden = true;
+  if ($("results").children.length) return;
+  $("results").replaceChildren(...Array.from({ length: 8 }, () =>
+    el("li", { className: "skeleton", "aria-hidden": "true" }, el("div", { className: "frame" }), el("div", { className: "line" }), el("div", { className: "line" }))));
+}
+
+function failed(error) {
+  $("facts").hidden = true;
+  $("results").replaceChildren();
+  const retry = el("button", { type: "button", textContent: "Try again" });
+  retry.addEventListener("click", () => search({ remember: false }));
+  if (error.status === 503 && !state.learned.length) message("Nothing has been learned yet.", error.message, el("a", { href: "/admin", textContent: "Open the library" }));
+  else if (error.status === 422) message(error.fields[0]?.message || error.title, error.fields[0]?.mend || "");
+  else message(error.title || "The search failed.", error.message, retry);
+}
+
+function draw(answer) {
+  const { results, routing, timing_ms: time } = answer;
   $("facts").hidden = false;
-  $("routing").replaceChildren(
-    el("div", { className: "strip", "aria-hidden": "true" }, ...routing.map((entry) =>
-      el("span", { style: `--tone:${tone(entry.task)};flex:${entry.weight}` }))),
-    el("div", { className: "legend" }, ...routing.slice(0, 6).map((entry) =>
-      el("span", {}, dot(entry.task), `${entry.task} ${Math.round(100 * entry.weight)} %`))),
-  );
+  stackBar($("bar"), "Share of each domain in the routing of this query", routing.map(({ task, weight }) => ({ name: task, share: weight })));
+  const heavy = routing.filter(({ weight }) => weight >= 0.005).slice(0, 8);
+  const rest = routing.length - heavy.length;
+  $("legend").replaceChildren(
+    ...heavy.map(({ task, weight }) => el("li", {}, dot(task), `${task} ${Math.round(100 * weight)} %`)),
+    ...(rest ? [el("li", { textContent: heavy.length ? `and ${count(rest, "other")}` : count(rest, "domain") })] : []));
   const parts = ["encode", "route", "search", "merge"].map((name) => `${name} ${time[name].toFixed(1)}`).join(" · ");
-  $("timing").textContent = `${results.length} results in ${time.total.toFixed(1)} ms (${parts}) · release ${answer.release.slice(0, 8)} · ${answer.mode} queries`;
+  $("timing").replaceChildren(`${count(results.length, "result")} in ${time.total.toFixed(1)} ms (${parts}) · release `, el("code", { textContent: short(answer.release), title: answer.release || "" }), ` · ${answer.mode} queries`);
   $("results").replaceChildren(...results.map(card));
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
@@ -108,33 +197,8 @@ function show(answer) {
   else $("message").hidden = true;
 }
 
-function card(result) {
-  const frame = el("button", { type: "button", className: "frame", "aria-label": `Play ${result.captions[0] || result.video_id}` },
-    el("img", { src: result.thumbnail_url, alt: "", loading: "lazy", width: 320, height: 240 }),
-    el("span", { className: "rank", textContent: result.rank }));
-  const play = () => {
-    let video = frame.querySelector("video");
-    if (!video) {
-      video = el("video", { src: result.stream_url, muted: true, loop: true, playsInline: true, preload: "metadata" });
-      video.addEventListener("playing", () => frame.classList.add("playing"));
-      frame.insertBefore(video, frame.lastChild);
-    }
-    video.play().catch(() => {});
-  };
-  const stop = () => { frame.querySelector("video")?.pause(); frame.classList.remove("playing"); };
-  frame.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") play(); });
-  frame.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") stop(); });
-  frame.addEventListener("click", () => (frame.classList.contains("playing") ? stop() : play()));
-  frame.addEventListener("blur", stop);
-  return el("li", { className: "result card", "data-testid": "result", "data-video": result.video_id }, frame,
-    el("div", { className: "about" },
-      el("p", { className: "caption", textContent: result.captions[0] || result.video_id, title: result.captions.join("\n") }),
-      el("div", { className: "meta" },
-        el("span", { className: "badge" }, dot(result.task), result.task),
-        el("span", { title: "cosine similarity", textContent: result.score.toFixed(3) }))));
-}
-
 function message(title, text, ...more) {
-  $("message").replaceChildren(el("strong", { textContent: title }), text, " ", ...more);
+  $("answer").hidden = false;
+  $("message").replaceChildren(el("strong", { textContent: title }), text, ...(more.length ? [el("p", { className: "act" }, ...more)] : []));
   $("message").hidden = false;
 }

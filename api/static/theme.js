@@ -1,13 +1,17 @@
 // Runs before the page is painted, so that a chosen theme does not flash.
 (() => {
+  const root = document.documentElement;
   const chosen = localStorage.getItem("theme");
-  if (chosen) document.documentElement.dataset.theme = chosen;
+  if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const changed = () => document.dispatchEvent(new Event("themechange"));
+  system.addEventListener("change", changed);
   addEventListener("DOMContentLoaded", () => {
     document.getElementById("theme").addEventListener("click", () => {
-      const dark = getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
-      document.documentElement.dataset.theme = dark ? "light" : "dark";
-      localStorage.setItem("theme", document.documentElement.dataset.theme);
-      document.dispatchEvent(new Event("themechange"));
+      const dark = root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
+      root.dataset.theme = dark ? "light" : "dark";
+      localStorage.setItem("theme", root.dataset.theme);
+      changed();
     });
   });
 })();

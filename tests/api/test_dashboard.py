@@ -6,21 +6,29 @@ import shutil
 import socket
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
+from sqlalchemy import select
 
+from api.app import create_app
 from benchmarks.world import DOMAINS
 from service import lifecycle, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Video
 from service.settings import Settings
 from service.views import TaskSpec
 
@@ -39,13 +47,13 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def address(client: TestClient, library: list[str], configured: Settings) -> Iterator[str]:
-    """The application on a real port, for the browser."""
+@contextmanager
+def _served(app: Any) -> Iterator[str]:
+    """An application whose query service runs already, on a real port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(client.app, port=port, log_level="warning", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -53,6 +61,13 @@ def address(client: TestClient, library: list[str], configured: Settings) -> Ite
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def address(client: TestClient, library: list[str]) -> Iterator[str]:
+    """The application, for the browser."""
+    with _served(client.app) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +133,105 @@ def test_a_hover_plays_the_video(browser: WebDriver, address: str) -> None:
     _until(browser, lambda b: video.get_property("currentTime"))
 
 
+def test_a_click_opens_the_player_and_escape_closes_it(browser: WebDriver, address: str) -> None:
+    browser.get(f"{address}/?q=moves")
+    _wait(browser, "[data-testid=result]", 5)
+    browser.find_element(By.CSS_SELECTOR, ".frame .play").click()
+    _until(browser, lambda b: "h264" in b.find_element(By.ID, "player-facts").text)
+    webdriver.ActionChains(browser).send_keys(Keys.ESCAPE).perform()
+    _until(browser, lambda b: not b.find_element(By.ID, "player").is_displayed())
+
+
+def test_keys_alone_reach_a_result_and_play_it(browser: WebDriver, address: str) -> None:
+    browser.get(address)
+    _wait(browser, "#domains button", 3)
+    browser.execute_script("document.activeElement.blur()")
+    webdriver.ActionChains(browser).send_keys("/moves", Keys.ENTER).perform()
+    _wait(browser, "[data-testid=result]", 5)
+    browser.execute_script("document.querySelector('.frame .play').focus()")
+    webdriver.ActionChains(browser).send_keys(Keys.ENTER).perform()
+    _until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, ".frame.playing"))
+
+
+def test_a_caption_stays_text(browser: WebDriver, address: str, library: list[str]) -> None:
+    hostile = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
+    with session_scope(write=True) as session:
+        videos = session.scalars(select(Video).where(Video.task_id == library[0])).all()
+        kept = {video.id: video.captions for video in videos}
+        for video in videos:
+            video.captions = [hostile]
+    try:
+        browser.get(f"{address}/?q=moves&task={FIRST}")
+        assert hostile in _wait(browser, ".result .caption", 5)
+        assert not browser.find_elements(By.CSS_SELECTOR, ".caption *")
+        assert browser.title != "taken"
+    finally:
+        with session_scope(write=True) as session:
+            for video in session.scalars(select(Video).where(Video.task_id == library[0])):
+                video.captions = kept[video.id]
+
+
+def test_a_domain_is_added_by_its_archive(
+    browser: WebDriver, address: str, world: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "clips.zip"
+    video = next((world / FIRST).glob("*.mp4"))
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.write(video, "a.mp4")
+        packed.writestr("manifest.jsonl", '{"uri": "a.mp4", "captions": ["a clip"]}')
+    browser.get(f"{address}/admin")
+    _wait(browser, "#tasks > li", 2)
+    browser.find_element(By.ID, "add").click()
+    browser.find_element(By.ID, "f-archive").send_keys(str(archive))
+    name = browser.find_element(By.ID, "f-name")
+    name.send_keys(FIRST)
+    browser.find_element(By.ID, "send").click()
+    _until(browser, lambda b: "Choose another name" in b.find_element(By.ID, "f-name-error").text)
+    browser.get_log("browser")  # the refused request itself is logged by the browser
+    name.clear()
+    name.send_keys("uploaded")
+    browser.find_element(By.ID, "send").click()
+    _wait(browser, "[data-testid=state-uploaded]")
+    assert not browser.find_element(By.ID, "dialog").is_displayed()
+    tasks.cancel_task(next(task.id for task in tasks.list_tasks() if task.name == "uploaded"))
+
+
+def test_signed_in_by_key_pictures_and_events_arrive(
+    browser: WebDriver, client: TestClient, configured: Settings, library: list[str]
+) -> None:
+    secured = create_app(configured.model_copy(update={"api_key": SecretStr("s3cret")}))
+    secured.state.query_service = client.app.state.query_service  # type: ignore[attr-defined]
+    with _served(secured) as url:
+        browser.get(f"{url}/?q=moves")
+        assert browser.current_url == f"{url}/login"
+        browser.find_element(By.ID, "key").send_keys("s3cret\n")
+        _wait(browser, "#domains button", 3)
+        browser.get(f"{url}/?q=moves")
+        _wait(browser, "[data-testid=result]", 5)
+        picture = browser.find_element(By.CSS_SELECTOR, "[data-testid=result] img")
+        _until(browser, lambda b: picture.get_property("naturalWidth"))
+        opened = browser.execute_async_script(
+            "const [path, done] = arguments; const source = new EventSource(path);"
+            "source.addEventListener('state', (event) => { source.close(); done(JSON.parse(event.data).kind); });"
+            "source.addEventListener('error', () => done('error'));",
+            f"/tasks/{library[0]}/events",
+        )
+        assert opened == "state"
+        browser.delete_all_cookies()
+
+
+def test_the_theme_is_remembered(browser: WebDriver, address: str) -> None:
+    browser.get(address)
+    ground = "return getComputedStyle(document.documentElement).backgroundColor"
+    before = browser.execute_script(ground)
+    browser.find_element(By.ID, "theme").click()
+    after = browser.execute_script(ground)
+    assert after != before
+    browser.get(f"{address}/admin")
+    assert browser.execute_script(ground) == after
+    browser.execute_script("localStorage.clear()")
+
+
 def test_an_empty_query_says_what_to_do(browser: WebDriver, address: str) -> None:
     browser.get(address)
     _wait(browser, "#domains button", 3)
@@ -131,7 +245,7 @@ def test_a_cell_of_the_matrix_is_what_the_api_says(
 ) -> None:
     browser.get(f"{address}/admin")
     _wait(browser, "#heat .heatmaplayer")
-    browser.find_element(By.CSS_SELECTOR, "details summary").click()
+    browser.find_element(By.ID, "as-table").click()
     measures = client.get("/forgetting").json()
     cell = browser.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text
     assert cell == f"{100 * measures['matrix_local'][1][0]:.1f} %"
@@ -180,7 +294,7 @@ def test_nothing_is_wider_than_the_screen(
     )
     try:
         browser.get(address + path)
-        _wait(browser, "#domains button, #tasks tbody tr")
+        _wait(browser, "#domains button, #tasks > li")
         assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
