@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -13,7 +14,9 @@ from service.errors import CinestrataError, FieldError, InvalidInput
 from service.settings import QueryMode
 from service.views import ForgettingView, ReadyView, SearchResponse, TaskSpec, TaskView
 
-__all__ = ["Client", "Local", "Remote", "connect"]
+__all__ = ["Client", "Local", "Remote", "TaskSettings", "connect"]
+
+TaskSettings = dict[str, bool | int | float | str | None] | None  # of a task's method; None: its defaults
 
 
 class Client(Protocol):
@@ -23,7 +26,7 @@ class Client(Protocol):
         """Post a task; the same key twice gives the same task."""
 
     def create_task_from_archive(
-        self, archive: BinaryIO, filename: str, name: str, method: str | None
+        self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: TaskSettings
     ) -> TaskView:
         """Post a task as an archive of videos with a manifest."""
 
@@ -69,10 +72,12 @@ class Remote:
         return TaskView.model_validate(self._ask("POST", "/tasks", json=body, headers=headers))
 
     def create_task_from_archive(
-        self, archive: BinaryIO, filename: str, name: str, method: str | None
+        self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: TaskSettings
     ) -> TaskView:
         """Post a task as an archive of videos with a manifest."""
         fields = {"name": name} | ({"method": method} if method else {})
+        if settings:
+            fields["settings"] = json.dumps(settings)
         files = {"archive": (filename, archive)}
         return TaskView.model_validate(self._ask("POST", "/tasks", data=fields, files=files, timeout=None))
 
@@ -131,12 +136,15 @@ class Local:
         return create_task(spec, idempotency_key=key, caller="cli").task
 
     def create_task_from_archive(
-        self, archive: BinaryIO, filename: str, name: str, method: str | None
+        self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: TaskSettings
     ) -> TaskView:
         """Post a task as an archive of videos with a manifest."""
         from service.tasks import create_task_from_archive
 
-        return create_task_from_archive(archive, filename, name=name, method=method, caller="cli").task
+        outcome = create_task_from_archive(
+            archive, filename, name=name, method=method, settings=settings, caller="cli"
+        )
+        return outcome.task
 
     def tasks(self) -> list[TaskView]:
         """All tasks, oldest first."""

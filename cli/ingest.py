@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tarfile
 import tempfile
@@ -12,11 +13,11 @@ from typing import BinaryIO
 
 import typer
 
-from cli.client import Client, connect
+from cli.client import Client, TaskSettings, connect
 from cli.console import console, fail, progress_bar
 from cli.tasks import follow
 from service.archives import parse_manifest
-from service.settings import settings
+from service.settings import settings as configured
 from service.views import TaskSpec, TaskView, VideoSpec
 
 __all__ = ["run_ingest"]
@@ -33,6 +34,7 @@ def run_ingest(
     path: Path,
     name: str | None,
     method: str | None,
+    chosen: Sequence[str],
     wait: bool,
     in_place: bool,
     url: str | None,
@@ -41,26 +43,34 @@ def run_ingest(
     """Post the task, and follow it unless told otherwise. Leaves with status 1 when it does not become ready.
 
     Args:
+        chosen: settings of the method, each as ``name=value``.
         in_place: the service sees the files where they are; send their paths instead of their bytes.
     """
     if not path.exists():
         fail(
             f"{path} does not exist.", "Name a manifest (.jsonl or .csv), a folder of videos, or an archive."
         )
-    name = name or _name(path)
+    name, settings = name or _name(path), _settings(chosen)
     client = connect(url, data)
     if path.name.endswith(_ARCHIVES):
         with path.open("rb") as archive, console.status("Sending the archive …"):
-            task = client.create_task_from_archive(archive, path.name, name, method)
+            task = client.create_task_from_archive(archive, path.name, name, method, settings)
     else:
-        task = _post_files(client, path, name, method, in_place, remote=url is not None)
+        task = _post_files(client, path, name, method, settings, in_place, remote=url is not None)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":
         raise typer.Exit(1)
 
 
 def _post_files(
-    client: Client, path: Path, name: str, method: str | None, in_place: bool, *, remote: bool
+    client: Client,
+    path: Path,
+    name: str,
+    method: str | None,
+    settings: TaskSettings,
+    in_place: bool,
+    *,
+    remote: bool,
 ) -> TaskView:
     base, videos = _read(path)
     files = {video.uri: (base / video.uri).resolve() for video in videos}
@@ -70,15 +80,29 @@ def _post_files(
                 f"{uri}: there is no such file in {base}.",
                 "Paths in a manifest start at the manifest's own folder.",
             )
-    inside = not remote and all(file.is_relative_to(settings().media_root) for file in files.values())
+    inside = not remote and all(file.is_relative_to(configured().media_root) for file in files.values())
     if in_place or inside:
         placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
-        return client.create_task(TaskSpec(name=name, method=method, videos=placed))
+        return client.create_task(TaskSpec(name=name, method=method, settings=settings, videos=placed))
     with tempfile.TemporaryFile() as archive:
         _pack(archive, videos, files)
         archive.seek(0)
         with console.status("Sending the videos …"):
-            return client.create_task_from_archive(archive, f"{name}.tar", name, method)
+            return client.create_task_from_archive(archive, f"{name}.tar", name, method, settings)
+
+
+def _settings(chosen: Sequence[str]) -> TaskSettings:
+    """``["epochs=5", "name=x"]`` as an object; values are read as JSON where they are any."""
+    settings: dict[str, bool | int | float | str | None] = {}
+    for assignment in chosen:
+        key, equals, value = assignment.partition("=")
+        if not key or not equals:
+            fail(f"--set {assignment}: this is not name=value.", "Write it as in: --set epochs=5")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    return settings or None
 
 
 def _read(path: Path) -> tuple[Path, Sequence[VideoSpec]]:

@@ -98,6 +98,9 @@ def ingest(
     method: Annotated[
         str | None, typer.Option("--method", help="How it is learned (default: the service's).")
     ] = None,
+    chosen: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the task until it is ready.")] = True,
     in_place: Annotated[
         bool,
@@ -109,7 +112,7 @@ def ingest(
     """Post one domain of videos as a task."""
     from cli.ingest import run_ingest
 
-    run_ingest(path, name, method, wait, in_place, url, data)
+    run_ingest(path, name, method, chosen or (), wait, in_place, url, data)
 
 
 @app.command()

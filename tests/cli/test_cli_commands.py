@@ -13,11 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from cli.client import Remote
 from cli.demo_world import World
-from cli.ingest import _name, _pack, _read
+from cli.ingest import _name, _pack, _read, _settings
 from cli.main import app
 from service.errors import InvalidInput
 from service.views import VideoSpec
@@ -109,6 +110,23 @@ def test_tasks_of_a_folder_are_listed_without_any_service() -> None:
     assert "There is no task 'tsk_nobody'." in gone.output
 
 
+def test_a_task_is_stored_and_cancelled_without_any_service(tmp_path: Path) -> None:
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / "a.mp4").write_bytes(b"looked at by a worker, later")
+    posted = cinestrata("ingest", films, "--no-wait", "--set", "epochs=2")
+    assert posted.exit_code == 0, posted.output
+    (kept,) = (tmp_path / "data" / "media" / "uploads").rglob("*.mp4")
+    assert kept.read_bytes() == b"looked at by a worker, later"
+    task_id = posted.output.split("films: ")[1].split(",")[0]
+    assert json.loads(cinestrata("tasks", "show", task_id).output)["settings"] == {"epochs": 2}
+    again = cinestrata("ingest", films, "--no-wait")
+    assert again.exit_code == 1
+    assert "films" in again.output
+    assert "cancelled" in cinestrata("tasks", "cancel", task_id).output
+    assert "queued" in cinestrata("tasks", "retry", task_id).output
+
+
 def test_the_doctor_finds_a_flipped_byte(tmp_path: Path) -> None:
     import numpy as np
 
@@ -196,6 +214,18 @@ def test_packing_keeps_bytes_captions_and_splits_and_drops_paths(tmp_path: Path)
 )
 def test_tasks_are_named_after_what_was_given(tmp_path: Path, path: str, name: str) -> None:
     assert _name(tmp_path / path) == name
+
+
+def test_settings_are_values_not_words() -> None:
+    assert _settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == {
+        "epochs": 5,
+        "scale": 1.5,
+        "gate": True,
+        "mode": "fast",
+    }
+    assert _settings([]) is None
+    with pytest.raises(typer.Exit):
+        _settings(["epochs"])
 
 
 def test_a_changed_world_is_another_request() -> None:

@@ -75,7 +75,16 @@ def test_a_domain_is_learned_and_searched(
 
     url = str(service.base_url)
     posted = machine.run(
-        "ingest", manifest, "--name", "cells", "--in-place", "--url", url, env={"CINESTRATA_API_KEY": KEY}
+        "ingest",
+        manifest,
+        "--name",
+        "cells",
+        "--set",
+        "epochs=3",
+        "--in-place",
+        "--url",
+        url,
+        env={"CINESTRATA_API_KEY": KEY},
     )
     assert posted.returncode == 0, posted.stdout + posted.stderr
     task: dict[str, Any] = service.get("/tasks").json()[0]
