@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from media.errors import MediaError
+from media.errors import DecoderUnavailable, MediaError
 from media.examiner import Examiner, examine
-from media.facts import Limits, VideoInfo
+from media.facts import Limits, VideoInfo, sample_times
 from media.paths import content_hash, frame_cache_path, load_frames, resolve_uri
 
 __all__ = [
+    "DecoderUnavailable",
     "Examiner",
     "Limits",
     "MediaError",
@@ -17,4 +18,5 @@ __all__ = [
     "frame_cache_path",
     "load_frames",
     "resolve_uri",
+    "sample_times",
 ]

@@ -1,37 +1,44 @@
 """The child process: reads one JSON request a line, answers one JSON line, and may die without harm.
 
-Decoders are large, written in C, and fed with what strangers send; so they run here, with little memory, a bound on CPU
-time, and nothing to lose.
+Decoders are large, written in C, and fed with what strangers send; so they run here, with bounds on memory, CPU time
+and what is written, without the parent's environment, and with nothing to lose.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
-from media.decode import decode, square
+from media.decode import decode
 from media.errors import MediaError
 from media.facts import Limits
-from media.paths import frame_cache_path
+from media.paths import frame_cache_path, staged_path
+from media.picture import square
 
 __all__ = ["main"]
 
 _THUMBNAIL = 320  # pixels wide, at most
+_BESIDES_FRAMES = 64 * 1024**2  # bytes that a file may have, however few frames are wanted
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
+    """Say ``{"ready": true}``, then serve requests until standard input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing a library prints may look like an answer
+    answers.write('{"ready": true}\n')
+    answers.flush()
     for line in sys.stdin:
         request = json.loads(line)
         answer: dict[str, Any]
@@ -49,13 +56,25 @@ def main() -> None:
             }
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+        gc.collect()  # a few frames hang in cycles, and they are large
 
 
 def _examine(request: dict[str, Any]) -> dict[str, Any]:
     limits = Limits(**request["limits"])
-    name, path = request["name"], Path(request["path"])
-    _bound(limits)
+    name, path, frames, size = request["name"], Path(request["path"]), request["frames"], request["size"]
+    _bound(limits, frames * size * size * 3)
+    squares: list[npt.NDArray[np.uint8]] = []
+    middle: list[Image.Image] = []
+
+    def receive(image: Image.Image) -> None:
+        if len(squares) == frames // 2:
+            middle.append(image.copy())
+            middle[0].thumbnail((_THUMBNAIL, _THUMBNAIL * 4))
+        squares.append(square(image, size))
+
     try:
+        if path.exists() and not path.is_file():
+            raise MediaError(f"{name} is no file but a folder, pipe or device; give a video file")
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             if not size_bytes:
@@ -65,43 +84,48 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
                     f"{name} is {size_bytes} bytes; at most {limits.max_bytes} are accepted; shorten it"
                 )
             content = hashlib.file_digest(file, "sha256").hexdigest()
-            file.seek(0)
-            info, images = decode(
+            info = decode(
                 file,
                 name=name,
                 content_hash=content,
                 size_bytes=size_bytes,
-                frames=request["frames"],
+                frames=frames,
                 limits=limits,
+                receive=receive,
             )
     except OSError as error:
         raise MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there") from error
     if request["cache"]:
-        stack = np.stack([square(image, request["size"]) for image in images])
-        target = frame_cache_path(Path(request["cache"]), request["frames"], request["size"], content)
-        _replace(target, lambda staged: np.save(staged, stack, allow_pickle=False), ".npy")
+        target = frame_cache_path(Path(request["cache"]), frames, size, content)
+        _replace(target, lambda staged: np.save(staged, np.stack(squares), allow_pickle=False))
     if request["thumbnail"]:
-        middle = images[len(images) // 2].copy()
-        middle.thumbnail((_THUMBNAIL, _THUMBNAIL * 4))
         _replace(
             Path(request["thumbnail"]),
-            lambda staged: middle.save(staged, "JPEG", quality=85, optimize=True),
-            ".jpg",
+            lambda staged: middle[0].save(staged, "JPEG", quality=85, optimize=True),
         )
     return asdict(info)
 
 
-def _bound(limits: Limits) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, resource.RLIM_INFINITY))
+def _bound(limits: Limits, frame_bytes: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime + limits.timeout_seconds) + 2
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+    for what, bound in (
+        (resource.RLIMIT_AS, limits.memory_bytes),
+        (
+            resource.RLIMIT_CPU,
+            seconds,
+        ),  # the parent's clock is first; this ends a child whose parent has gone
+        (resource.RLIMIT_FSIZE, frame_bytes + _BESIDES_FRAMES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(what)[1]
+        resource.setrlimit(what, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
 
 
-def _replace(path: Path, write: Any, suffix: str) -> None:
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside the target, sync, rename: readers see all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.stem}.{os.getpid()}{suffix}")
+    staged = staged_path(path, os.getpid())
     try:
         write(staged)
         with staged.open("rb") as file:
@@ -114,4 +138,5 @@ def _replace(path: Path, write: Any, suffix: str) -> None:
 if __name__ == "__main__":
     # Image files are never opened here, so Pillow needs none of its plug-ins but the one that writes JPEG.
     Image.preinit()
+    gc.freeze()  # what was imported stays: collections then take no time
     main()

@@ -1,8 +1,8 @@
-"""What can be wrong with a video."""
+"""What can be wrong with a video, and with the decoder itself."""
 
 from __future__ import annotations
 
-__all__ = ["MediaError"]
+__all__ = ["DecoderUnavailable", "MediaError"]
 
 
 class MediaError(ValueError):
@@ -15,3 +15,7 @@ class MediaError(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class DecoderUnavailable(RuntimeError):
+    """The decoding process does not even start: the installation is at fault, and no video is to blame."""

@@ -1,10 +1,10 @@
-"""What is known of a video, and how much of one is accepted."""
+"""What is known of a video, when it is sampled, and how much of one is accepted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Limits", "VideoInfo"]
+__all__ = ["Limits", "VideoInfo", "sample_times"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Limits:
 
     max_bytes: int = 4 * 1024**3
     max_seconds: float = 4 * 3600.0
-    max_pixels: int = 8192 * 8192  # of one frame
+    max_pixels: int = 8192 * 8192  # of one frame, as stored and as displayed
     timeout_seconds: float = 120.0  # wall time for everything done to it
     memory_bytes: int = 2 * 1024**3  # address space of the child
 
@@ -39,3 +39,13 @@ class VideoInfo:
     fps: float
     duration: float
     frames: int
+
+
+def sample_times(duration: float, count: int) -> list[float]:
+    """Mid-points of ``count`` equal intervals of ``duration`` seconds, counted from the first frame.
+
+    The sample of a mid-point is the frame on display then: the last one that begins at or before it. So what
+    is sampled depends on time alone, and not on how many frames a file spends on it; a video of fewer frames
+    than samples repeats them, down to a video of a single frame.
+    """
+    return [(index + 0.5) / count * duration for index in range(count)]

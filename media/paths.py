@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from media.errors import MediaError
 
-__all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri"]
+__all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri", "staged_by", "staged_path"]
 
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
@@ -30,12 +30,20 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
             text = unquote(parts.path, errors="strict")
         except ValueError as error:  # brackets that do not match, or bytes that are not UTF-8
             raise MediaError(f"{uri!r} is not a path; write it without file:// and percent signs") from error
-        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        if parts.query or parts.fragment:
+            raise MediaError(
+                f"{uri!r} has a ? or # in it; write %3F or %23 where they belong to the name, else leave them out"
+            )
+        if parts.netloc not in ("", "localhost"):
             raise MediaError(f"{uri!r} names another machine; give a file below the media root")
     elif "://" in uri:
         raise MediaError(f"{uri!r} is not a local file; put it below the media root and give its path there")
     if "\0" in text or not text:
         raise MediaError(f"{uri!r} is not a path")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # such names could neither be stored nor shown
+        raise MediaError(f"{uri!r} is not a path: it is no valid Unicode; rename the file") from error
     root = media_root.resolve()
     try:
         path = (root / text).resolve()
@@ -61,6 +69,16 @@ def content_hash(path: Path) -> str:
 def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> Path:
     """Where the sampled frames of a content lie, for backbones that want this many of this size."""
     return cache_dir / f"{frames}x{size}" / f"{content}.npy"
+
+
+def staged_path(path: Path, pid: int) -> Path:
+    """Where process ``pid`` writes what shall become ``path``: in the same folder, hidden."""
+    return path.with_name(f".{path.stem}.{pid}.staged{path.suffix}")
+
+
+def staged_by(pid: int, folder: Path) -> list[Path]:
+    """What process ``pid`` began to write in a folder and did not finish."""
+    return list(folder.glob(f".*.{pid}.staged.*"))
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:

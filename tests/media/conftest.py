@@ -29,6 +29,7 @@ def make_video(tmp_path: Path) -> MakeVideo:
         pixels: str = "yuv420p",
         aspect: Fraction | None = None,
         rotate: int = 0,
+        mirror: dict[str, bool] | None = None,
         options: dict[str, str] | None = None,
         codec_options: dict[str, str] | None = None,
         paint: Callable[[int], np.ndarray[Any, Any]] | None = None,
@@ -41,8 +42,8 @@ def make_video(tmp_path: Path) -> MakeVideo:
             stream.pix_fmt = pixels
             if aspect:
                 stream.codec_context.sample_aspect_ratio = aspect
-            if rotate:
-                stream.set_display_rotation(rotate)
+            if rotate or mirror:
+                stream.set_display_rotation(rotate, **(mirror or {}))
             if milliseconds is not None:
                 stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
             for index, grey in enumerate(greys):

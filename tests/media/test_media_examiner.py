@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from PIL import Image
 
 import media.examiner as examiner_module
 from media import (
+    DecoderUnavailable,
     Examiner,
     Limits,
     MediaError,
@@ -101,11 +104,11 @@ def test_one_child_serves_many_and_bad_files_do_not_harm_it(
         child = pid(examiner)
         for path, words in (
             (empty, "empty"),
-            (text, "damaged or not a video"),
-            (cut, "damaged or not a video"),
+            (text, "not a video"),
+            (cut, "not a video"),
             (make_audio("song.m4a"), "audio only"),
             (tmp_path / "gone.mp4", "cannot be read"),
-            (tmp_path, "cannot be read"),
+            (tmp_path, "no file but a folder"),
         ):
             with pytest.raises(MediaError, match=words) as caught:
                 examiner.examine(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
@@ -153,42 +156,156 @@ def test_the_time_out_is_kept_and_the_examiner_goes_on(make_video: MakeVideo, tm
     assert not (tmp_path / "t.jpg").exists()
 
 
-def test_a_video_that_brings_the_decoder_down_is_named_and_the_next_is_decoded(
-    make_video: MakeVideo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_child_that_hangs_is_replaced(make_video: MakeVideo, tmp_path: Path) -> None:
+    path = make_video("clip.mp4")
+    with Examiner() as examiner:
+        first = examiner.examine(path, frames=1, size=8)
+        child = pid(examiner)
+        os.kill(child, signal.SIGSTOP)
+        examiner.limits = Limits(timeout_seconds=0.3)
+        with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.3 s"):
+            examiner.examine(path, frames=1, size=8)
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)
+        examiner.limits = Limits()
+        assert examiner.examine(path, frames=1, size=8) == first
+
+
+def test_a_child_that_is_killed_in_the_middle_is_replaced_and_the_video_decoded(
+    make_video: MakeVideo,
 ) -> None:
-    # No file at hand crashes the decoder, so a child that dies on a name plays the part.
-    program = tmp_path / "python"
-    program.write_text(
-        textwrap.dedent(
-            f"""\
-            #!{sys.executable}
-            import os, signal, sys
-            sys.path.insert(0, {str(examiner_module._ROOT)!r})
-            import media.child as child
-            examine = child._examine
-            def fragile(request):
-                if "bomb" in request["name"]:
-                    os.kill(os.getpid(), signal.SIGSEGV)
-                return examine(request)
-            child._examine = fragile
-            child.main()
-            """
+    path = make_video("clip.mp4")
+    with Examiner() as examiner:
+        first = examiner.examine(path, frames=1, size=8)
+        child = pid(examiner)
+        os.kill(child, signal.SIGSTOP)  # it will have taken the request, and not answered it
+        killer = threading.Timer(0.2, os.kill, (child, signal.SIGKILL))
+        killer.start()
+        assert examiner.examine(path, frames=1, size=8) == first
+        assert pid(examiner) != child
+        killer.join()
+
+
+Fragile = Callable[[str], None]
+
+
+@pytest.fixture
+def fragile_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fragile:
+    """Give the child a weakness: no file at hand crashes the decoder, so some lines of Python play the part."""
+
+    def weaken(lines: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(
+            f"#!{sys.executable}\nimport os, signal, sys\nsys.path.insert(0, {str(examiner_module._ROOT)!r})\n"
+            f"import media.child as child\n{textwrap.dedent(lines)}\nchild.main()\n"
         )
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return weaken
+
+
+def test_a_video_that_brings_the_decoder_down_is_named_and_the_next_is_decoded(
+    make_video: MakeVideo, fragile_child: Fragile
+) -> None:
+    fragile_child(
+        """
+        examine = child._examine
+        def fragile(request):
+            if "bomb" in request["name"]:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            return examine(request)
+        child._examine = fragile
+        """
     )
-    program.chmod(0o755)
     good, bomb = make_video("good.mp4"), make_video("bomb.mp4")
-    monkeypatch.setattr(examiner_module.sys, "executable", str(program))
     with Examiner() as examiner:
         first = examiner.examine(good, frames=1, size=8)
         for _ in range(2):
-            with pytest.raises(MediaError, match=r"bomb\.mp4 brought the decoder down"):
+            with pytest.raises(MediaError, match=r"bomb\.mp4 brought the decoder down \(SIGSEGV\)"):
                 examiner.examine(bomb, frames=1, size=8)
         assert examiner.examine(good, frames=1, size=8) == first
 
 
+@pytest.mark.parametrize("when", ["write", "replace"])
+def test_a_child_that_dies_while_it_writes_leaves_nothing_behind(
+    make_video: MakeVideo, tmp_path: Path, fragile_child: Fragile, when: str
+) -> None:
+    weak = {"write": "os.fsync", "replace": "os.replace"}[when]
+    fragile_child(f"{weak} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)")
+    out = tmp_path / "out"
+    with pytest.raises(MediaError, match="SIGKILL"):
+        examine(make_video("clip.mp4"), frames=1, size=8, cache=out / "c", thumbnail=out / "t.jpg")
+    assert files(out) == set()
+
+
+def test_an_installation_that_cannot_decode_blames_no_video(
+    make_video: MakeVideo, fragile_child: Fragile
+) -> None:
+    fragile_child("raise SystemExit(3)")
+    with pytest.raises(DecoderUnavailable, match=r"does not start \(exit status 3\)"):
+        examine(make_video("clip.mp4"), frames=1, size=8)
+
+
+def test_the_child_is_bounded_and_knows_no_secrets(
+    make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_PASSWORD", "hunter2")
+    with Examiner(Limits(timeout_seconds=50)) as examiner:
+        examiner.examine(make_video("clip.mp4"), frames=2, size=16)
+        process = Path(f"/proc/{pid(examiner)}")
+        bounds = {
+            line[:25].strip(): line.split()[-3] for line in (process / "limits").read_text().splitlines()
+        }
+        assert b"hunter2" not in (process / "environ").read_bytes()
+    assert int(bounds["Max address space"]) == Limits().memory_bytes
+    assert 52 <= int(bounds["Max cpu time"]) < 80
+    assert int(bounds["Max file size"]) == 2 * 16 * 16 * 3 + 64 * 1024**2
+    assert int(bounds["Max core file size"]) == 0
+
+
+def test_a_warm_child_does_not_grow(make_video: MakeVideo) -> None:
+    paths = [make_video(f"{index}.gif", codec="gif", pixels="gray", size=(320, 240)) for index in range(4)]
+
+    def held(examiner: Examiner) -> tuple[int, int]:
+        text = Path(f"/proc/{pid(examiner)}/status").read_text()
+        found = {line.split(":")[0]: line.split()[1] for line in text.splitlines() if line.split()[1:]}
+        return int(found["Threads"]), int(found["VmSize"])
+
+    with Examiner() as examiner:
+        for path in paths:
+            examiner.examine(path, frames=8, size=32)
+        before = held(examiner)
+        for path in paths * 5:
+            examiner.examine(path, frames=8, size=32)
+        threads, kilobytes = held(examiner)
+    assert threads == before[0] == 1
+    assert kilobytes <= before[1] + 20_000
+
+
+def test_the_parent_loads_no_decoder() -> None:
+    program = "import media, sys; raise SystemExit(bool({'av', 'torch'} & set(sys.modules)))"
+    assert (
+        subprocess.run([sys.executable, "-c", program], cwd=examiner_module._ROOT, check=False).returncode
+        == 0
+    )
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    with pytest.raises(MediaError, match=r"pipe\.mp4 is no file"):
+        examine(tmp_path / "pipe.mp4", frames=1, size=8)
+
+
+@pytest.mark.parametrize(("frames", "size"), [(0, 8), (1, 0), (-1, 8)])
+def test_nothing_cannot_be_sampled(tmp_path: Path, frames: int, size: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        examine(tmp_path / "any.mp4", frames=frames, size=size)
+
+
 def test_a_video_that_needs_too_much_memory_is_refused(make_video: MakeVideo) -> None:
     path = make_video("large.mp4", [100], size=(4096, 4096), codec_options={"preset": "ultrafast"})
-    with Examiner(Limits(memory_bytes=400 * 1024**2)) as examiner:
+    with Examiner(Limits(memory_bytes=256 * 1024**2)) as examiner:
         with pytest.raises(MediaError, match=r"large\.mp4"):
             examiner.examine(path, frames=16, size=8)
         examiner.limits = Limits()

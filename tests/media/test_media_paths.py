@@ -92,7 +92,10 @@ def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
         ("file:///soup%00.mp4", "not a path"),
         ("file://", "not a path"),
         ("file://server/share/soup.mp4", "another machine"),
-        ("file:///soup.mp4?start=3", "another machine"),
+        ("file:///soup.mp4?start=3", "write %3F or %23"),
+        ("file:///soup.mp4#t=3", "write %3F or %23"),
+        ("concat:soup.mp4|soup.mp4", "not a file below"),
+        ("pipe:0", "not a file below"),
         ("http://example.org/soup.mp4", "not a local file"),
         ("rtsp://camera/1", "not a local file"),
         ("concat://a.mp4", "not a local file"),
@@ -102,6 +105,7 @@ def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
         ("file:///%ff.mp4", "not a path"),
         ("file://[/soup.mp4", "not a path"),
         ("\ud800.mp4", "not a path"),
+        ("\udcff.mp4", "no valid Unicode"),
     ],
 )
 def test_what_is_no_file_is_refused_in_words(root: Path, uri: str, words: str) -> None:
