@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -125,7 +126,12 @@ class Local:
 
     def __init__(self, data: Path | None) -> None:
         self._settings = enter(data)
+        import structlog
+
         from service.catalog.migrations import upgrade
+
+        # What goes well is told by the command itself.
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
         upgrade(self._settings)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 import typer
 from typer.testing import CliRunner
 
@@ -39,6 +40,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     yield
     dispose()
     settings.cache_clear()
+    structlog.reset_defaults()
 
 
 def cinestrata(*arguments: object) -> Any:
