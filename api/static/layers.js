@@ -34,9 +34,9 @@ export function stackBar(node, label, parts) {
   node.setAttribute("aria-label", label);
 }
 
-/** The layers of the library as they lie: newest on top. */
+/** The layers of the library as they lie: newest on top, as many as a screen or two can show. */
 export function strata(learned, chosen) {
-  return [...learned].sort((a, b) => b.learned_order - a.learned_order).map((task, index) => {
+  return [...learned].sort((a, b) => b.learned_order - a.learned_order).slice(0, 12).map((task, index) => {
     const wave = drawing("0 0 1200 40", WAVES[index % WAVES.length]);
     wave.setAttribute("preserveAspectRatio", "none");
     const layer = el("button", { type: "button", className: "layer", "data-tone": tone(task.name), "aria-label": `Search in ${task.name}` }, wave,

@@ -56,11 +56,14 @@ async function domains() {
     return;
   }
   state.learned = tasks.filter((task) => task.state === "ready");
+  $("options").hidden = !state.learned.length;
   [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
   if (!state.learned.length) {
     nothingLearned(tasks);
+    setTimeout(domains, 4000);
     return;
   }
+  if (document.body.dataset.searching === undefined) $("answer").hidden = true;
   const videos = state.learned.reduce((sum, task) => sum + task.counts.accepted, 0);
   $("lead").textContent = `${count(videos, "video")} in ${count(state.learned.length, "domain")}, learned one after the other. Nothing was ever indexed twice.`;
   $("domains").replaceChildren(chip("", "All domains"), ...state.learned.map((task) => chip(task.name, task.name)));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import zipfile
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import Request
 from fastapi.testclient import TestClient
 
+from api.routes import tasks as routes
 from benchmarks.world import DOMAINS
 
 FIRST = next(iter(DOMAINS))
@@ -208,3 +211,29 @@ def test_a_broken_form_is_refused_with_a_mend(client: TestClient) -> None:
         assert all(error["mend"] for error in answer.json()["errors"])
     twice = [("archive", ("a.zip", b"x")), ("archive", ("b.zip", b"x"))]
     assert client.post("/tasks", data={"name": "x"}, files=twice).status_code == 422
+
+
+def test_a_quiet_stream_says_that_it_is_alive_and_ends_with_its_task(
+    client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = client.post("/tasks", json=_body(world, "streamed")).json()["id"]
+    monkeypatch.setattr(routes, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(routes, "_HEARTBEAT_POLLS", 2)
+
+    async def silent() -> dict[str, Any]:
+        await asyncio.sleep(3600)
+        return {"type": "http.disconnect"}
+
+    async def watched() -> list[str]:
+        lines = []
+        async for line in routes._stream(task, 0, Request({"type": "http", "headers": []}, silent)):
+            lines.append(line)
+            if line.startswith(":") and sum(entry.startswith(":") for entry in lines) == 1:
+                client.post(f"/tasks/{task}/cancel")
+        return lines
+
+    lines = asyncio.run(asyncio.wait_for(watched(), timeout=20))
+    assert lines[0].startswith("id: ")
+    assert '"state":"queued"' in lines[0]
+    assert any(line.startswith(":") for line in lines[1:])
+    assert '"state":"cancelled"' in lines[-1]
