@@ -47,7 +47,7 @@ def main() -> None:
         except MediaError as error:
             answer = {"reason": error.reason}
         except MemoryError:
-            answer = {"reason": f"{request['name']} needs too much memory to decode; scale it down"}
+            answer = {"reason": f"{request['name']} needs too much memory; scale it down, or export it again"}
         except OSError as error:  # reading is done by now, so this is about our own folders
             words = error.strerror or type(error).__name__
             answer = {

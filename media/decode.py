@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import ExitStack
 from fractions import Fraction
@@ -49,14 +50,14 @@ def decode(
     """
     try:
         with ExitStack() as stack:
-            container = stack.enter_context(_opened(file))
+            container = stack.enter_context(_opened(file, name))
             stream = _video_stream(container, name)
             aspect = _aspect(stream)
             _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
             extent = _told(container, stream)
             if extent is None:
                 extent = _measured(container, stream, name)
-                container = stack.enter_context(_opened(file))  # afresh: raw streams cannot be rewound
+                container = stack.enter_context(_opened(file, name))  # afresh: raw streams cannot be rewound
                 stream = _video_stream(container, name)
             if extent.duration > limits.max_seconds:
                 raise MediaError(
@@ -84,28 +85,30 @@ def decode(
                 duration=extent.duration,
                 frames=extent.frames,
             )
+    except (av.FFmpegError, ValueError, EOFError) as error:
+        if isinstance(error, (MediaError, MemoryError)):
+            raise
+        raise _damaged(name, error) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # what a leap to before the start of a file gives
+            raise
+        raise _damaged(name, error) from error
+
+
+def _opened(file: BinaryIO, name: str) -> InputContainer:
+    file.seek(0)
+    try:
+        return av.open(
+            file,
+            mode="r",
+            options={"format_whitelist": _FORMATS, "protocol_whitelist": "none"},
+            metadata_errors="replace",
+        )
     except av.ArgumentError as error:
         raise MediaError(
             f"{name} is not a video of an accepted kind ({_KINDS}); playlists are not followed; export it, "
             "for example as mp4"
         ) from error
-    except (av.FFmpegError, ValueError, EOFError) as error:
-        if isinstance(error, (MediaError, MemoryError)):
-            raise
-        raise MediaError(
-            f"{name} cannot be decoded ({_words(error)}); it is damaged or not a video; "
-            "export it again, for example as mp4"
-        ) from error
-
-
-def _opened(file: BinaryIO) -> InputContainer:
-    file.seek(0)
-    return av.open(
-        file,
-        mode="r",
-        options={"format_whitelist": _FORMATS, "protocol_whitelist": "none"},
-        metadata_errors="replace",
-    )
 
 
 def _video_stream(container: InputContainer, name: str) -> VideoStream:
@@ -113,6 +116,8 @@ def _video_stream(container: InputContainer, name: str) -> VideoStream:
         s for s in container.streams.video if not (s.disposition & av.stream.Disposition.attached_pic)
     ]
     if pictures:
+        if pictures[0].codec_context is None:
+            raise MediaError(f"{name} holds its video in an unknown codec; export it, for example as mp4")
         return pictures[0]
     if container.streams.audio:
         raise MediaError(f"{name} has no video stream: it holds audio only; supply a file with a video track")
@@ -175,5 +180,8 @@ def _measured(container: InputContainer, stream: VideoStream, name: str) -> Exte
     return Extent(duration, len(lengths), start)
 
 
-def _words(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__
+def _damaged(name: str, error: BaseException) -> MediaError:
+    words = getattr(error, "strerror", None) or type(error).__name__
+    return MediaError(
+        f"{name} cannot be decoded ({words}); it is damaged or not a video; export it again, for example as mp4"
+    )

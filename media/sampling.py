@@ -68,8 +68,9 @@ def _by_reading(
     if shown is None:
         raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
     if waiting[0] - shown.ends > slack(stream, extent.duration):
+        there = max(shown.ends, 0.0)
         raise MediaError(
-            f"{name} breaks off after {shown.ends:.1f} of {extent.duration:.1f} s; it is truncated; copy it again"
+            f"{name} breaks off after {there:.1f} of {extent.duration:.1f} s; it is truncated; copy it again"
         )
     for _ in waiting:
         yield shown.frame
@@ -97,7 +98,10 @@ def _jump(
     """The frame on display at ``target``, None where no jump led to it; and the seconds decoded to get there."""
     for back in _STEPS_BACK:
         jump = max(target - back, 0.0) / float(stream.time_base or Fraction(1, 1000))
-        container.seek((extent.start or 0) + int(jump), stream=stream)
+        try:
+            container.seek((extent.start or 0) + int(jump), stream=stream)
+        except av.FFmpegError:
+            break
         shown: _Shown | None = None
         landed = target
         for following in _timed(container, stream, extent):

@@ -352,6 +352,12 @@ def test_a_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
     assert sampled(read(path.with_name("last.gif"), frames=16)[1], greys)[0] == 0
 
 
+def test_an_unknown_codec_is_called_so(make_video: MakeVideo) -> None:
+    path = make_video("clip.mp4")
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
+    refused(path, "unknown codec; export it")
+
+
 def test_limits_are_kept(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     assert "64x48" in refused(path, "scale it down", Limits(max_pixels=64 * 48 - 1))

@@ -291,6 +291,28 @@ def test_the_parent_loads_no_decoder() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts", "clip.gif", "clip.h264", "clip.flv"])
+def test_files_with_wrong_bytes_are_read_or_refused_and_the_child_lives(
+    make_video: MakeVideo, name: str
+) -> None:
+    path = make_video(name, **({"codec": "gif", "pixels": "gray"} if name.endswith("gif") else {}))
+    whole, dice, refused = path.read_bytes(), np.random.default_rng(3), []
+    with Examiner() as examiner:
+        examiner.examine(path, frames=2, size=16)
+        child = pid(examiner)
+        for _ in range(40):
+            wrong = bytearray(whole)
+            for place in dice.integers(0, len(whole), 8):
+                wrong[place] = dice.integers(0, 256)
+            path.write_bytes(wrong)
+            try:
+                examiner.examine(path, frames=2, size=16)
+            except MediaError as error:
+                refused.append(error.reason)
+        assert pid(examiner) == child
+    assert all(reason.startswith(name) for reason in refused)
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.mp4")
     with pytest.raises(MediaError, match=r"pipe\.mp4 is no file"):
