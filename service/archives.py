@@ -1,8 +1,9 @@
 """Archives of videos that were posted: zip or tar(.gz) with ``manifest.csv`` or ``manifest.jsonl``.
 
-``manifest.jsonl`` holds one video a line, with the fields of a video in ``POST /tasks``. ``manifest.csv`` has the
-columns ``uri``, ``captions`` (several are separated by ``|``), ``id``, ``split``; further columns become metadata;
-a video may also fill several rows, one caption each. URIs are paths inside the archive, beside the manifest.
+``manifest.jsonl`` holds one video a line, with the fields of a video in ``POST /tasks``; further fields become
+metadata. ``manifest.csv`` has the columns ``uri``, ``captions`` (several are separated by ``|``), ``id``, ``split``;
+further columns become metadata; a video may also fill several rows, one caption each. URIs are paths inside the
+archive, beside the manifest.
 
 They are hostile until checked: names, sizes and counts are compared with what is really read, and only plain files
 that the manifest names are written, each to a path that was taken apart and put together again.
@@ -254,7 +255,16 @@ def _jsonl(text: str, name: str) -> Iterator[VideoSpec]:
             raise InvalidInput.at(
                 f"{name}:{number}", "The line is not JSON.", "Write one object a line."
             ) from None
-        yield _video(fields, f"{name}:{number}")
+        yield _video(_with_metadata(fields), f"{name}:{number}")
+
+
+def _with_metadata(fields: Any) -> Any:
+    """Fields that we do not know are the user's own: they become metadata, as columns of a CSV do."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("metadata") or {}, dict):
+        return fields  # refused as it is, by name
+    own = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
+    known = {key: value for key, value in fields.items() if key in VideoSpec.model_fields}
+    return known | ({"metadata": own | (fields.get("metadata") or {})} if own else {})
 
 
 def _csv(text: str, name: str) -> Iterator[VideoSpec]:

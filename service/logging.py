@@ -24,9 +24,14 @@ def configure(configured: Settings) -> None:
     ]
     as_json = configured.log_format == "json"
     last: list[structlog.typing.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Plain tracebacks: local variables may hold keys, or what users sent.
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     )
     structlog.configure(
         processors=[

@@ -254,3 +254,9 @@ def test_a_task_that_is_refused_leaves_no_files(fields: dict[str, str], kind: ty
         tasks.create_task_from_archive(_zip(FILES), "v.zip", **{"name": "birds", **fields})
     assert [p.name for p in settings().uploads_dir.iterdir()] == [taken.task.id]
     assert [json.loads(t.model_dump_json())["name"] for t in tasks.list_tasks()] == ["taken"]
+
+
+def test_fields_of_ones_own_become_metadata(sqlite_catalog: Settings) -> None:
+    line = b'{"uri": "a.mp4", "captions": ["x"], "source": "cam 3", "licence": "MIT", "metadata": {"source": "given"}}'
+    videos = archives.unpack_archive(_zip({"manifest.jsonl": line, "a.mp4": b"x"}), "v.zip", "tsk_extra")
+    assert videos[0].metadata == {"source": "given", "licence": "MIT"}
