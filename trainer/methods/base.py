@@ -24,7 +24,6 @@ from models.backbone import Backbone
 from models.query_encoder import QueryEncoder
 from models.release import Kind, ReleaseState, ReleaseTask, video_fingerprint
 from models.routing import token_presence, token_profile
-from models.towers import encode_frames
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
 
@@ -192,6 +191,3 @@ class Method(ABC):
             ids = self.backbone.tokenize(captions[start : start + 256])
             counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
         return token_profile(counts).half().float()
-
-    def _encode_frozen(self, frames: Tensor) -> Tensor:
-        return encode_frames(self.backbone, frames)[0]

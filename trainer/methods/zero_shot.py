@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.towers import encode_frames
 from trainer.methods.base import Method
 
 __all__ = ["ZeroShot"]
@@ -40,7 +41,7 @@ class ZeroShot(Method):
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:
-        return self._encode_frozen(frames)
+        return encode_frames(self.backbone, frames)[0]
 
     def video_tensors(self) -> dict[str, Tensor]:
         return {}
