@@ -6,6 +6,7 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 from service.settings import Settings
 
@@ -23,10 +24,13 @@ def configure(configured: Settings) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     as_json = configured.log_format == "json"
+    # Without local variables in either: they may hold keys, or what users sent.
     last: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if as_json
-        # Plain tracebacks: local variables may hold keys, or what users sent.
         else [
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
