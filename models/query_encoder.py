@@ -115,7 +115,8 @@ class _TowerEncoder(QueryEncoder):
     def __init__(self, backbone: Backbone, release: ReleaseState) -> None:
         super().__init__(backbone, release)
         self._tower = backbone.clone()
-        self._tower.load_tensors(release.tensors)
+        # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
+        self._tower.load_tensors({n: t for n, t in release.tensors.items() if n.startswith("clip.")})
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         return encode_texts(self._tower, ids)

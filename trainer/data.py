@@ -23,6 +23,7 @@ __all__ = [
     "TaskData",
     "VectorSource",
     "batches",
+    "examples",
     "load_clips",
     "without_frames",
 ]
@@ -131,6 +132,17 @@ def _back(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> list[list[
         levels[len(left)].append(left)
     taken.clear()
     return levels
+
+
+def examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
+    """All pairs once, in order, as frames ``uint8 [n, M, H, W, 3]`` and their captions, n ≤ ``size``.
+
+    Raises:
+        FramesMissing: see :func:`load_clips`.
+    """
+    for start in range(0, len(pairs), size):
+        chunk = pairs[start : start + size]
+        yield load_clips([pair.clip for pair in chunk]), [pair.caption for pair in chunk]
 
 
 def load_clips(clips: Sequence[Clip]) -> Tensor:

@@ -75,7 +75,7 @@ def learn_task(
     trained = method.trains and bool(captions)
     method.begin_task(task.task_id, task.name, trained=trained)
     losses = fit(method, task, memory, report=report, checkpoints=checkpoints) if trained else []
-    method.end_task()
+    method.end_task(task.pairs if trained else ())
     method.record_task(task.task_id, task.name, captions)
     return losses
 
@@ -90,8 +90,8 @@ def fit(
 ) -> list[float]:
     """Train what the method's :meth:`~trainer.methods.base.Method.begin_task` has opened, for all its epochs.
 
-    AdamW; a half-cosine from the groups' rates to zero, after an optional linear warm-up; gradients clipped
-    to norm 1 over the optimised parameters. The state after the last epoch is kept.
+    AdamW; the configured schedule, after an optional linear warm-up; gradients clipped to norm 1 over the
+    optimised parameters. The state after the last epoch is kept, unless the method itself restores a better one.
 
     Args:
         memory: stored vectors of earlier tasks; as many as a batch holds are drawn for every step.
@@ -116,6 +116,7 @@ def fit(
         optimiser.load_state_dict(resumed.optimiser)
     losses = list(resumed.losses) if resumed else []
     first_epoch = resumed.epoch if resumed else 0
+    first_epoch_steps = steps_per_epoch if config.schedule == "step" else None
     clock = _Clock(config.epochs, steps_per_epoch, first_epoch)
     device = method.backbone.device
     method.train(True)
@@ -127,7 +128,9 @@ def fit(
                 rng = np.random.default_rng(seed)
                 total = 0.0
                 for batch in batches(pairs, size, rng):
-                    factor = learning_rate_factor(clock.step, clock.steps, config.warmup)
+                    factor = learning_rate_factor(
+                        clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
+                    )
                     for group, rate in zip(optimiser.param_groups, rates, strict=True):
                         group["lr"] = rate * factor
                     references = memory.sample(config.batch_size, rng)
@@ -135,6 +138,7 @@ def fit(
                     total += loss * len(batch)
                     report(clock.tick(epoch, loss, len(batch)))
                 losses.append(total / len(pairs))
+                method.after_epoch(task.val)
                 if checkpoints:
                     checkpoints.save(
                         Checkpoint(epoch + 1, losses, method.state_dict(), optimiser.state_dict())
@@ -144,12 +148,19 @@ def fit(
     return losses
 
 
-def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
-    """Share of the base rate at a step (from 0): linear warm-up, then a half-cosine that would reach zero
-    one step after the last."""
+def learning_rate_factor(
+    step: int, steps: int, *, warmup: float = 0.0, first_epoch: int | None = None
+) -> float:
+    """Share of the base rate at a step (from 0).
+
+    A linear warm-up, then a half-cosine that would reach zero one step after the last; or, where
+    ``first_epoch`` tells its steps, the full rate in the first epoch and a tenth in the others (bmu-moco).
+    """
     rising = math.ceil(warmup * steps)
     if step < rising:
         return (step + 1) / rising
+    if first_epoch is not None:
+        return 1.0 if step < first_epoch else 0.1
     return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 

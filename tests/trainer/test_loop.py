@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.backbone import Backbone, tiny_backbone
 from trainer.checkpoint import Checkpoints, identity
-from trainer.data import Clip, StoredVectors, TaskData
+from trainer.data import Clip, Pair, StoredVectors, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.loop import Progress, fit, learn_task, learning_rate_factor
 from trainer.methods import Finetune, Method, MethodConfig, start_method
@@ -59,7 +59,7 @@ class Shift(Method):
     def after_step(self) -> None:
         self.steps += 1
 
-    def end_task(self) -> None:
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         pass
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -276,16 +276,16 @@ def test_training_mode_is_left_even_after_an_error(backbone: Backbone, task: Tas
 
 
 def test_half_a_cosine_after_a_warm_up() -> None:
-    plain = [learning_rate_factor(step, 10, 0) for step in range(10)]
+    plain = [learning_rate_factor(step, 10) for step in range(10)]
     assert plain[0] == 1
     assert plain[5] == pytest.approx(0.5)
     assert plain == sorted(plain, reverse=True)
     assert 0 < plain[-1] < 0.03
-    warm = [learning_rate_factor(step, 10, 0.35) for step in range(10)]
+    warm = [learning_rate_factor(step, 10, warmup=0.35) for step in range(10)]
     assert warm[:4] == [0.25, 0.5, 0.75, 1]
     assert warm[4] == 1
     assert warm[4:] == sorted(warm[4:], reverse=True)
-    assert [learning_rate_factor(step, 2, 1) for step in range(2)] == [0.5, 1]
+    assert [learning_rate_factor(step, 2, warmup=1) for step in range(2)] == [0.5, 1]
 
 
 def test_one_pair_is_enough(backbone: Backbone, tmp_path: Path) -> None:
@@ -330,3 +330,23 @@ def test_fine_tuning_spares_the_backbone(backbone: Backbone, task: TaskData) -> 
     fit(method, task)
     assert backbone._fingerprint() == before
     assert method.fingerprint() != fit_before
+
+
+def test_a_tenth_of_the_rate_after_the_first_epoch() -> None:
+    assert [learning_rate_factor(step, 6, first_epoch=2) for step in range(6)] == [1, 1, 0.1, 0.1, 0.1, 0.1]
+
+
+def test_methods_hear_of_every_epoch_and_get_what_they_were_trained_on(
+    backbone: Backbone, task: TaskData
+) -> None:
+    heard: list[object] = []
+
+    class Listening(Shift):
+        def after_epoch(self, validation: Sequence[Clip]) -> None:
+            heard.append([clip.id for clip in validation])
+
+        def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+            heard.append(list(pairs))
+
+    learn_task(Listening(backbone, MethodConfig(epochs=2, batch_size=3)), task)
+    assert heard == [[clip.id for clip in task.val]] * 2 + [task.pairs]

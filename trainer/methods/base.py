@@ -5,7 +5,7 @@ A worker, a benchmark and a test drive a method alike::
     method.begin_task(task_id, name)
     for batch in batches:                         # the loop owns optimiser, schedule and checkpoints
         method.loss(frames, texts, references).backward(); optimiser.step(); method.after_step()
-    method.end_task(captions)
+    method.end_task(pairs)
     vectors = method.encode_videos(frames)        # frozen from here on, in the task's shard
     release = method.release()
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +24,7 @@ from models.backbone import Backbone
 from models.query_encoder import QueryEncoder
 from models.release import Kind, ReleaseState, ReleaseTask, video_fingerprint
 from models.routing import token_presence, token_profile
+from trainer.data import Clip, Pair
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
 
@@ -40,6 +41,10 @@ class MethodConfig(BaseModel):
     epochs: int = Field(default=20, ge=1, le=1000)
     batch_size: int = Field(default=8, ge=1, le=1024)
     seed: int = Field(default=42, ge=0)
+    schedule: Literal["cosine", "step"] = Field(
+        default="cosine",
+        description="cosine: half a wave down to zero; step: full rate in the first epoch, a tenth after it",
+    )
     warmup: float = Field(default=0.0, ge=0, le=1, description="share of the steps with rising learning rate")
     weight_decay: float = Field(default=0.2, ge=0, le=10)
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
@@ -60,6 +65,7 @@ class Method(ABC):
     name: ClassVar[str]
     kind: ClassVar[Kind]
     trains: ClassVar[bool] = True
+    revisits: ClassVar[bool] = False  # learns from all videos ever seen, and embeds all of them again
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture: ClassVar[tuple[str, ...]] = ()  # settings that a library keeps from its first task
 
@@ -88,9 +94,12 @@ class Method(ABC):
     def after_step(self) -> None:  # noqa: B027 (most methods have nothing to do here)
         """Called after every optimiser step."""
 
+    def after_epoch(self, validation: Sequence[Clip]) -> None:  # noqa: B027 (likewise)
+        """Called after every epoch, before its checkpoint; ``validation`` are the task's ``val`` videos."""
+
     @abstractmethod
-    def end_task(self) -> None:
-        """Called once after the last step of a task."""
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+        """Called once after the last step of a task, with everything that it was trained on."""
 
     # -- what the loop needs ----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from models.ffa import FrameFusion, Mix, Neighbour
 from models.release import ReleaseState
 from models.tame import BARE, ROUTED, Tame
 from models.towers import encode_frames, encode_texts
+from trainer.data import Pair
 from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods.base import Method, MethodConfig, MethodError
 
@@ -125,7 +126,7 @@ class FfaTame(Method):
         across = cross_task_loss(queries, videos, references, self.config.logit_scale)
         return (1 - self.config.cross_task) * in_task + self.config.cross_task * across
 
-    def end_task(self) -> None:
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Close everything that was trained."""
         self.fusion.requires_grad_(False)
         self.tame.requires_grad_(False)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from models.backbone import Backbone
 from models.towers import encode_frames, encode_texts
+from trainer.data import Pair
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
 
@@ -45,11 +46,20 @@ class Finetune(Method):
         self.model.clip.logit_scale.requires_grad_(False)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        videos, _ = encode_frames(self.model, frames)
-        queries = encode_texts(self.model, self.model.tokenize(texts))[0]
+        return self.contrast(*self.embed(frames, texts))
+
+    def embed(
+        self, frames: Tensor, texts: Sequence[str], model: Backbone | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Unit query and video vectors, both ``[B, dim]``, of the online model or of another one."""
+        model = model or self.model
+        return encode_texts(model, model.tokenize(texts))[0], encode_frames(model, frames)[0]
+
+    def contrast(self, queries: Tensor, videos: Tensor) -> Tensor:
+        """The task's own loss."""
         return in_task_loss(queries, videos, self.config.logit_scale)
 
-    def end_task(self) -> None:
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.model.requires_grad_(False)
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.towers import encode_frames
+from trainer.data import Pair
 from trainer.methods.base import Method
 
 __all__ = ["ZeroShot"]
@@ -27,7 +28,7 @@ class ZeroShot(Method):
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         raise AssertionError("zero_shot does not train")
 
-    def end_task(self) -> None:
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Nothing to finish."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
