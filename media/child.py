@@ -73,16 +73,8 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
         squares.append(square(image, size))
 
     try:
-        if path.exists() and not path.is_file():
-            raise MediaError(f"{name} is no file but a folder, pipe or device; give a video file")
+        size_bytes = limits.admit(path, name)
         with path.open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            if not size_bytes:
-                raise MediaError(f"{name} is empty (0 bytes); copy it again")
-            if size_bytes > limits.max_bytes:
-                raise MediaError(
-                    f"{name} is {size_bytes} bytes; at most {limits.max_bytes} are accepted; shorten it"
-                )
             content = hashlib.file_digest(file, "sha256").hexdigest()
             info = decode(
                 file,

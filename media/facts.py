@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from media.errors import MediaError
 
 __all__ = ["Limits", "VideoInfo", "sample_times"]
 
@@ -16,6 +19,25 @@ class Limits:
     max_pixels: int = 8192 * 8192  # of one frame, as stored and as displayed
     timeout_seconds: float = 120.0  # wall time for everything done to it
     memory_bytes: int = 2 * 1024**3  # address space of the child
+
+    def admit(self, path: Path, name: str) -> int:
+        """The size of a file in bytes, before any of it is read.
+
+        Args:
+            name: what to call it in an error.
+
+        Raises:
+            MediaError: it is no file, empty or too large.
+            OSError: it is not there, or cannot be looked at.
+        """
+        if path.exists() and not path.is_file():
+            raise MediaError(f"{name} is no file but a folder, pipe or device; give a video file")
+        size = path.stat().st_size
+        if not size:
+            raise MediaError(f"{name} is empty (0 bytes); copy it again")
+        if size > self.max_bytes:
+            raise MediaError(f"{name} is {size} bytes; at most {self.max_bytes} are accepted; shorten it")
+        return size
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["PRIOR", "log_weights", "token_presence", "token_profile"]
+__all__ = ["PRIOR", "Router", "log_weights", "token_presence", "token_profile"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -56,8 +56,37 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
         presence: ``[n, V]`` from :func:`token_presence`.
         profiles: ``[T, V]`` from :func:`token_profile`.
     """
-    scores = presence @ profiles.T
-    silent = ~profiles.any(axis=1)
+    return _normalised(presence @ profiles.T, _silent(profiles))
+
+
+class Router:
+    """The profiles of all tasks, laid out for one query at a time: its cost grows with the query, not with V.
+
+    Args:
+        profiles: ``[T, V]`` from :func:`token_profile`.
+    """
+
+    def __init__(self, profiles: Floats) -> None:
+        self._by_token = np.ascontiguousarray(profiles.T)
+        self._silent = _silent(profiles)
+
+    def log_weights(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+        """As :func:`log_weights` for one text and some tasks, ``[len(tasks)]``.
+
+        Args:
+            tokens: ids of the tokens that the text holds, each once.
+            tasks: positions of the tasks.
+        """
+        scores = self._by_token[tokens].sum(axis=0)[tasks]
+        return np.asarray(_normalised(scores[None], self._silent[tasks])[0], np.float32)
+
+
+def _silent(profiles: Floats) -> npt.NDArray[np.bool_]:
+    """Which tasks have no captions, ``[T]``."""
+    return np.asarray(~profiles.any(axis=1), np.bool_).reshape(-1)
+
+
+def _normalised(scores: Floats, silent: npt.NDArray[np.bool_]) -> Floats:
     if silent.any() and not silent.all():
         scores[:, silent] = scores[:, ~silent].max(axis=1, keepdims=True)
     scores -= scores.max(axis=1, keepdims=True)

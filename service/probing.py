@@ -38,7 +38,8 @@ def probe(claim: Claim) -> None:
     """
     pending, hashes, total = _load(claim)
     done, started = total - len(pending), time.monotonic()
-    with Examiner(Limits(max_bytes=settings().max_video_bytes)) as examiner:
+    limits = Limits(max_bytes=settings().max_video_bytes)
+    with Examiner(limits) as examiner:
         for number, video in enumerate(pending):
             elapsed = time.monotonic() - started
             claim.progress(
@@ -49,7 +50,7 @@ def probe(claim: Claim) -> None:
                 videos_per_second=number / elapsed if number else None,
                 eta_seconds=elapsed / number * (len(pending) - number) if number else None,
             )
-            _examine(claim, examiner, video, hashes)
+            _examine(claim, examiner, limits, video, hashes)
     claim.progress("probing", 1.0, done=total, total=total)
     _conclude(claim, total)
 
@@ -71,10 +72,13 @@ def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
     return pending, hashes, len(videos)
 
 
-def _examine(claim: Claim, examiner: Examiner, video: _Pending, hashes: dict[str, str]) -> None:
+def _examine(
+    claim: Claim, examiner: Examiner, limits: Limits, video: _Pending, hashes: dict[str, str]
+) -> None:
     spec = frame_spec(settings().backbone, settings().frames)
     try:
         path = storage.locate(video.uri)
+        limits.admit(path, video.uri)
         digest = content_hash(path)
         if digest in hashes:
             _reject(claim, video, SAME_CONTENT + hashes[digest])

@@ -14,7 +14,7 @@ from models.backbone import Backbone
 from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
-from models.routing import log_weights
+from models.routing import Router
 
 __all__ = ["EncodedQuery", "Serving"]
 
@@ -30,11 +30,11 @@ class EncodedQuery:
 
     Attributes:
         vectors: ``[T, dim]``, one for each task, unit length.
-        words: ``[V]``, the tokens it holds.
+        tokens: ids of the tokens that it holds.
     """
 
     vectors: Vectors
-    words: Vectors
+    tokens: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Serving:
         names: task id → name.
         degraded: task id → why it cannot be searched.
         modes: those that the release's method offers.
-        profiles: task id → ``[V]``, the words of its captions.
+        positions: task id → its place among the tasks that the router knows.
+        router: tells which tasks a text sounds like.
         encode: text, mode and task ids to an :class:`EncodedQuery`; the texts of late are remembered.
     """
 
@@ -56,7 +57,8 @@ class Serving:
     names: Mapping[str, str]
     degraded: Mapping[str, str]
     modes: tuple[str, ...]
-    profiles: Mapping[str, Vectors]
+    positions: Mapping[str, int]
+    router: Router
     encode: Callable[[str, str, tuple[str, ...]], EncodedQuery]
 
     @classmethod
@@ -100,19 +102,21 @@ class Serving:
             names=names,
             degraded=degraded,
             modes=encoder.modes,
-            profiles=dict(zip(names, release.profiles.numpy(), strict=True)),
+            positions={task: position for position, task in enumerate(names)},
+            router=Router(release.profiles.numpy()),
             encode=lru_cache(maxsize=_REMEMBERED)(encode),
         )
 
     def route(self, encoded: EncodedQuery, tasks: Sequence[str]) -> list[tuple[str, float]]:
         """Log of how much the text sounds like each task, best first; the weights sum to one."""
-        profiles = np.stack([self.profiles[task] for task in tasks])
-        weights = log_weights(encoded.words[None], profiles)[0]
+        chosen = np.array([self.positions[task] for task in tasks], np.int64)
+        weights = self.router.log_weights(encoded.tokens, chosen)
         return [(tasks[i], float(weights[i])) for i in np.argsort(-weights, kind="stable")]
 
 
 def _encode(encoder: QueryEncoder, text: str, mode: str, tasks: tuple[str, ...]) -> EncodedQuery:
-    return EncodedQuery(encoder.encode([text], tasks, mode)[0], encoder.words([text])[0])
+    tokens = np.flatnonzero(encoder.words([text])[0])
+    return EncodedQuery(encoder.encode([text], tasks, mode)[0], tokens)
 
 
 class _Pinned(Mapping[str, ReleaseState]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import tempfile
@@ -66,6 +67,8 @@ def postgres_url() -> Iterator[str]:
     """A real PostgreSQL, as the URL of a database that one may connect to."""
     pgserver = pytest.importorskip("pgserver", reason="PostgreSQL comes as a wheel only for some Pythons")
     folder = Path(tempfile.mkdtemp(prefix="cinestrata-postgres-"))
+    # It says goodbye at the very end, when pytest has closed the stream that it would say it on.
+    logging.getLogger("pgserver").setLevel(logging.WARNING)
     server = pgserver.get_server(folder / "data")
     admin = create_engine(server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1))
     with admin.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:

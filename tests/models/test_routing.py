@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.backbone import tiny_backbone
-from models.routing import log_weights, token_presence, token_profile
+from models.routing import Router, log_weights, token_presence, token_profile
 
 
 def test_presence_leaves_out_padding_and_the_ends_of_the_text() -> None:
@@ -51,3 +51,16 @@ def test_a_task_without_captions_is_not_held_against() -> None:
     assert weights[2] == weights[0] > weights[1]
     alone = log_weights(np.array([[1, 0]], np.float32), np.zeros((2, 2), np.float32))
     np.testing.assert_allclose(np.exp(alone), [[0.5, 0.5]], rtol=1e-6)
+
+
+def test_one_query_is_routed_as_many_are() -> None:
+    rng = np.random.default_rng(3)
+    profiles = np.maximum(rng.normal(size=(5, 40)), 0).astype(np.float32)
+    profiles[2] = 0  # without captions
+    presence = (rng.random((6, 40)) < 0.2).astype(np.float32)
+    router = Router(profiles)
+    for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
+        many = log_weights(presence, profiles[tasks])
+        for row, text in zip(many, presence, strict=True):
+            one = router.log_weights(np.flatnonzero(text), np.array(tasks))
+            np.testing.assert_allclose(one, row, atol=1e-5)

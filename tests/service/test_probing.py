@@ -150,7 +150,7 @@ def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.M
     stopping.reset()
     done = _probe(view.id)
     assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
-    assert examined == ["0.mp4", "1.mp4", "empty.mp4", "2.mp4"]
+    assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # an empty file is told from its size
 
 
 def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
