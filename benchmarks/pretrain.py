@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +16,11 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.world import render, sample_pretraining_clip
 from models.backbone import tiny_backbone
+from models.precision import mixed_precision
 from models.towers import encode_frames, encode_texts
 
 __all__ = ["Recipe", "pretrain"]
@@ -100,12 +99,10 @@ def pretrain(
     total = 0.0
     for step in range(1, recipe.steps + 1):
         frames, captions = next(loader)
-        # The backward of the CPU's fused bfloat16 attention costs as much as everything else together.
-        attention = sdpa_kernel(SDPBackend.MATH) if device == "cpu" else nullcontext()
-        with torch.autocast(torch.device(device).type, torch.bfloat16), attention:
+        with mixed_precision():
             videos, _ = encode_frames(backbone, frames.to(device))
             texts = encode_texts(backbone, backbone.tokenize(captions))[0]
-        similarity = backbone.clip.logit_scale.exp() * texts.float() @ videos.float().T
+        similarity = backbone.clip.logit_scale.exp() * texts @ videos.T
         loss = (F.cross_entropy(similarity, truth) + F.cross_entropy(similarity.T, truth)) / 2
         optimiser.zero_grad()
         loss.backward()

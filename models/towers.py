@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from models.backbone import Backbone
 from models.ffa import FrameFusion
+from models.precision import forward_precision
 from models.tame import Condition
 
 __all__ = ["encode_frames", "encode_texts"]
@@ -30,17 +31,18 @@ def encode_frames(
     Returns:
         Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``, unit length.
     """
-    tokens = backbone.embed_frames(frames)
-    shape = tokens.shape
-    for index, block in enumerate(backbone.visual_blocks):
-        normalised = block.ln_1(tokens.flatten(0, 1))
-        attended = block.attention(normalised)
-        adapter = fusion.at(index) if fusion is not None else None
-        if adapter is not None:
-            attended = adapter(normalised.view(shape), attended.view(shape)).flatten(0, 1)
-        flat = tokens.flatten(0, 1) + block.ls_1(attended)
-        tokens = (flat + block.ls_2(block.mlp(block.ln_2(flat)))).view(shape)
-    return backbone.pool_frames(tokens)
+    with forward_precision(backbone.device):
+        tokens = backbone.embed_frames(frames)
+        shape = tokens.shape
+        for index, block in enumerate(backbone.visual_blocks):
+            normalised = block.ln_1(tokens.flatten(0, 1))
+            attended = block.attention(normalised)
+            adapter = fusion.at(index) if fusion is not None else None
+            if adapter is not None:
+                attended = adapter(normalised.view(shape), attended.view(shape)).flatten(0, 1)
+            flat = tokens.flatten(0, 1) + block.ls_1(attended)
+            tokens = (flat + block.ls_2(block.mlp(block.ln_2(flat)))).view(shape)
+    return backbone.pool_frames(tokens.float())
 
 
 def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = None) -> Tensor:
@@ -55,13 +57,14 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
     """
     ids = ids.to(backbone.device)
     end = backbone.end_of_text(ids)
-    hidden = backbone.embed_tokens(ids).unsqueeze(0)
-    if condition is not None:
-        hidden = hidden.expand(condition.prototypes.shape[0], -1, -1, -1)
-    for layer, block in enumerate(backbone.text_blocks):
-        hidden = hidden + block.ls_1(_attention(block, layer, block.ln_1(hidden), end, condition))
-        hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
-    return backbone.pool_text(hidden, end)
+    with forward_precision(backbone.device):
+        hidden = backbone.embed_tokens(ids).unsqueeze(0)
+        if condition is not None:
+            hidden = hidden.expand(condition.prototypes.shape[0], -1, -1, -1)
+        for layer, block in enumerate(backbone.text_blocks):
+            hidden = hidden + block.ls_1(_attention(block, layer, block.ln_1(hidden), end, condition))
+            hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+    return backbone.pool_text(hidden.float(), end)
 
 
 def _attention(

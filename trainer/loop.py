@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.precision import bfloat16_pays, mixed_precision
 from trainer.checkpoint import Checkpoint, Checkpoints
 from trainer.data import Pair, StoredVectors, TaskData, batches, load_clips
 from trainer.errors import TrainingDiverged
@@ -172,7 +173,10 @@ def _step(
     if references is not None:
         references = references.to(device)
     optimiser.zero_grad(set_to_none=True)
-    loss = method.loss(frames, [pair.caption for pair in batch], references)
+    precision = method.config.precision
+    mixed = bfloat16_pays(device) if precision == "auto" else precision == "bfloat16"
+    with mixed_precision(enabled=mixed):
+        loss = method.loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())
     if not math.isfinite(value):
         raise _diverged("loss", value, step, optimiser)

@@ -47,6 +47,10 @@ class MethodConfig(BaseModel):
     )
     warmup: float = Field(default=0.0, ge=0, le=1, description="share of the steps with rising learning rate")
     weight_decay: float = Field(default=0.2, ge=0, le=10)
+    precision: Literal["auto", "bfloat16", "float32"] = Field(
+        default="auto",
+        description="of the towers' matrix products while training; auto: bfloat16 where the hardware has it",
+    )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
 

@@ -1,0 +1,50 @@
+"""Mixed precision: while a method trains, matrix products of the towers may run in bfloat16.
+
+Weights, gradients, losses and everything that is stored stay float32, and so do all vectors that are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+__all__ = ["bfloat16_pays", "forward_precision", "mixed_precision"]
+
+_mixed: ContextVar[bool] = ContextVar("mixed", default=False)
+
+
+def bfloat16_pays(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 faster than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@contextmanager
+def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
+    """Within it, the towers' forward passes compute in bfloat16."""
+    before = _mixed.set(enabled)
+    try:
+        yield
+    finally:
+        _mixed.reset(before)
+
+
+@contextmanager
+def forward_precision(device: torch.device) -> Iterator[None]:
+    """How a tower computes: as it stands, or as :func:`mixed_precision` says."""
+    if not _mixed.get():
+        yield
+        return
+    with torch.autocast(device.type, torch.bfloat16):
+        if device.type == "cpu":
+            # The backward of the CPU's fused bfloat16 attention costs as much as everything else together.
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        else:
+            yield

@@ -1,0 +1,43 @@
+"""Mixed precision changes how a tower computes, and neither what comes out nor what is learned."""
+
+from __future__ import annotations
+
+import torch
+
+from models.backbone import tiny_backbone
+from models.precision import forward_precision, mixed_precision
+from models.towers import encode_frames, encode_texts
+
+
+def test_vectors_are_float32_and_nearly_the_same() -> None:
+    torch.manual_seed(0)
+    backbone = tiny_backbone(frames=2).requires_grad_(True)
+    frames = torch.randint(0, 256, (3, 2, 56, 56, 3), dtype=torch.uint8)
+    ids = backbone.tokenize(["a red circle moves left", "a square", "two stars spin and then vanish"])
+    plain = encode_frames(backbone, frames)[0], encode_texts(backbone, ids)[0]
+    with mixed_precision():
+        mixed = encode_frames(backbone, frames)[0], encode_texts(backbone, ids)[0]
+    for exact, rounded in zip(plain, mixed, strict=True):
+        assert rounded.dtype == torch.float32
+        assert not torch.equal(exact, rounded)
+        assert (exact * rounded).sum(dim=-1).min() > 0.999
+        torch.testing.assert_close(rounded.norm(dim=-1), torch.ones(3))
+    (mixed[0] @ mixed[1].T).trace().backward()
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in backbone.parameters())
+    assert any(p.grad is not None for p in backbone.parameters())
+
+
+def test_only_within_it_and_only_where_enabled() -> None:
+    left, right = torch.randn(4, 4), torch.randn(4, 4)
+
+    def dtype() -> torch.dtype:
+        with forward_precision(torch.device("cpu")):
+            return (left @ right).dtype
+
+    assert dtype() == torch.float32
+    with mixed_precision():
+        assert dtype() == torch.bfloat16
+        with mixed_precision(enabled=False):
+            assert dtype() == torch.float32
+        assert (left @ right).dtype == torch.float32  # losses are not rounded
+    assert dtype() == torch.float32
