@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from models.backbone import Backbone
@@ -25,6 +25,8 @@ __all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerp
 SCHEMA = 1
 Kind = Literal["frozen", "tower", "tame"]
 _DESCRIPTION, _WEIGHTS, _PROFILES = "release.json", "weights.safetensors", "routing.profiles"
+# What queries are encoded with: names of tensors by how they begin. A release also keeps what only training needs.
+_FOR_QUERIES: dict[str, tuple[str, ...]] = {"frozen": (), "tower": ("clip.",), "tame": ("tame.",)}
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,11 @@ def write_release(folder: Path, state: ReleaseState) -> None:
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
-def read_release(folder: Path) -> ReleaseState:
+def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
     """The release in a folder.
+
+    Args:
+        for_queries: leave out the tensors that only training and embedding need.
 
     Raises:
         ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file.
@@ -116,7 +121,9 @@ def read_release(folder: Path) -> ReleaseState:
     path = folder / _DESCRIPTION
     try:
         description = json.loads(path.read_text())
-        tensors = load_file(folder / _WEIGHTS)
+        begins = (_PROFILES, *_FOR_QUERIES.get(description.get("kind"), ())) if for_queries else ("",)
+        with safe_open(folder / _WEIGHTS, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(begins)}  # noqa: SIM118
     except FileNotFoundError as error:
         missing = _WEIGHTS if path.exists() else _DESCRIPTION
         raise ReleaseError(f"release {folder.name}: {missing} is missing") from error

@@ -73,7 +73,7 @@ class Serving:
         """
         if snapshot.release_id is None:
             raise AssertionError("an empty index has nothing to serve")
-        release = read_release(snapshot.release_folder(snapshot.release_id))
+        release = read_release(snapshot.release_folder(snapshot.release_id), for_queries=True)
         names = {task.task_id: task.name for task in release.tasks}
         degraded = {
             task: "the current release does not know it" for task in snapshot.tasks if task not in names

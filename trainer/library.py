@@ -23,7 +23,7 @@ class Library:
     def __init__(self, store: ShardStore) -> None:
         self.store = store
         self._snapshot = Snapshot.open(store, verify=False)
-        self._releases: dict[str, ReleaseState] = {}
+        self._releases: dict[tuple[str, bool], ReleaseState] = {}
 
     @property
     def manifest(self) -> Manifest:
@@ -34,22 +34,25 @@ class Library:
         """Task → why its shard cannot be read. Learning goes on without it."""
         return self._snapshot.degraded
 
-    def release(self, identifier: str) -> ReleaseState:
+    def release(self, identifier: str, *, for_queries: bool = False) -> ReleaseState:
         """A release, read once.
+
+        Args:
+            for_queries: only what queries are encoded with.
 
         Raises:
             LibraryDamaged: its files are not the ones that were published.
             ReleaseError: they cannot be understood.
         """
-        if identifier not in self._releases:
+        if (identifier, for_queries) not in self._releases:
             folder = self._snapshot.release_folder(identifier)
             if not folder.is_dir() or hash_files(folder) != self.manifest.releases[identifier].files:
                 raise LibraryDamaged(
                     f"release {identifier[:12]} was altered or is missing: restore "
                     f"index/releases/{identifier} from a backup, then retry the task"
                 )
-            self._releases[identifier] = read_release(folder)
-        return self._releases[identifier]
+            self._releases[identifier, for_queries] = read_release(folder, for_queries=for_queries)
+        return self._releases[identifier, for_queries]
 
     @cached_property
     def current(self) -> ReleaseState | None:
@@ -58,7 +61,8 @@ class Library:
 
     def pinned(self) -> dict[str, ReleaseState]:
         """For each task, the release that made its shard."""
-        return {task: self.release(shard.release) for task, shard in self.manifest.shards.items()}
+        shards = self.manifest.shards.items()
+        return {task: self.release(shard.release, for_queries=True) for task, shard in shards}
 
     def shard(self, task: str) -> Shard | None:
         """A task's shard; None when it is degraded."""

@@ -38,6 +38,15 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]
 
 
+def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path) -> None:
+    state.tensors["ffa.0.alpha"] = torch.zeros(1)
+    write_release(tmp_path, state)
+    assert set(read_release(tmp_path).tensors) == {"tame.a", "tame.task_experts", "ffa.0.alpha"}
+    read = read_release(tmp_path, for_queries=True)
+    assert set(read.tensors) == {"tame.a", "tame.task_experts"}
+    assert torch.equal(read.profiles, state.profiles)
+
+
 def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
