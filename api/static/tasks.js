@@ -111,9 +111,9 @@ function lively(task) {
 function finished(task) {
   if (task.state === "cancelled") return `cancelled ${ago(task.finished_at || task.created_at)}`;
   if (task.state !== "ready") return "";
-  const took = task.started_at ? ` in ${duration((new Date(task.finished_at) - new Date(task.started_at)) / 1000)}` : "";
-  const how = task.trained ? `learned with ${task.method}${took}` : `indexed without training${took}: there were no captions`;
-  return `${how} · ${ago(task.finished_at)}${task.held_out === "derived" ? " · a share was held out to measure with" : ""}`;
+  const how = task.trained ? `learned with ${task.method}` : "indexed without training: there were no captions";
+  const took = duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000); // its wait for others included
+  return `${how} · searchable ${took} after it was posted, ${ago(task.finished_at)}${task.held_out === "derived" ? " · a share was held out to measure with" : ""}`;
 }
 
 /** Progress as it happens; the page's own refresh is the safety net. */
