@@ -63,7 +63,7 @@ def pretrain(
     recipe: Recipe | None = None,
     *,
     device: str = "cpu",
-    workers: int = 2,
+    workers: int = 1,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
     """Train ``tiny`` from nothing and write its weights.
@@ -72,7 +72,7 @@ def pretrain(
         destination: safetensors file to write.
         recipe: settings; the defaults are those of the committed weights.
         device: torch device.
-        workers: processes that render.
+        workers: processes that render; each has clips of its own, so the weights depend on how many there are.
         report: called with the step and the mean loss of the last steps.
     """
     recipe = recipe or Recipe()

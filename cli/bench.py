@@ -22,7 +22,7 @@ def pretrain(
         "models/tiny/weights.safetensors"
     ),
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that render videos.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that render videos.")] = 1,
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, help="Fewer than the recipe's, for a try.")
     ] = None,
