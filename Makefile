@@ -48,8 +48,8 @@ lint: $(VENV)/.dev ## Check style, formatting, types and import rules
 	@$(BIN)/lint-imports
 
 .PHONY: bench
-bench: $(VENV)/.runtime ## Measure (ARGS="…" as for cinestrata bench; without it, list what can be measured)
-	@$(BIN)/cinestrata bench $(or $(ARGS),--help)
+bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, list what can be measured)
+	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
 
 .PHONY: clean
 clean: ## Remove what these verbs made, but not your data folders

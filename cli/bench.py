@@ -1,18 +1,174 @@
-"""``cinestrata bench``: make the shipped weights anew, and measure methods side by side."""
+"""``cinestrata bench``: measure methods side by side under a protocol, and make the shipped weights anew."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, in_words, progress_bar
+from cli.console import console, fail, in_words, progress_bar
+
+if TYPE_CHECKING:
+    from benchmarks.campaign import Run
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Make the shipped weights anew, and measure.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure methods side by side, and make the shipped weights anew.", no_args_is_help=True
+)
+
+_HOME = Path("cinestrata-data/bench")
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")]
+
+
+@app.command()
+@in_words
+def protocols() -> None:
+    """List what can be measured."""
+    from benchmarks.protocol import load_protocol, protocol_names
+
+    width = max(map(len, protocol_names()))
+    for name in protocol_names():
+        protocol = load_protocol(name)
+        console.print(f"{name:{width}}  {protocol.title}, {protocol.backbone}", markup=False)
+
+
+@app.command()
+@in_words
+def run(
+    protocol: Annotated[
+        str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
+    ],
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods",
+            metavar="A,B",
+            help="Methods, or variants as in finetune@learning_rate=1e-4@reindex=true (default: the protocol's).",
+        ),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each method.")] = None,
+    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="Learn the first ones only.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help=f"Folder of the results (default: {_HOME}/<protocol>).")
+    ] = None,
+    videos: Annotated[
+        Path | None, typer.Option("--videos", help="Folder of the videos, where the protocol needs some.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", help="Instead of the protocol's.")] = None,
+    chosen: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every method.")
+    ] = None,
+    prior: Annotated[
+        float | None,
+        typer.Option("--prior", min=0, help="Of routing; 0 merges raw cosines, as in the papers."),
+    ] = None,
+    reindex: Annotated[
+        bool,
+        typer.Option(
+            "--reindex", help="Embed all galleries again after every task, with the current encoder."
+        ),
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Runs at once, each in a process with one thread of torch.")
+    ] = 1,
+    again: Annotated[bool, typer.Option("--again", help="Make results anew that are there already.")] = False,
+    device: Device = "auto",
+    cache: Annotated[Path, typer.Option("--cache", help="Folder of drawn and decoded frames.")] = (
+        _HOME / "frames"
+    ),
+) -> None:
+    """Learn a sequence of tasks with each method, and compare what is found and what is forgotten.
+
+    What is done stays done: stop it at any time, and the same command goes on with the runs that are missing.
+    """
+    from benchmarks.campaign import Campaign
+    from benchmarks.entries import choose, parse_assignment
+    from benchmarks.preparation import prepare
+    from benchmarks.protocol import load_protocol
+    from benchmarks.report import tables
+    from benchmarks.results import read_results
+    from models.backbone import frame_spec, load_backbone
+    from trainer.methods import configure
+
+    with _told():
+        plan = load_protocol(protocol)
+        overrides = dict(map(parse_assignment, chosen or ()))
+        overrides |= {"reindex": True} if reindex else {}
+        overrides |= {} if prior is None else {"prior": prior}
+        entries = choose(plan.methods, methods.split(",") if methods else None, overrides)
+        chosen_backbone = backbone or plan.backbone
+        for entry in entries:  # before anything is decoded
+            configure(entry.method, chosen_backbone, plan.settings_of(entry))
+        place = out or _HOME / plan.name
+        with progress_bar("videos") as bar:
+            making = bar.add_task("Frames", total=None)
+            prepared = prepare(
+                plan,
+                frame_spec(chosen_backbone, plan.frames),
+                cache,
+                videos=videos,
+                tasks=tasks,
+                workers=min(os.cpu_count() or 1, 8),
+                progress=lambda done, total: bar.update(making, completed=done, total=total),
+            )
+        loaded = load_backbone(chosen_backbone, plan.frames)
+        campaign = Campaign(
+            protocol=plan,
+            tasks=prepared,
+            backbone=loaded.name,
+            fingerprint=loaded.fingerprint,
+            frames=loaded.spec.frames,
+            device=_device(device),
+            out=place,
+            command=shlex.join(["cinestrata", *sys.argv[1:]]),
+        )
+        runs = campaign.runs(entries, seeds)
+        kept = [] if again else [one for one in runs if campaign.done(one)]
+        if kept:
+            console.print(
+                f"{len(kept)} of {len(runs)} results are there already and kept; --again makes them anew."
+            )
+        with progress_bar("runs") as bar:
+            measuring = bar.add_task("Measuring", total=len(runs), completed=len(kept))
+
+            def report(one: Run, line: str) -> None:
+                bar.console.print(f"{one}: {line}", markup=False)
+
+            def finished(one: Run, error: str) -> None:
+                bar.advance(measuring)
+                if error:
+                    bar.console.print(f"{one} failed: {error}", markup=False, soft_wrap=True)
+
+            todo = [one for one in runs if one not in kept]
+            failed = campaign.execute(todo, jobs=jobs, report=report, finished=finished)
+        if len(failed) < len(runs):
+            told = tables(read_results(place, campaign.data))
+            (place / "table.md").write_text(told, encoding="utf-8")
+            console.print(told, markup=False, soft_wrap=True)
+            console.print(f"Written to {place}. Figures: cinestrata bench report {place}", soft_wrap=True)
+        if failed:
+            fail(f"{len(failed)} of {len(runs)} runs failed.", "\n".join(f"{o}: {e}" for o, e in failed))
+
+
+@app.command()
+@in_words
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `cinestrata bench run` wrote to.", file_okay=False)],
+) -> None:
+    """Draw tables and figures of all results in a folder: report.md and figures.html."""
+    from benchmarks.report import write_report
+
+    with _told():
+        written = write_report(folder)
+    console.print(f"{written}, {written.with_name('figures.html')}", soft_wrap=True)
 
 
 @app.command()
@@ -43,43 +199,23 @@ def pretrain(
     console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB) after {time.monotonic() - began:.0f} s.")
 
 
-@app.command()
-@in_words
-def methods(
-    names: Annotated[list[str] | None, typer.Argument(help="Methods (default: all).")] = None,
-    domains: Annotated[
-        list[str] | None, typer.Option("--domain", help="In this order (default: the demo's).")
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs of each method.")] = 3,
-    backbone: Annotated[str, typer.Option("--backbone")] = "tiny",
-    prior: Annotated[
-        float | None,
-        typer.Option("--prior", min=0, help="Of routing; 0 merges raw cosines, as in the papers."),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of results.json and table.md.")] = Path(
-        "cinestrata-data/bench/methods"
-    ),
-) -> None:
-    """Learn the same sequence of domains with each method, and compare what is found and what is forgotten."""
-    from benchmarks.sequence import DomainSequence, prepare, run_method, table, write_results
-    from benchmarks.world import DEMO_DOMAINS
-    from models.backbone import load_backbone
-    from models.routing import PRIOR
-    from service.methods import METHOD_NAMES
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of protocols, methods and backbones as sentences."""
+    from benchmarks.errors import ProtocolError
+    from models.errors import ModelError
+    from trainer.errors import TrainingError
+    from trainer.methods import MethodError
 
-    sequence = DomainSequence(domains=tuple(domains or DEMO_DOMAINS))
-    loaded = load_backbone(backbone)
-    with console.status("Rendering the domains …"):
-        tasks = prepare(sequence, loaded, out / "frames")
-    results = []
-    with progress_bar("runs") as bar:
-        for name in bar.track(names or METHOD_NAMES, description="Measuring"):
-            # Without training there is nothing that a seed could change.
-            for seed in range(1 if name == "zero_shot" else seeds):
-                weight = PRIOR if prior is None else prior
-                results.append(
-                    run_method(name, loaded, tasks, seed=seed, prior=weight, report=bar.console.print)
-                )
-    write_results(results, sequence, loaded, out)
-    console.print(table(results), markup=False)
-    console.print(f"Written to {out}.")
+    try:
+        yield
+    except (ProtocolError, MethodError, ModelError, TrainingError) as error:
+        fail(str(error))
+
+
+def _device(asked: str) -> str:
+    import torch
+
+    if asked != "auto":
+        return asked
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -122,7 +122,7 @@ def search(
     k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
     task: Annotated[str | None, typer.Option("--task", help="Search this task alone (default: all).")] = None,
     mode: Annotated[
-        Literal["latest", "pinned"] | None,
+        Literal["pinned", "mapped", "latest"] | None,
         typer.Option("--mode", help="Query encoder (default: the service's)."),
     ] = None,
     url: Url = None,

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from models.backbone import Backbone
 from models.errors import ReleaseError
+from models.moe_adapter import ExpertTower, Selector, adapted_texts
 from models.release import ReleaseState
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
@@ -20,7 +22,7 @@ from models.towers import encode_texts
 
 __all__ = ["Mode", "QueryEncoder", "build_tame"]
 
-Mode = Literal["latest", "pinned"]
+Mode = Literal["latest", "mapped", "pinned"]
 Vectors = npt.NDArray[np.float32]
 
 
@@ -29,7 +31,8 @@ class QueryEncoder:
 
     In mode ``latest`` every task is asked with the newest weights and the task's own prototype, as in
     ctvr-ffa-tame. In mode ``pinned`` it is asked with the weights of the release that made its shard, so that
-    its queries, like its vectors, never move again. Both take one batched forward.
+    its queries, like its vectors, never move again. Both take one batched forward. In mode ``mapped`` the newest
+    vector is taken into the space of each shard by a map of its own.
 
     Attributes:
         tasks: ids of the learned tasks, in order.
@@ -65,6 +68,10 @@ class QueryEncoder:
             return _FrozenEncoder(backbone, release)
         if release.kind == "tower":
             return _TowerEncoder(backbone, release)
+        if release.kind == "mapped":
+            return _MappedEncoder(backbone, release)
+        if release.kind == "moe":
+            return _MoeEncoder(backbone, release)
         return _TameEncoder(backbone, release, pinned)
 
     @torch.inference_mode()
@@ -122,6 +129,61 @@ class _TowerEncoder(QueryEncoder):
         return encode_texts(self._tower, ids)
 
 
+class _MappedEncoder(_TowerEncoder):
+    """A fine-tuned text tower, and for every task a map x ↦ xM + s into the space that its shard was made in.
+
+    Release tensors ``maps [T, dim, dim]`` and ``shifts [T, dim]``; M = I and s = 0 for the newest task. Mapped vectors
+    are brought back to unit length, so that the cosines of all shards have one scale.
+    """
+
+    def __init__(self, backbone: Backbone, release: ReleaseState) -> None:
+        super().__init__(backbone, release)
+        self.modes = ("latest", "mapped")
+        tasks, dim = len(self.tasks), backbone.dim
+        for name, shape in (("maps", (tasks, dim, dim)), ("shifts", (tasks, dim))):
+            found = tuple(release.tensors[name].shape) if name in release.tensors else None
+            if found != shape:
+                raise ReleaseError(f"the release's {name} are of shape {found}, not {shape}")
+        self._maps = release.tensors["maps"].to(backbone.device)
+        self._shifts = release.tensors["shifts"].to(backbone.device)
+
+    def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        newest = super()._encode(ids, positions, mode)  # [1, n, dim]
+        if mode == "latest":
+            return newest
+        chosen = list(positions)
+        return F.normalize(newest @ self._maps[chosen] + self._shifts[chosen].unsqueeze(1), dim=-1)
+
+
+class _MoeEncoder(QueryEncoder):
+    """MoE-Adapters: one vector for all tasks under the router that the selector finds, or one under each task's."""
+
+    def __init__(self, backbone: Backbone, release: ReleaseState) -> None:
+        super().__init__(backbone, release)
+        config: dict[str, Any] = release.config
+        width, depth = backbone.text_width, len(backbone.text_blocks)
+        sizes = {key: config[key] for key in ("experts", "rank", "top_k", "scale")}
+        self._tower = ExpertTower(width, depth, **sizes)
+        self._selector = Selector(backbone.dim, config["selector_width"])
+        try:
+            self._tower.load_tensors(_under("moe.text.", release.tensors))
+            self._selector.load_tensors(_under("moe.selector.", release.tensors))
+            self._routers: list[int] = release.tensors["moe.tasks"].tolist()
+        except (KeyError, RuntimeError) as error:
+            raise ReleaseError(f"the experts of the release do not fit its configuration: {error}") from error
+        self._tower.to(backbone.device).eval()
+        self._selector.to(backbone.device)
+
+    def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        if len(self._selector):
+            task = self._selector.select(encode_texts(self._backbone, ids)[0])
+            return adapted_texts(self._backbone, ids, self._tower, task).unsqueeze(0)
+        tasks = torch.tensor([self._routers[position] for position in positions])
+        rows = tasks.repeat_interleave(len(ids))
+        vectors = adapted_texts(self._backbone, ids.repeat(len(tasks), 1), self._tower, rows)
+        return vectors.view(len(tasks), len(ids), -1)
+
+
 class _TameEncoder(QueryEncoder):
     """TAME under every task's prototype, with the newest weights or each shard's own."""
 
@@ -169,22 +231,25 @@ def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
         ReleaseError: the release's tensors do not fit its configuration.
     """
     config: dict[str, Any] = release.config
-    tame = Tame(
-        backbone.text_width,
-        len(backbone.text_blocks),
-        experts=config["experts"],
-        rank=config["rank"],
-        top_k=config["top_k"],
-        scale=config["scale"],
-        dropout=config["dropout"],
-    )
+    tensors = {n.removeprefix("tame."): t for n, t in release.tensors.items() if n.startswith("tame.")}
     try:
-        tame.load_tensors(
-            {n.removeprefix("tame."): t for n, t in release.tensors.items() if n.startswith("tame.")}
+        _, _, experts, _, rank = tensors["b"].shape
+        tame = Tame(
+            backbone.text_width,
+            len(backbone.text_blocks),
+            experts=experts,
+            rank=rank,
+            top_k=config.get("top_k", 1),
+            scale=config["scale"],
         )
-    except (KeyError, RuntimeError) as error:
+        tame.load_tensors(tensors)
+    except (KeyError, ValueError, RuntimeError) as error:
         raise ReleaseError(f"the adapters of the release do not fit its configuration: {error}") from error
     return tame.to(backbone.device).eval()
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _numpy(vectors: Tensor) -> Vectors:

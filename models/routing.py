@@ -19,21 +19,20 @@ Floats = npt.NDArray[np.float32]
 # Cosine per nat of evidence. It lets words decide between shards whose cosines, made by differently conditioned
 # encoders, are not comparable as they stand; chosen on another seed of the video world than the one reported on.
 PRIOR = 0.02
-_SPECIALS = 2  # start and end of text, CLIP's last two ids
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
     """Which tokens a text holds, ``[n, V]`` of zeros and ones.
 
     Args:
-        ids: ``[n, L]``.
+        ids: ``[n, L]``, from a mark of the start on.
         end: position of the end of each text, ``[n]``; what follows is padding.
         vocabulary: V.
     """
-    inside = torch.arange(ids.shape[1], device=ids.device) < end.unsqueeze(1)
+    place = torch.arange(ids.shape[1], device=ids.device)
+    inside = (place > 0) & (place < end.unsqueeze(1))  # between the marks of start and end
     presence = torch.zeros(len(ids), vocabulary, device=ids.device)
     presence.scatter_reduce_(1, ids, inside.to(presence.dtype), "amax")
-    presence[:, -_SPECIALS:] = 0
     return presence
 
 

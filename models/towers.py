@@ -1,7 +1,8 @@
 """The two forward passes: frames through the image tower, texts through the text tower, with their adapters.
 
 The backbone's own blocks are used as they are; only the attention step of an adapted block differs.
-Without adapters the results equal open_clip's own ``encode_image`` and ``encode_text``.
+Without adapters the results equal open_clip's own ``encode_image`` and ``encode_text``. A backbone whose blocks
+are not open runs without adapters, or says that it cannot have them.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def encode_frames(
         tokens = backbone.embed_frames(frames)
         shape = tokens.shape
         for index, block in enumerate(backbone.visual_blocks):
-            normalised = block.ln_1(tokens.flatten(0, 1))
-            attended = block.attention(normalised)
             adapter = fusion.at(index) if fusion is not None else None
-            if adapter is not None:
-                attended = adapter(normalised.view(shape), attended.view(shape)).flatten(0, 1)
+            if adapter is None:
+                tokens = block(tokens.flatten(0, 1)).view(shape)
+                continue
+            normalised = block.ln_1(tokens.flatten(0, 1))
+            attended = adapter(normalised.view(shape), block.attention(normalised).view(shape)).flatten(0, 1)
             flat = tokens.flatten(0, 1) + block.ls_1(attended)
             tokens = (flat + block.ls_2(block.mlp(block.ln_2(flat)))).view(shape)
     return backbone.pool_frames(tokens.float())
@@ -58,13 +60,22 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
     ids = ids.to(backbone.device)
     end = backbone.end_of_text(ids)
     with forward_precision(backbone.device):
-        hidden = backbone.embed_tokens(ids).unsqueeze(0)
-        if condition is not None:
-            hidden = hidden.expand(condition.prototypes.shape[0], -1, -1, -1)
-        for layer, block in enumerate(backbone.text_blocks):
-            hidden = hidden + block.ls_1(_attention(block, layer, block.ln_1(hidden), end, condition))
-            hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+        if backbone.open_blocks or condition is not None:
+            hidden = _walk_text(backbone, ids, end, condition)
+        else:
+            hidden = backbone.text_states(ids).unsqueeze(0)
     return backbone.pool_text(hidden.float(), end)
+
+
+def _walk_text(backbone: Backbone, ids: Tensor, end: Tensor, condition: Condition | None) -> Tensor:
+    """States ``[C, n, L, d]`` after the last block of the text tower."""
+    hidden = backbone.embed_tokens(ids).unsqueeze(0)
+    if condition is not None:
+        hidden = hidden.expand(condition.prototypes.shape[0], -1, -1, -1)
+    for layer, block in enumerate(backbone.text_blocks):
+        hidden = hidden + block.ls_1(_attention(block, layer, block.ln_1(hidden), end, condition))
+        hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+    return hidden
 
 
 def _attention(

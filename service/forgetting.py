@@ -1,8 +1,4 @@
-"""The recall matrix A[i, t] and the measures of forgetting that follow from it.
-
-BWF after ``ctvr-ffa-tame``: the mean over t < T of A[t, t] − A[T, t]. FR and HM after ``bmu-moco``: FR is the sum of
-the same differences, HM the harmonic mean of mean current (A[t, t]) and mean final (A[T, t]) Recall@1.
-"""
+"""The recall matrix A[i, t] as the catalog has it; what follows from it is defined in :mod:`models.forgetting`."""
 
 from __future__ import annotations
 
@@ -10,12 +6,13 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
+from models.forgetting import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.models import Recall, Release, Task
-from service.settings import QueryMode, settings
+from service.settings import QueryMode, best_mode, settings
 from service.views import ForgettingView, Matrix
 
-__all__ = ["backward_forgetting", "forgetting", "forgetting_rate", "harmonic_mean"]
+__all__ = ["forgetting"]
 
 _Cells = dict[tuple[int, int], Recall]  # (i, t) → figures
 
@@ -35,7 +32,7 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
     modes = sorted({row.mode for row in rows})
     wanted: QueryMode = mode or settings().query_mode
     if mode is None and wanted not in modes and modes:
-        wanted = "latest" if "latest" in modes else "pinned"
+        wanted = best_mode(modes)
     cells: dict[str, _Cells] = {gallery: {} for gallery in ("local", "global", "local_all", "global_all")}
     for row in rows:
         if row.mode == wanted:
@@ -45,10 +42,9 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
     t_orders = sorted({t for i, t in measured if i > 0})
     local = _matrix(cells["local"], i_orders, t_orders)
     union = _matrix(cells["global"], i_orders, t_orders)
-    last = i_orders[-1] if i_orders else 0
-    earlier = [t for t in t_orders if t < last]
-    earlier_local = _current_and_final(cells["local"], earlier, last)
-    earlier_union = _current_and_final(cells["global"], earlier, last)
+    # Square, as the measures want it: a task without queries has a column of nothing.
+    orders = sorted({*i_orders, *t_orders})
+    square_local, square_union = (_matrix(cells[g], orders, orders) for g in ("local", "global"))
     return ForgettingView(
         tasks=[tasks[t].name for t in t_orders],
         task_ids=[tasks[t].id for t in t_orders],
@@ -59,10 +55,10 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
         matrix_global=union,
         matrix_local_all=_matrix(cells["local_all"], i_orders, t_orders),
         matrix_global_all=_matrix(cells["global_all"], i_orders, t_orders),
-        bwf_local=backward_forgetting(*earlier_local),
-        bwf_global=backward_forgetting(*earlier_union),
-        fr=forgetting_rate(*earlier_local),
-        hm=harmonic_mean(*_current_and_final(cells["local"], t_orders, last)),
+        bwf_local=backward_forgetting(square_local),
+        bwf_global=backward_forgetting(square_union),
+        fr=forgetting_rate(square_local),
+        hm=harmonic_mean(square_local),
         zero_shot=[measured[0, t].r1 if (0, t) in measured else None for t in t_orders],
         recall_over_time_local=[_mean(row) for row in local],
         recall_over_time_global=[_mean(row) for row in union],
@@ -71,40 +67,8 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
     )
 
 
-def backward_forgetting(current: Sequence[float], final: Sequence[float]) -> float | None:
-    """BWF: mean over t < T of A[t, t] − A[T, t]. None when T < 2.
-
-    Args:
-        current: A[t, t] for t < T.
-        final: A[T, t] for t < T.
-    """
-    rate = forgetting_rate(current, final)
-    return None if rate is None else rate / len(current)
-
-
-def forgetting_rate(current: Sequence[float], final: Sequence[float]) -> float | None:
-    """FR: the sum over t < T of A[t, t] − A[T, t]. None when T < 2."""
-    if not current:
-        return None
-    return sum(now - then for now, then in zip(current, final, strict=True))
-
-
-def harmonic_mean(current: Sequence[float], final: Sequence[float]) -> float | None:
-    """HM: harmonic mean of the mean current and the mean final Recall@1, over t ≤ T. None without tasks."""
-    if not current:
-        return None
-    a, b = sum(current) / len(current), sum(final) / len(final)
-    return 2 * a * b / (a + b) if a + b else 0.0
-
-
 def _matrix(cells: _Cells, i_orders: list[int], t_orders: list[int]) -> Matrix:
     return [[cells[i, t].r1 if t <= i and (i, t) in cells else None for t in t_orders] for i in i_orders]
-
-
-def _current_and_final(cells: _Cells, tasks: Sequence[int], last: int) -> tuple[list[float], list[float]]:
-    """A[t, t] and A[T, t], for the tasks that have both."""
-    both = [t for t in tasks if (t, t) in cells and (last, t) in cells]
-    return [cells[t, t].r1 for t in both], [cells[last, t].r1 for t in both]
 
 
 def _mean(row: Sequence[float | None]) -> float | None:

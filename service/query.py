@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import structlog
@@ -25,7 +25,7 @@ from service.catalog.models import Video
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.library import stream_url, thumbnail_url
 from service.serving import Serving
-from service.settings import Settings, settings
+from service.settings import QueryMode, Settings, best_mode, settings
 from service.views import ReadyView, RoutingView, SearchResponse, SearchResult, TimingView
 
 __all__ = ["QueryService"]
@@ -151,7 +151,8 @@ class QueryService:
             q: the text.
             k: how many results; fewer come back where fewer are left in the catalog.
             task: name or id of the one task to search (known task); all by default.
-            mode: ``latest`` or ``pinned``; by default the configured one, where the release offers it.
+            mode: ``pinned``, ``mapped`` or ``latest``; by default the configured one where the release offers it, and
+                otherwise its best.
 
         Raises:
             InvalidInput: names the field.
@@ -180,7 +181,7 @@ class QueryService:
             query=q,
             release=serving.snapshot.release_id,
             generation=serving.snapshot.generation,
-            mode="pinned" if chosen == "pinned" else "latest",
+            mode=chosen,
             results=results,
             routing=[
                 RoutingView(task=serving.names[name], task_id=name, weight=math.exp(log_weight))
@@ -258,15 +259,16 @@ class QueryService:
             raise InvalidInput.of(errors)
         return q.strip()
 
-    def _mode(self, serving: Serving, mode: str | None) -> str:
+    def _mode(self, serving: Serving, mode: str | None) -> QueryMode:
         offered = serving.modes
         if mode is None:
-            return self._settings.query_mode if self._settings.query_mode in offered else offered[0]
+            configured = self._settings.query_mode
+            return configured if configured in offered else best_mode(offered)
         if mode not in offered:
             raise InvalidInput.at(
                 "mode", f"Mode {mode[:40]!r} is not offered by this release.", f"Use {' or '.join(offered)}."
             )
-        return mode
+        return cast(QueryMode, mode)
 
 
 def _candidates(serving: Serving, task: str | None) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,9 +13,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.routing import PRIOR
 from service.methods import METHOD_NAMES
 
-__all__ = ["QueryMode", "Settings", "settings"]
+__all__ = ["QueryMode", "Settings", "best_mode", "settings"]
 
-QueryMode = Literal["latest", "pinned"]
+QueryMode = Literal["pinned", "mapped", "latest"]  # best first
 
 _MIB = 1024**2
 _GIB = 1024**3
@@ -147,6 +148,12 @@ class Settings(BaseSettings):
 def settings() -> Settings:
     """The settings of this process. Raises pydantic's ``ValidationError`` naming each wrong variable."""
     return Settings()
+
+
+def best_mode(offered: Collection[str]) -> QueryMode:
+    """The mode that keeps most of what earlier tasks were found by, of those that a release offers."""
+    modes: tuple[QueryMode, ...] = get_args(QueryMode)
+    return next(mode for mode in modes if mode in offered)
 
 
 def _with_driver(url: str) -> str:

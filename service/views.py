@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from service.settings import QueryMode
+
 __all__ = [
     "CountsView",
     "EventView",
@@ -175,7 +177,7 @@ class SearchResponse(_View):
     query: str
     release: str | None
     generation: int
-    mode: Literal["latest", "pinned"]
+    mode: QueryMode
     results: list[SearchResult]
     routing: list[RoutingView]
     timing_ms: TimingView
@@ -233,7 +235,7 @@ class ForgettingView(_View):
     tasks: list[str]
     task_ids: list[str]
     releases: list[str]
-    mode: Literal["latest", "pinned"]
+    mode: QueryMode
     modes: list[str] = Field(description="The modes for which there are figures.")
     matrix_local: Matrix
     matrix_global: Matrix

@@ -261,6 +261,8 @@ def _facts(
 def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFacts]:
     for mode, galleries in row.recalls.items():
         for gallery, recalls in galleries.items():
+            if gallery == "global_raw":  # what methods are compared by, not what a user meets
+                continue
             for task, recall in recalls.items():
                 if recall is not None:
                     routing = row.routing[task] if gallery == "global" else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
 from service.forgetting import forgetting
 from service.overview import overview
+from service.settings import QueryMode
 from service.views import ForgettingView, OverviewView
 
 __all__ = ["router"]
@@ -18,9 +19,7 @@ router = APIRouter(tags=["measures"])
 
 @router.get("/forgetting", operation_id="get_forgetting")
 def get_forgetting(
-    mode: Annotated[
-        Literal["latest", "pinned"] | None, Query(description="Query mode; the default's if none.")
-    ] = None,
+    mode: Annotated[QueryMode | None, Query(description="Query mode; the default's if none.")] = None,
 ) -> ForgettingView:
     """The recall matrix A[i, t] and the measures of forgetting; rows are releases, columns are tasks."""
     return forgetting(mode)

@@ -21,7 +21,7 @@ def search(
     q: Annotated[str, Query(description="What is seen, in words.")],
     k: Annotated[int, Query(description="How many results.")] = 10,
     task: Annotated[str | None, Query(description="Name or id of the one domain to search.")] = None,
-    mode: Annotated[str | None, Query(description="'latest' or 'pinned' query encoders.")] = None,
+    mode: Annotated[str | None, Query(description="'pinned', 'mapped' or 'latest' query encoders.")] = None,
 ) -> SearchResponse:
     """Search all shards, or one. Every shard is asked with a query vector of its own."""
     answer = service.search(q, k, task, mode)

@@ -183,7 +183,7 @@ class Release(Base):
     learned_order: Mapped[int] = mapped_column(Integer, unique=True)  # i = 1, 2, …
     method: Mapped[str] = mapped_column(String(64))
     backbone: Mapped[str] = mapped_column(String(255))
-    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | tame
+    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | mapped | tame | moe
     fingerprint: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
@@ -214,7 +214,7 @@ class Recall(Base):
     id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
     release_order: Mapped[int] = mapped_column(Integer)  # i
     task_order: Mapped[int] = mapped_column(Integer)  # t
-    mode: Mapped[str] = mapped_column(String(8))  # latest | pinned
+    mode: Mapped[str] = mapped_column(String(8))  # pinned | mapped | latest
     gallery: Mapped[str] = mapped_column(String(16))  # local | global | local_all | global_all
     queries: Mapped[int] = mapped_column(Integer)
     r1: Mapped[float] = mapped_column(Float)  # shares, 0..1

@@ -13,6 +13,7 @@ from service.catalog.database import now
 from service.catalog.models import Recall, Release, Shard, Task
 from service.events import record
 from service.lifecycle.transitions import move
+from service.settings import QueryMode
 from service.views import ProgressView
 
 __all__ = ["Gallery", "Publication", "RecallFacts", "ReleaseFacts", "ShardFacts"]
@@ -59,7 +60,7 @@ class RecallFacts:
     """
 
     task_id: str
-    mode: Literal["latest", "pinned"]
+    mode: QueryMode
     gallery: Gallery
     queries: int
     r1: float

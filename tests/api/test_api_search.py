@@ -73,6 +73,7 @@ def test_the_same_query_gives_the_same_answer(client: TestClient, library: list[
         ({"q": "x", "k": "many"}, "k"),
         ({"q": "x", "task": "nowhere"}, "task"),
         ({"q": "x", "mode": "tomorrow"}, "mode"),
+        ({"q": "x", "mode": "mapped"}, "mode"),
         ({}, "q"),
     ],
 )
@@ -180,6 +181,9 @@ def test_the_recall_matrix_and_forgetting(client: TestClient, library: list[str]
     latest = client.get("/forgetting", params={"mode": "latest"}).json()
     assert latest["bwf_local"] == pytest.approx(latest["matrix_local"][0][0] - latest["matrix_local"][1][0])
     assert latest["fr"] == pytest.approx(latest["bwf_local"])
+    mapped = client.get("/forgetting", params={"mode": "mapped"})
+    assert (mapped.status_code, mapped.json()["matrix_local"]) == (200, []), "a mode, but not of this method"
+    assert client.get("/forgetting", params={"mode": "tomorrow"}).status_code == 422
 
 
 def test_the_overview_adds_up(client: TestClient, library: list[str]) -> None:

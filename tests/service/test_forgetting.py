@@ -8,7 +8,7 @@ import pytest
 
 from service.catalog.database import now, session_scope
 from service.catalog.models import Recall, Task
-from service.forgetting import backward_forgetting, forgetting, forgetting_rate, harmonic_mean
+from service.forgetting import forgetting
 from service.settings import Settings
 from service.views import TaskView
 
@@ -119,8 +119,10 @@ def test_a_task_without_queries_has_no_column_but_its_release_has_a_row(
     assert view.bwf_local == pytest.approx(0.2)
 
 
-def test_measures() -> None:
-    assert backward_forgetting([0.9, 0.5], [0.5, 0.7]) == pytest.approx(0.1)  # gains count against losses
-    assert forgetting_rate([], []) is None
-    assert harmonic_mean([0.0], [0.0]) == 0.0
-    assert harmonic_mean([], []) is None
+def test_the_best_mode_is_shown_that_there_are_figures_for(
+    sqlite_catalog: Settings, post_probed: Post
+) -> None:
+    _lay_down(post_probed, {"local": LOCAL}, mode="latest")
+    _lay_down(post_probed, {"local": [[0.9], [0.8, 0.8], [0.7, 0.8, 0.4]]}, mode="mapped")
+    assert (forgetting().mode, forgetting().modes) == ("mapped", ["latest", "mapped"])
+    assert forgetting().bwf_local == pytest.approx(0.1)

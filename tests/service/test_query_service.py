@@ -367,6 +367,30 @@ def test_a_method_without_snapshots_answers_with_the_latest(
         service.search("an owl", mode="pinned")
 
 
+def test_without_a_wish_the_best_mode_answers(
+    configured: Settings, service: QueryService, backbone: Backbone
+) -> None:
+    library = Library(configured, backbone, "drift_adapter")
+    library.lay_down("birds", BIRDS)
+    library.method.maps = -library.method.maps  # type: ignore[attr-defined]
+    library.lay_down("cars", CARS)
+    service.refresh()
+
+    def scores(task: str, mode: str | None = None) -> dict[str, float]:
+        answer = service.search("an owl", k=20, task=task, mode=mode)
+        assert answer.mode == (mode or "mapped"), "there is nothing to pin"
+        return {result.video_id: result.score for result in answer.results}
+
+    assert scores("birds") == scores("birds", "mapped")
+    opposite = {video: -score for video, score in scores("birds", "latest").items()}
+    assert scores("birds") == pytest.approx(opposite, abs=1e-6)
+    assert scores("cars") == pytest.approx(scores("cars", "latest"), abs=1e-6)
+    with pytest.raises(
+        InvalidInput, match=r"'pinned' is not offered by this release\. Use latest or mapped\."
+    ):
+        service.search("an owl", mode="pinned")
+
+
 @pytest.mark.parametrize(
     "text", ["🚕 → left", "כדור אדום זז שמאלה", "'; DROP TABLE videos; --", "%", "a " * 400]
 )

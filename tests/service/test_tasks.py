@@ -77,7 +77,7 @@ class TestBadInput:
         make_file("a.mp4")
 
     def test_unknown_method(self) -> None:
-        assert "ffa_tame, finetune, zero_shot" in _wrong_fields(_spec(method="magic"))["method"]
+        assert "ffa_tame, finetune, " in _wrong_fields(_spec(method="magic"))["method"]
 
     @pytest.mark.parametrize(
         "uri",

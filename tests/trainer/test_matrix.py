@@ -9,7 +9,16 @@ import pytest
 
 from trainer.errors import EvaluationError
 from trainer.evaluate import matrix
-from trainer.evaluate.matrix import GALLERIES, Gallery, Query, evaluate_row, recall_of, routing_accuracy
+from trainer.evaluate.matrix import (
+    GALLERIES,
+    Gallery,
+    Query,
+    QueryMemory,
+    evaluate_row,
+    recall_of,
+    routing_accuracy,
+)
+from trainer.evaluate.metrics import summarise
 
 
 class Shard:
@@ -81,6 +90,18 @@ def test_by_hand() -> None:
     assert ranks["global_all"] == {"day": (2, 0.5, 2), "night": (5, 0, 1)}
     # "sun" at 4° and "noon" at 19° sound most like the profile at 10°, and so does "moon" at 10°
     assert row.routing == {"day": 1, "night": 0}
+    assert row.routing_at == {"day": {1: 1, 2: 1, 4: 1}, "night": {1: 0, 2: 1, 4: 1}}
+    assert row.pooled["latest"]["global"] == summarise(np.array([2, 1, 4]))
+    # Video 10 (0°): sun 4°, noon 19°, moon 10° for its shard. Video 11 (20°): noon 1°, moon 10°, sun 16°.
+    # Video 20 (90°): noon 30°, moon 45°, sun 90°.
+    to_text = {
+        scope: {task: r.meanr for task, r in found.items() if r}
+        for scope, found in row.to_text["latest"].items()
+    }
+    assert to_text == {"local": {"day": 1, "night": 1}, "global": {"day": 1, "night": 2}}
+    assert row.mean_ap["latest"] == {scope: {"day": None, "night": None} for scope in ("local", "global")}
+    assert row.hubness["latest"] is None  # four videos, so each is among the ten nearest of every query
+    assert row.drift == {}
 
 
 def _random(
@@ -99,9 +120,10 @@ def _random(
         ids, free = free[:15], free[15:]
         held_out = rng.permutation(ids)[:8]
         asked = [Query(f"task {task} query {number}", int(held_out[number % 8])) for number in range(queries)]
+        labels = {int(video): "abc"[int(video) % 3] for video in ids if video % 7}  # the others have no class
         for table in tables.values():
             table.update({query.text: unit(tasks, 4) for query in asked})
-        galleries.append(Gallery(str(task), Shard(ids.tolist(), unit(15, 4)), held_out, tuple(asked)))
+        galleries.append(Gallery(str(task), Shard(ids.tolist(), unit(15, 4)), held_out, tuple(asked), labels))
     return Encoder([g.task for g in galleries], tables), galleries, tables
 
 
@@ -110,7 +132,7 @@ def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) 
     monkeypatch.setattr(matrix, "_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=1)
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
-    assert encoder.widest <= max(budget, 3)
+    assert encoder.widest <= max(budget, 2)
     for mode, table in tables.items():
         for own in galleries:
             ranks: dict[str, list[int]] = {name: [] for name in GALLERIES}
@@ -139,6 +161,102 @@ def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) 
                 assert recall.r10 == pytest.approx(np.mean([r <= 10 for r in ranks[name]]))
 
 
+def _cosines(
+    galleries: Sequence[Gallery], table: dict[str, np.ndarray], wanted: Sequence[int]
+) -> dict[tuple[str, int], float]:
+    """By query text and held-out video of the wanted tasks: the score, one by one."""
+    return {
+        (query.text, int(video)): float(
+            table[query.text][t] @ galleries[t].shard.vectors(np.array([video]))[0]
+        )
+        for gallery in galleries
+        for query in gallery.queries
+        for t in wanted
+        for video in galleries[t].held_out
+    }
+
+
+@pytest.mark.parametrize("budget", [1, 2048])
+def test_videos_find_their_captions_as_a_slow_reference_says(
+    monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    monkeypatch.setattr(matrix, "_VECTORS", budget)
+    encoder, galleries, tables = _random(tasks=3, seed=3, queries=11)  # three videos have two captions
+    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
+    for mode, table in tables.items():
+        scores = _cosines(galleries, table, range(3))
+        for own in galleries:
+            for scope in ("local", "global"):
+                texts = [q.text for g in galleries if scope == "global" or g is own for q in g.queries]
+                ranks = []
+                for video in {query.vector_id for query in own.queries}:
+                    right = {query.text for query in own.queries if query.vector_id == video}
+                    best = max(scores[text, video] for text in right)
+                    ranks.append(1 + sum(scores[text, video] > best for text in texts if text not in right))
+                assert row.to_text[mode][scope][own.task] == summarise(np.array(ranks))
+
+
+def test_precision_and_hubness_as_a_slow_reference_says() -> None:
+    encoder, galleries, tables = _random(tasks=3, seed=4)
+    row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
+    classes = {video: label for gallery in galleries for video, label in (gallery.labels or {}).items()}
+    for mode, table in tables.items():
+        scores = _cosines(galleries, table, range(3))
+        nearest: dict[int, int] = {int(video): 0 for gallery in galleries for video in gallery.held_out}
+        for own in galleries:
+            for scope in ("local", "global"):
+                videos = [int(v) for g in galleries if scope == "global" or g is own for v in g.held_out]
+                found: dict[int, list[float]] = {1: [], 5: [], 10: []}
+                for query in own.queries:
+                    ranked = sorted(videos, key=lambda video, text=query.text: -scores[text, video])
+                    if scope == "global":
+                        for video in ranked[:10]:
+                            nearest[video] += 1
+                    if query.vector_id not in classes:
+                        continue
+                    hits = [classes.get(video) == classes[query.vector_id] for video in ranked]
+                    for k, values in found.items():
+                        precisions = [
+                            sum(hits[: i + 1]) / (i + 1) for i in range(k) if hits[i : i + 1] == [True]
+                        ]
+                        values.append(sum(precisions) / min(k, sum(hits)))
+                expected = {k: pytest.approx(np.mean(values)) for k, values in found.items()}
+                assert row.mean_ap[mode][scope][own.task] == expected
+        occurrences = np.array(list(nearest.values()), float)
+        over = occurrences - occurrences.mean()
+        assert row.hubness[mode] == pytest.approx(np.mean(over**3) / np.mean(over**2) ** 1.5)
+
+
+def test_drift_is_seen_from_row_to_row_without_asking_an_old_encoder() -> None:
+    day = Gallery("day", Shard([1, 2], _unit(0, 90)), np.array([1, 2]), (Query("sun", 1), Query("noon", 2)))
+    night = Gallery("night", Shard([3], _unit(45)), np.array([3]), (Query("moon", 3),))
+    profiles = np.eye(2, dtype=np.float32)
+    memory: QueryMemory = {}
+
+    def drift(tables: dict[str, dict[str, np.ndarray]], galleries: list[Gallery]) -> object:
+        encoder = Encoder(["day", "night"], tables)
+        return evaluate_row(encoder, galleries, profiles[: len(galleries)], memory=memory).drift
+
+    first = {"sun": _unit(0, 0), "noon": _unit(90, 0)}
+    assert drift({"latest": first, "pinned": first}, [day]) == {"latest": {}, "pinned": {}}
+    moved = {"sun": _unit(10, 0), "noon": _unit(60, 0), "moon": _unit(0, 45)}
+    second = drift({"latest": moved, "pinned": {**first, "moon": _unit(0, 45)}}, [day, night])
+    assert second == {"latest": {"day": pytest.approx(20, abs=1e-4)}, "pinned": {"day": 0}}
+    back = {**moved, **first}  # measured from where it was learned, not from the row before
+    third = drift({"latest": back, "pinned": back}, [day, night])
+    assert third == {"latest": {"day": 0, "night": 0}, "pinned": {"day": 0, "night": 0}}
+
+
+def test_what_is_measured_with_one_task_is_the_same_with_more() -> None:
+    """Pinned queries of a known task meet the same vectors in every row, so nothing may differ by a bit."""
+    encoder, galleries, _ = _random(tasks=3, seed=5)
+    profiles = np.eye(3, 4, dtype=np.float32)
+    rows = [evaluate_row(encoder, galleries[:n], profiles[:n]) for n in (1, 2, 3)]
+    assert rows[0].recalls["pinned"]["local"]["0"] == rows[2].recalls["pinned"]["local"]["0"]
+    assert rows[0].to_text["pinned"]["local"]["0"] == rows[2].to_text["pinned"]["local"]["0"]
+    assert rows[1].recalls["pinned"]["global"] != rows[2].recalls["pinned"]["global"]
+
+
 def test_a_task_without_queries_is_searched_but_not_measured() -> None:
     encoder, galleries, _ = _random(tasks=2, seed=2)
     mute = Gallery("0", galleries[0].shard, np.array([], np.int64), ())
@@ -147,7 +265,9 @@ def test_a_task_without_queries_is_searched_but_not_measured() -> None:
         encoder, [mute, galleries[1]], np.eye(2, 4, dtype=np.float32), report=shares.append, prior=0
     )
     assert row.recalls["latest"]["local"]["0"] is None
-    assert row.routing["0"] is None
+    assert row.routing["0"] is row.routing_at["0"] is row.to_text["latest"]["local"]["0"] is None
+    assert row.mean_ap["latest"]["global"]["0"] is None
+    assert row.pooled["latest"]["global"] == row.recalls["latest"]["global"]["1"]
     found = row.recalls["latest"]
     assert found["global"]["1"] == found["local"]["1"]  # nothing of the first task is held out
     assert found["global_all"]["1"].meanr > found["local_all"]["1"].meanr  # type: ignore[union-attr]
@@ -182,10 +302,29 @@ def test_queries_ask_for_held_out_videos_only() -> None:
 
 
 def test_an_equally_likely_task_counts_against_us() -> None:
-    encoder = Encoder(["a"], {"latest": {"x": _unit(45)}})
-    assert routing_accuracy(encoder, ["x"], _unit(0, 90).astype(np.float32), 0) == 0
-    assert routing_accuracy(encoder, ["x"], _unit(45, 90).astype(np.float32), 0) == 1
-    assert routing_accuracy(encoder, [], _unit(0, 90).astype(np.float32), 0) is None
+    weights = np.log(np.array([[0.4, 0.4, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
+    assert routing_accuracy(weights, 0) == pytest.approx(1 / 3)
+    assert routing_accuracy(weights, 0, 2) == pytest.approx(2 / 3)
+    assert routing_accuracy(weights, 0, 3) == 1
+
+
+def test_the_likelier_task_lifts_what_its_videos_are_found_by() -> None:
+    """Videos looking for captions in the union are merged by the same weights as captions looking for videos."""
+    day = Gallery("day", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
+    night = Gallery("night", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
+    encoder = Encoder(["day", "night"], {"latest": {"x": _unit(20, 20), "y": _unit(10, 10)}})
+    encoder.words = lambda texts: np.stack(  # type: ignore[method-assign]
+        [np.eye(2, dtype=np.float32)["xy".index(text)] for text in texts]
+    )
+    profiles = 5 * np.eye(2, dtype=np.float32)
+
+    def ranks(prior: float, scope: str) -> list[float]:
+        row = evaluate_row(encoder, [day, night], profiles, prior=prior, modes=["latest"])
+        return [found.meanr for found in row.to_text["latest"][scope].values() if found]  # type: ignore[index]
+
+    assert ranks(0, "global") == [2, 1]  # y is nearer to both videos
+    assert ranks(0.05, "global") == [1, 1]
+    assert ranks(0.05, "local") == [1, 1]
 
 
 def test_plain_recall() -> None:
@@ -193,3 +332,12 @@ def test_plain_recall() -> None:
     assert recall is not None
     assert (recall.r1, recall.meanr) == (0.5, 1.5)
     assert recall_of(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None
+
+
+def test_raw_merging_knows_nothing_of_routing() -> None:
+    encoder, galleries, _ = _random(tasks=3, seed=4)
+    profiles = np.eye(3, 4, dtype=np.float32)
+    plain = evaluate_row(encoder, galleries, profiles, prior=0).recalls["pinned"]
+    lifted = evaluate_row(encoder, galleries, profiles, prior=0.5).recalls["pinned"]
+    assert lifted["global_raw"] == plain["global_raw"] == plain["global"]
+    assert lifted["global"] != plain["global"]

@@ -1,4 +1,4 @@
-"""Ranks and forgetting measures against hand-computed examples and the arithmetic of printed tables."""
+"""Ranks, precision, hubness, drift and forgetting against hand-computed examples and slow references."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import pytest
 
 from trainer.errors import EvaluationError
 from trainer.evaluate.metrics import (
+    BestOf,
     Matrix,
     RankCount,
     backward_forgetting,
     forgetting_rate,
     forgetting_rates,
+    forward_transfer,
     harmonic_mean,
     learning_gain,
+    mean_angle,
+    mean_average_precision,
     mean_current,
     mean_final,
     rank_by_id,
     recall_at,
+    skewness,
     summarise,
 )
 
@@ -130,25 +135,88 @@ def test_what_is_undefined_is_none() -> None:
     assert mean_final(silent) == 10
 
 
-@pytest.mark.parametrize(
-    ("last", "rates", "final", "rate", "mean"),
-    [
-        # bmu-moco, table 1: R@1 of the last release and FR per task, then the three overall figures.
-        ((48.48, 23.45, 30.80, 32.80, 41.83), (5.81, 10.43, 2.90, 3.49), 35.47, 22.63, 37.60),
-        ((46.82, 23.27, 30.00, 31.21, 41.94), (7.47, 10.84, 3.40, 4.08), 34.65, 25.79, 37.05),
-        ((41.99, 22.09, 29.80, 30.31, 38.53), (12.30, 11.79, 5.40, 5.08), 32.54, 34.57, 35.67),
-    ],
-    ids=["BMU-MoCo", "BMU-MoCo (local)", "ER-ring"],
-)
-def test_printed_tables_are_reproduced(
-    last: tuple[float, ...], rates: tuple[float, ...], final: float, rate: float, mean: float
-) -> None:
-    current = [r + f for r, f in zip(last, (*rates, 0.0), strict=True)]
-    matrix: Matrix = [
-        *([*([0.0] * task), current[task]] for task in range(4)),
-        list(last),
-    ]
-    assert mean_final(matrix) == pytest.approx(final, abs=0.006)
-    assert forgetting_rate(matrix) == pytest.approx(rate, abs=0.006)
-    assert harmonic_mean(matrix) == pytest.approx(mean, abs=0.011)
-    assert backward_forgetting(matrix) == pytest.approx(rate / 4, abs=0.006)
+def test_a_task_counts_for_hm_if_it_has_both_recalls() -> None:
+    lost: Matrix = [[50.0], [40.0, None], [30.0, 20.0, 10.0]]  # task 2 was not measured when it was learned
+    assert harmonic_mean(lost) == pytest.approx(2 * 30 * 20 / 50)
+    assert mean_final(lost) == 20
+    assert harmonic_mean([[None], [None, None]]) is None
+
+
+def test_forward_transfer_leaves_out_the_first_task() -> None:
+    assert forward_transfer([99.0, 30.0, 18.0], [10.0, 20.0, 20.0]) == 4
+    assert forward_transfer([None, 30.0, None], [10.0, 20.0, 20.0]) == 10
+    assert forward_transfer([5.0], [5.0]) is None
+
+
+def test_precision_by_hand() -> None:
+    scores = np.array([[0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.4]])
+    relevant = np.array([[True, False, True, True], [True, False, False, False]])
+    # first: hits at 1, 3, 4; second: at 4
+    assert mean_average_precision(scores, relevant, 1) == pytest.approx((1 + 0) / 2)
+    assert mean_average_precision(scores, relevant, 3) == pytest.approx(((1 + 2 / 3) / 3 + 0) / 2)
+    assert mean_average_precision(scores, relevant, 10) == pytest.approx(
+        ((1 + 2 / 3 + 3 / 4) / 3 + 1 / 4) / 2
+    )
+
+
+def test_of_equal_scores_the_irrelevant_come_first() -> None:
+    tied = np.array([[0.5, 0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32)
+    relevant = np.array([[True, False, False, True]])
+    assert mean_average_precision(tied, relevant, 2) == 0
+    assert mean_average_precision(tied, relevant, 4) == pytest.approx((1 / 3 + 2 / 4) / 2)
+
+
+def test_queries_without_anything_relevant_are_left_out() -> None:
+    scores = np.array([[0.9, 0.1], [0.9, 0.1]])
+    assert mean_average_precision(scores, np.array([[False, True], [False, False]]), 5) == 0.5
+    assert mean_average_precision(scores, np.zeros((2, 2), bool), 5) is None
+
+
+@pytest.mark.parametrize("k", [1, 4, 50])
+def test_precision_against_a_slow_reference(k: int) -> None:
+    rng = np.random.default_rng(k)
+    scores = rng.normal(size=(25, 30)).round(1)  # rounding makes ties
+    relevant = rng.random((25, 30)) < 0.2
+    slow = []
+    for row, right in zip(scores, relevant, strict=True):
+        ranked = sorted(range(30), key=lambda i, row=row, right=right: (-row[i], right[i]))  # type: ignore[misc]
+        hits = [bool(right[i]) for i in ranked]
+        if any(hits):
+            found = [sum(hits[: i + 1]) / (i + 1) for i in range(min(k, 30)) if hits[i]]
+            slow.append(sum(found) / min(k, sum(hits)))
+    assert mean_average_precision(scores, relevant, k) == pytest.approx(np.mean(slow))
+
+
+def test_the_best_of_parts_are_the_best_of_the_whole() -> None:
+    scores = np.random.default_rng(1).normal(size=(7, 40))
+    best = BestOf(6)
+    for columns in np.array_split(np.arange(40), [3, 3, 20, 38]):
+        best.add(scores[:, columns], columns)
+    assert best.marks.tolist() == np.argsort(-scores, axis=1)[:, :6].tolist()
+    np.testing.assert_array_equal(best.scores, -np.sort(-scores, axis=1)[:, :6])
+
+
+def test_hubness_is_the_skewness_of_how_often_each_item_is_near() -> None:
+    assert skewness(np.array([3, 3, 3])) is None
+    assert skewness(np.array([], np.int64)) is None
+    assert skewness(np.array([0, 1, 2])) == pytest.approx(0)
+    # one hub that everybody finds: mean 2, σ² = (3·(−2)² + 6²) / 4 = 12, third moment (3·(−2)³ + 6³) / 4 = 48
+    assert skewness(np.array([0, 0, 0, 8])) == pytest.approx(48 / 12**1.5)
+
+
+def test_drift_is_the_mean_angle() -> None:
+    def at(*degrees: float) -> np.ndarray:
+        angle = np.radians(degrees)
+        return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+    assert mean_angle(at(0, 10, 0), at(30, 10, 180)) == pytest.approx(70, abs=1e-4)
+    assert mean_angle(at(17, 33), at(17, 33)) == 0, "what has not moved has not moved at all"
+    assert mean_angle(at(0), 5 * at(90)) == pytest.approx(90), "length is no drift"
+    assert mean_angle(np.empty((0, 2)), np.empty((0, 2))) is None
+
+
+def test_further_right_answers_do_not_compete() -> None:
+    count = RankCount(np.array([0.5, 0.5]))
+    scores = np.array([[0.9, 0.5, 0.5, 0.1], [0.9, 0.5, 0.8, 0.7]])
+    count.add(scores, np.array([[True, False, True, False], [False, False, True, False]]))
+    assert count.ranks().tolist() == [1, 3]

@@ -1,37 +1,54 @@
-"""Retrieval and forgetting measures. Recalls are shares, 0..1; the papers print percents.
+"""Measures of retrieval; those of forgetting are handed on from :mod:`models.forgetting`.
 
-A[i][t] is the Recall@1 of release i on the queries of task t, both counted from 0 here; entries above the
-diagonal are None.
+Recalls are shares, 0..1; the papers print percents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from models.forgetting import (
+    Matrix,
+    backward_forgetting,
+    forgetting_rate,
+    forgetting_rates,
+    forward_transfer,
+    harmonic_mean,
+    learning_gain,
+    mean_current,
+    mean_final,
+)
 from trainer.errors import EvaluationError
 
 __all__ = [
+    "BestOf",
     "Matrix",
     "RankCount",
     "Recall",
+    "average_precision",
     "backward_forgetting",
     "forgetting_rate",
     "forgetting_rates",
+    "forward_transfer",
+    "handicapped",
     "harmonic_mean",
     "learning_gain",
+    "mean_angle",
+    "mean_average_precision",
     "mean_current",
     "mean_final",
     "rank_by_id",
     "recall_at",
+    "skewness",
     "summarise",
 ]
 
 Floats = npt.NDArray[np.floating]
-Matrix = Sequence[Sequence[float | None]]
 
 # Dot products of float32 unit vectors differ by about this much with the order of summation, so closer scores
 # are equal scores.
@@ -54,11 +71,18 @@ class RankCount:
         self._better = np.zeros(len(truth), np.int64)
         self._equal = np.zeros(len(truth), np.int64)
 
-    def add(self, scores: Floats) -> None:
-        """Count ``[Q, n]`` scores of n more videos; the true video is among the parts exactly once."""
+    def add(self, scores: Floats, skip: npt.NDArray[np.bool_] | None = None) -> None:
+        """Count ``[Q, n]`` scores of n more videos; the true video is among the parts exactly once.
+
+        Args:
+            skip: ``[Q, n]``, those that do not compete: further right answers.
+        """
         over = _finite(np.asarray(scores, np.float64)) - self._truth[:, None]
-        self._better += (over > TIE).sum(axis=1)
-        self._equal += (np.abs(over) <= TIE).sum(axis=1)
+        better, equal = over > TIE, np.abs(over) <= TIE
+        if skip is not None:
+            better, equal = better & ~skip, equal & ~skip
+        self._better += better.sum(axis=1)
+        self._equal += equal.sum(axis=1)
 
     def ranks(self) -> Floats:
         """``[Q]`` ranks, from 1."""
@@ -123,66 +147,104 @@ def summarise(ranks: Floats) -> Recall | None:
     )
 
 
-def backward_forgetting(matrix: Matrix) -> float | None:
-    """BWF_T = mean over t < T of A[t][t] − A[T][t] (ctvr-ffa-tame); lower is better, below 0 is a gain.
+def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_], k: int) -> float | None:
+    """mAP@k, 0..1: how early the first k places hold what is relevant, where a query has several right answers.
 
-    None before the second task. Over the local matrix it is BWF local, over the global one BWF global.
+    AP@k = Σ_{i ≤ k} rel(i) P(i) / min(k, R), with P(i) the share of relevant items among the first i, and R the number
+    of relevant items in the gallery: a query that has only right answers in its first k places scores 1. (The code
+    published with CTP divides by the number of hits among the first k instead, so that one hit at rank 1 is worth as
+    much as k of them; figures in its tables are higher for that.) A tie counts against us: of equal scores, the
+    irrelevant ones come first. Queries without a relevant item are left out; None if that leaves none.
+
+    Args:
+        scores: ``[Q, G]``, higher is better.
+        relevant: ``[Q, G]``.
     """
-    rates = [rate for rate in forgetting_rates(matrix)[:-1] if rate is not None]
-    return float(np.mean(rates)) if rates else None
+    best = BestOf(k)
+    best.add(handicapped(scores, relevant), np.asarray(relevant, np.int64))
+    totals = np.asarray(relevant).sum(axis=1)
+    precisions = average_precision(best.marks[totals > 0] == 1, totals[totals > 0], k)
+    return float(precisions.mean()) if len(precisions) else None
 
 
-def forgetting_rates(matrix: Matrix) -> list[float | None]:
-    """FR_t = A[t][t] − A[n][t] of every task, n the last release (bmu-moco); not clipped at 0.
+def handicapped(scores: Floats, relevant: npt.NDArray[np.bool_]) -> Floats:
+    """Scores by which a relevant item comes behind every irrelevant one that it is equal to."""
+    return _finite(np.asarray(scores, np.float64)) - TIE * np.asarray(relevant)
 
-    None where a task has no queries.
+
+def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64], k: int) -> Floats:
+    """AP@k ``[Q]`` of ranked lists, as in :func:`mean_average_precision`.
+
+    Args:
+        hits: ``[Q, n]``, whether the item at each rank is relevant; n ≥ min(k, gallery).
+        totals: ``[Q]``, number of relevant items in the gallery, at least one.
     """
-    if not matrix:
-        return []
-    last = matrix[-1]
-    return [_minus(matrix[task][task], last[task]) for task in range(len(matrix))]
+    first = hits[:, :k]
+    precision = first.cumsum(axis=1) / np.arange(1, first.shape[1] + 1)
+    return np.asarray((precision * first).sum(axis=1) / np.minimum(k, totals))
 
 
-def forgetting_rate(matrix: Matrix) -> float | None:
-    """FR: the sum of the tasks' forgetting rates (bmu-moco; a sum and not a mean). None before the second task."""
-    rates = [rate for rate in forgetting_rates(matrix)[:-1] if rate is not None]
-    return float(sum(rates)) if rates else None
+class BestOf:
+    """The k best items of each query, found over a gallery that arrives in parts.
+
+    Attributes:
+        scores: ``[Q, min(k, gallery)]``, best first.
+        marks: what the parts said of these items.
+    """
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+        self.scores: Floats = np.empty((0, 0))
+        self.marks: npt.NDArray[np.int64] = np.empty((0, 0), np.int64)
+
+    def add(self, scores: Floats, marks: npt.NDArray[np.int64]) -> None:
+        """Consider ``[Q, n]`` scores of n more items, with a mark for each, ``[n]`` or ``[Q, n]``."""
+        if not len(self.scores):
+            self.scores, self.marks = np.empty((len(scores), 0)), np.empty((len(scores), 0), np.int64)
+        together = np.concatenate([self.scores, scores], axis=1)
+        marks = np.concatenate([self.marks, np.broadcast_to(marks, scores.shape)], axis=1)
+        if together.shape[1] > self._k:
+            kept = np.argpartition(-together, self._k - 1, axis=1)[:, : self._k]
+            together, marks = _take(together, kept), _take(marks, kept)
+        order = np.argsort(-together, axis=1, kind="stable")
+        self.scores, self.marks = _take(together, order), _take(marks, order)
 
 
-def mean_current(matrix: Matrix) -> float | None:
-    """Mean over t of A[t][t]: how well each task was found when it had just been learned."""
-    return _mean([row[task] for task, row in enumerate(matrix)])
+def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
+    """Hubness: skewness E[(N_k − μ)³] / σ³ of the k-occurrence distribution.
+
+    Radovanović, Nanopoulos and Ivanović, "Hubs in space: popular nearest neighbors in high-dimensional data" (JMLR
+    2010), section 2. Far above 0, few items are among the k nearest of many queries. None where all items occur
+    equally often.
+
+    Args:
+        occurrences: N_k of every gallery item: for how many queries it is among the k nearest.
+    """
+    over = occurrences - occurrences.mean() if len(occurrences) else np.zeros(1)
+    deviation = float(np.sqrt((over**2).mean()))
+    return float((over**3).mean()) / deviation**3 if deviation else None
 
 
-def mean_final(matrix: Matrix) -> float | None:
-    """Mean over t of A[n][t]: how well the tasks are found now."""
-    return _mean(list(matrix[-1])) if matrix else None
+def mean_angle(before: Floats, after: Floats) -> float | None:
+    """Query drift: the mean angle in degrees between vectors ``[Q, dim]`` and what became of them; None without any.
 
-
-def harmonic_mean(matrix: Matrix) -> float | None:
-    """HM = 2cf / (c + f) of mean current and mean final recall (bmu-moco); 0 when both are."""
-    current, final = mean_current(matrix), mean_final(matrix)
-    if current is None or final is None:
+    By the half angle, since the arc cosine of a rounded 1 would see drift where there is none.
+    """
+    if not len(before):
         return None
-    return 2 * current * final / (current + final) if current + final else 0.0
-
-
-def learning_gain(matrix: Matrix, zero_shot: Sequence[float | None]) -> float | None:
-    """Mean over t of A[t][t] − Z[t]: what learning a task adds to the backbone as it came."""
-    gains = [_minus(row[t], z) for t, (row, z) in enumerate(zip(matrix, zero_shot, strict=True))]
-    return _mean(gains)
-
-
-def _minus(left: float | None, right: float | None) -> float | None:
-    return None if left is None or right is None else left - right
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    a, b = (
+        v / np.linalg.norm(v, axis=1, keepdims=True)
+        for v in (np.asarray(x, np.float64) for x in (before, after))
+    )
+    halves = np.arctan2(np.linalg.norm(a - b, axis=1), np.linalg.norm(a + b, axis=1))
+    return float(np.degrees(2 * halves).mean())
 
 
 def _finite(scores: Floats) -> Floats:
     if not np.isfinite(scores).all():
         raise EvaluationError("a score is not a finite number")
     return scores
+
+
+def _take(values: npt.NDArray[Any], columns: npt.NDArray[np.integer]) -> npt.NDArray[Any]:
+    return np.take_along_axis(values, columns, axis=1)

@@ -10,15 +10,65 @@ import yaml
 from pydantic import ValidationError
 
 from models.backbone import Backbone
+from models.errors import BackboneUnsupported
 from models.release import ReleaseState
 from trainer.methods.base import Method, MethodConfig, MethodError
+from trainer.methods.bmu_moco import BmuMoco
+from trainer.methods.ccmr import Ccmr
+from trainer.methods.clip_vip import ClipVip
+from trainer.methods.co2l import Co2l
+from trainer.methods.ctp import Ctp
+from trainer.methods.der import Der
+from trainer.methods.drift_adapter import DriftAdapter
+from trainer.methods.er import Er
+from trainer.methods.ewc import Ewc
 from trainer.methods.ffa_tame import FfaTame
 from trainer.methods.finetune import Finetune
+from trainer.methods.joint import Joint
+from trainer.methods.lump import Lump
+from trainer.methods.lwf import Lwf
+from trainer.methods.mas import Mas
+from trainer.methods.moco import BaseMoco
+from trainer.methods.moe_adapter import MoeAdapter
+from trainer.methods.qdc import Qdc
+from trainer.methods.rwalk import Rwalk
+from trainer.methods.si import Si
+from trainer.methods.strata import Strata
+from trainer.methods.vr_lwf import VrLwf
 from trainer.methods.zero_shot import ZeroShot
+from trainer.methods.zscl import Zscl
 
 __all__ = ["METHODS", "Method", "MethodConfig", "MethodError", "configure", "start_method"]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (FfaTame, Finetune, ZeroShot)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        BaseMoco,
+        BmuMoco,
+        Ccmr,
+        ClipVip,
+        Co2l,
+        Ctp,
+        Der,
+        DriftAdapter,
+        Er,
+        Ewc,
+        FfaTame,
+        Finetune,
+        Joint,
+        Lump,
+        Lwf,
+        Mas,
+        MoeAdapter,
+        Qdc,
+        Rwalk,
+        Si,
+        Strata,
+        VrLwf,
+        ZeroShot,
+        Zscl,
+    )
+}
 
 
 def configure(name: str, backbone: str, settings: Mapping[str, Any]) -> MethodConfig:
@@ -53,9 +103,13 @@ def start_method(
 
     Raises:
         MethodError: see :func:`configure` and :meth:`Method.resume`.
+        BackboneUnsupported: the method works inside blocks that the backbone does not open.
     """
     kept: dict[str, Any] = {}
     if previous is not None and name in METHODS and previous.method == name:
         kept = {key: previous.config[key] for key in METHODS[name].architecture}
     config = configure(name, backbone.name, {**kept, **settings})
-    return METHODS[name].resume(backbone, config, previous)
+    try:
+        return METHODS[name].resume(backbone, config, previous)
+    except BackboneUnsupported as error:
+        raise BackboneUnsupported(f"method {name!r}: {error}") from error

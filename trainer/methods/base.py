@@ -171,7 +171,7 @@ class Method(ABC):
 
         Raises:
             MethodError: the release is of another method (a library learned by ``zero_shot`` can be continued
-                by any) or backbone.
+                by any) or backbone, or a setting that shapes its weights was changed.
         """
         method = cls(backbone, config)
         if previous is None:
@@ -187,6 +187,14 @@ class Method(ABC):
                 f"the library was learned with method {previous.method!r}, which {cls.name!r} cannot continue; "
                 f"post the task with method {previous.method!r}, or start a new library in another data folder"
             )
+        if previous.method == cls.name:
+            fixed = {key: previous.config[key] for key in cls.architecture}
+            changed = [f"{key} is {value!r}" for key, value in fixed.items() if getattr(config, key) != value]
+            if changed:
+                raise MethodError(
+                    f"settings that a library keeps from its first task were changed: {', '.join(changed)}; "
+                    "leave them out of the task's settings"
+                )
         method.learned = list(previous.tasks)
         method.profiles = previous.profiles.clone()
         method.continue_from(previous)

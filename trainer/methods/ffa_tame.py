@@ -21,7 +21,7 @@ from models.tame import BARE, ROUTED, Tame
 from models.towers import encode_frames, encode_texts
 from trainer.data import Pair
 from trainer.losses import cross_task_loss, in_task_loss
-from trainer.methods.base import Method, MethodConfig, MethodError
+from trainer.methods.base import Method, MethodConfig
 
 __all__ = ["FfaTame", "FfaTameConfig"]
 
@@ -177,14 +177,6 @@ class FfaTame(Method):
             for _ in previous.tasks:
                 self.tame.add_task(expert=BARE)
         else:
-            fixed = {key: previous.config[key] for key in self.architecture}
-            changed = [key for key, value in fixed.items() if getattr(self.config, key) != value]
-            if changed:
-                raise MethodError(
-                    "settings that a library keeps from its first task were changed: "
-                    + ", ".join(f"{key} is {fixed[key]!r}" for key in changed)
-                    + "; leave them out of the task's settings"
-                )
             self.load_state_dict(previous.tensors)
         self.end_task()
 

@@ -1,0 +1,159 @@
+"""Figures of a report: line charts and heat maps, to explore as one HTML page, to read as SVG in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.io import to_html
+
+__all__ = ["HeatMap", "LineChart", "write_page"]
+
+# Told apart also by people who see few colours (Okabe and Ito); from the ninth curve on they come again, dashed.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
+_DASHES = (("solid", ""), ("dash", "6 4"), ("dot", "2 3"))
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 860, 400, 48, 40, 84, 250
+_LINES = 5  # of the grid, about
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Curves over tasks; a curve may have gaps, and a single point is shown as one.
+
+    Attributes:
+        ticks: names of the tasks.
+        curves: by name, one value for each task, None where there is none.
+    """
+
+    title: str
+    ticks: Sequence[str]
+    curves: Mapping[str, Sequence[float | None]]
+
+    def plotly(self) -> go.Figure:
+        """To explore."""
+        figure = go.Figure(layout={"title": self.title, "xaxis": {"title": "after task"}})
+        for index, (name, values) in enumerate(self.curves.items()):
+            colour, (dash, _) = _look(index)
+            figure.add_scatter(
+                x=list(self.ticks),
+                y=list(values),
+                name=name,
+                mode="lines+markers",
+                line={"color": colour, "dash": dash},
+            )
+        return figure
+
+    def svg(self) -> str:
+        """To read."""
+        low, high, step = _axis([v for values in self.curves.values() for v in values if v is not None])
+        right, floor = _WIDTH - _LEGEND, _HEIGHT - _BOTTOM
+
+        def x(index: int) -> float:
+            return _LEFT + (right - _LEFT) * (index + 0.5) / len(self.ticks)
+
+        def y(value: float) -> float:
+            return floor - (floor - _TOP) * (value - low) / (high - low)
+
+        parts = [_text(_LEFT, 22, self.title, weight="bold", size=14)]
+        for number in range(round((high - low) / step) + 1):
+            value = low + number * step
+            parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{right}" stroke="#ddd"/>')
+            parts.append(_text(_LEFT - 6, y(value) + 4, f"{value:g}", anchor="end"))
+        for index, tick in enumerate(self.ticks):
+            place = f'transform="rotate(-30 {x(index):.1f} {floor + 14})"'
+            parts.append(_text(x(index), floor + 14, tick, anchor="end", more=place))
+        for index, (name, values) in enumerate(self.curves.items()):
+            colour, (_, dash) = _look(index)
+            points = [(x(i), y(value)) for i, value in enumerate(values) if value is not None]
+            path = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+            line = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+            if points:
+                parts.append(f'<path d="M{path}" fill="none" {line}/>')
+            parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in points]
+            height = _TOP + 16 * index
+            parts.append(f'<path d="M{right + 14} {height}h22" {line}/>')
+            parts.append(_text(right + 42, height + 4, name))
+        height = max(_HEIGHT, _TOP + 16 * len(self.curves) + 10)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+            f'height="{height}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
+            + "".join(parts)
+            + "</svg>\n"
+        )
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A recall matrix: release i down, task t across."""
+
+    title: str
+    tasks: Sequence[str]
+    matrix: Sequence[Sequence[float | None]]
+
+    def plotly(self) -> go.Figure:
+        """To explore."""
+        written = [["" if cell is None else f"{cell:.1f}" for cell in row] for row in self.matrix]
+        figure = go.Figure(
+            layout={
+                "title": self.title,
+                "xaxis": {"title": "queries of", "side": "bottom"},
+                "yaxis": {"title": "after learning", "autorange": "reversed"},
+            }
+        )
+        figure.add_heatmap(
+            x=list(self.tasks),
+            y=list(self.tasks),
+            z=[list(row) for row in self.matrix],
+            text=written,
+            texttemplate="%{text}",
+            colorscale="Viridis",
+            colorbar={"title": "R@1"},
+            hoverongaps=False,
+        )
+        return figure
+
+
+def write_page(path: Path, title: str, figures: Sequence[LineChart | HeatMap]) -> None:
+    """One HTML file that needs no network: figures below each other, and the script that draws them."""
+    drawn = [
+        to_html(figure.plotly(), full_html=False, include_plotlyjs=index == 0)
+        for index, figure in enumerate(figures)
+    ]
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
+        f"<body>\n<h1>{escape(title)}</h1>\n" + "\n".join(drawn) + "\n</body></html>\n",
+        encoding="utf-8",
+    )
+
+
+def _look(index: int) -> tuple[str, tuple[str, str]]:
+    return _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
+
+
+def _axis(values: Sequence[float]) -> tuple[float, float, float]:
+    """Bounds and step of an axis that holds the values and zero, in round numbers."""
+    low, high = min([0.0, *values]), max([0.0, *values])
+    rough = (high - low) / _LINES or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    return math.floor(low / step) * step, max(math.ceil(high / step) * step, step), step
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    anchor: str = "start",
+    weight: str = "normal",
+    size: int = 12,
+    more: str = "",
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
+        f'fill="#333" {more}>{escape(text)}</text>'
+    )

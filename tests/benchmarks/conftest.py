@@ -1,0 +1,60 @@
+"""A world of two small tasks, and protocols written for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.preparation import prepare
+from benchmarks.protocol import Protocol, load_protocol
+from models.backbone import FrameSpec
+from trainer.data import TaskData
+
+SMALL: dict[str, Any] = {
+    "title": "Small",
+    "source": {
+        "kind": "world",
+        "domains": ["night-traffic", "microscope"],
+        "seed": 3,
+        "train": 2,
+        "val": 1,
+        "test": 3,
+        "categories": 2,
+        "captions": 2,
+    },
+    "backbone": "tiny",
+    "frames": 2,
+    "seeds": 2,
+    "settings": {"epochs": 1, "batch_size": 4},
+    "methods": ["zero_shot", "finetune"],
+}
+SPEC = FrameSpec(frames=2, size=56)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Write a protocol: the small one with some of its facts replaced; gives the path."""
+
+    def write(name: str = "small", **facts: Any) -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({**SMALL, **facts}))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def small(write: Callable[..., str]) -> Protocol:
+    return load_protocol(write())
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[TaskData]:
+    """The tasks of the small protocol with their frames."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    return prepare(load_protocol(str(folder / "small.yaml")), SPEC, folder / "frames")

@@ -1,0 +1,21 @@
+"""Pre-training of the shipped backbone learns, and repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.pretrain import Recipe, pretrain
+
+
+def test_pre_training_learns_and_repeats(tmp_path: Path) -> None:
+    losses: list[float] = []
+    recipe = Recipe(steps=40, batch_size=8)
+    pretrain(tmp_path / "a.safetensors", recipe, workers=0, report=lambda step, loss: losses.append(loss))
+    assert losses[-1] < losses[0]
+    pretrain(tmp_path / "b.safetensors", recipe, workers=0)
+    first, second = load_file(tmp_path / "a.safetensors"), load_file(tmp_path / "b.safetensors")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,0 +1,562 @@
+"""Protocols: facts that are those of the papers, videos found or asked for by name, frames made once."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from benchmarks.entries import choose, parse_entry
+from benchmarks.errors import ProtocolError
+from benchmarks.footage import Drawn, Filmed
+from benchmarks.preparation import prepare
+from benchmarks.protocol import Protocol, load_protocol, protocol_names
+from benchmarks.sources import CtvrSource, Part, WorldSource
+from benchmarks.world import DEMO_DOMAINS, DOMAINS
+from cli.demo_world import World
+from media import examine, load_frames
+from models.backbone import FrameSpec
+from trainer.methods import METHODS, configure
+
+SPEC = FrameSpec(frames=2, size=56)
+
+# The notes' table of the published splits: training videos per task, and test videos of every task.
+CTVR: dict[str, tuple[int, list[int]]] = {
+    "msrvtt-10": (32, [305, 465, 211, 378, 366, 248, 309, 218, 295, 195]),
+    "msrvtt-20": (
+        16,
+        [226, 79, 141, 324, 137, 74, 77, 301, 122, 244, 173, 75, 139, 170, 171, 47, 185, 110, 137, 58],
+    ),
+    "actnet-10": (320, [522, 558, 512, 500, 511, 529, 449, 458, 445, 426]),
+    "actnet-20": (
+        160,
+        [237, 285, 299, 259, 276, 236, 244, 256, 227, 284, 255, 274, 216, 233, 223, 235, 236, 209, 223, 203],
+    ),
+}
+
+
+# --- the files ---
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_a_protocol_says_which_settings_its_methods_have(name: str) -> None:
+    protocol = load_protocol(name)
+    assert protocol.name == name
+    for entry in choose(protocol.methods, None):
+        settings = protocol.settings_of(entry)
+        config = configure(entry.method, protocol.backbone, settings).model_dump()
+        assert {key: config[key] for key in settings} == settings
+    assert set(protocol.recipes) <= set(METHODS)
+
+
+def test_the_demo_s_protocol_is_about_the_demo_s_videos() -> None:
+    protocol = load_protocol("world-demo")
+    source, demo = protocol.source, World()
+    assert isinstance(source, WorldSource)
+    assert source.domains == demo.domains == DEMO_DOMAINS
+    assert (source.seed, source.train, source.val, source.test, source.categories, source.captions) == (
+        demo.seed,
+        demo.train,
+        demo.val,
+        demo.test,
+        demo.categories,
+        5,
+    )
+    assert protocol.settings == {}, "every method with its own recipe"
+    assert protocol.frames is None
+
+
+def test_hyper_parameters_are_chosen_on_other_videos_of_the_same_domains() -> None:
+    ten, dev = load_protocol("world-10"), load_protocol("world-dev")
+    assert isinstance(ten.source, WorldSource)
+    assert isinstance(dev.source, WorldSource)
+    assert ten.source.domains == tuple(DOMAINS)
+    seeds = {ten.source.seed, dev.source.seed, World().seed}
+    assert len(seeds) == 3
+    assert dev.source.model_copy(update={"seed": ten.source.seed}) == ten.source
+    assert (dev.settings, dev.frames, dev.tasks) == (ten.settings, ten.frames, 4)
+
+
+def test_the_large_world_takes_as_many_steps_as_was_counted() -> None:
+    protocol = load_protocol("world-10")
+    source = protocol.source
+    assert isinstance(source, WorldSource)
+    pairs = source.categories * source.train * source.captions
+    epochs, batch = int(protocol.settings["epochs"]), int(protocol.settings["batch_size"])
+    assert pairs == 240
+    assert pairs % batch == 0, "so that joint training takes exactly the sum of all tasks' steps"
+    assert epochs * pairs // batch == 60
+
+
+@pytest.mark.parametrize(("name", "frames", "batch"), [("msrvtt", 12, 8), ("actnet", 24, 16)])
+def test_the_recipe_is_the_paper_s(name: str, frames: int, batch: int) -> None:
+    """ctvr-ffa-tame, section 4.4."""
+    for tasks in (10, 20):
+        protocol = load_protocol(f"ctvr-{name}-{tasks}")
+        assert (protocol.frames, protocol.prior, protocol.seeds) == (frames, 0, 3)
+        assert protocol.backbone == "open_clip:ViT-B-32/openai"
+        config = configure(
+            "ffa_tame", protocol.backbone, protocol.settings_of(parse_entry("ffa_tame"))
+        ).model_dump()
+        expected = {
+            "epochs": 20,
+            "batch_size": batch,
+            "schedule": "cosine",
+            "cross_task": 0.6,
+            "learning_rate": {"msrvtt": 4e-6, "actnet": 6e-6}[name],
+            "ffa_layers": {"msrvtt": 10, "actnet": 12}[name],
+            "experts": {"msrvtt": 10, "actnet": 5}[name],
+        }
+        assert {key: config[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"epochs": 3}, "epochs: Extra inputs"),
+        ({"source": {"kind": "dream"}}, "source: .*'dream'"),
+        ({"seeds": 0}, "seeds: "),
+        ({"methods": ["finetune@rate"]}, "'rate' is not setting=value"),
+        ({"methods": [{"method": "finetune", "colour": 1}]}, "colour: Extra inputs"),
+    ],
+)
+def test_a_wrong_protocol_is_refused_by_the_field(
+    write: Callable[..., str], facts: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        load_protocol(write(**facts))
+
+
+def test_an_unknown_protocol_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match=r"no protocol 'world-9'.*world-10"):
+        load_protocol("world-9")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(ProtocolError, match="not a mapping"):
+        load_protocol(str(tmp_path / "list.yaml"))
+
+
+# --- entries ---
+
+
+def test_a_variant_is_called_by_its_settings() -> None:
+    entry = parse_entry("finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0")
+    assert entry.label == "finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0"
+    assert entry.settings == {"learning_rate": 1e-4, "schedule": "step"}
+    assert (entry.method, entry.reindex, entry.prior) == ("finetune", True, 0)
+
+
+def test_a_protocol_lists_variants_in_either_form(write: Callable[..., str]) -> None:
+    listed = [
+        "finetune@epochs=2",
+        {"method": "finetune", "settings": {"epochs": 3}, "reindex": True},
+        {"method": "ffa_tame", "label": "Ours", "settings": {"rank": 2}, "seeds": 1},
+    ]
+    entries = load_protocol(write(methods=listed)).methods
+    assert [e.label for e in entries] == ["finetune@epochs=2", "finetune@epochs=3@reindex=true", "Ours"]
+    chosen = choose(entries, ["Ours", "zero_shot"], {"batch_size": 2})
+    assert [e.label for e in chosen] == ["Ours@batch_size=2", "zero_shot@batch_size=2"]
+    assert chosen[0].settings == {"rank": 2, "batch_size": 2}
+    assert chosen[0].seeds == 1
+
+
+def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write: Callable[..., str]) -> None:
+    protocol = load_protocol(write(recipes={"finetune": {"batch_size": 2, "warmup": 0.1}}))
+    assert protocol.settings_of(parse_entry("finetune@warmup=0.5")) == {
+        "epochs": 1,
+        "batch_size": 2,
+        "warmup": 0.5,
+    }
+    assert protocol.settings_of(parse_entry("zero_shot")) == {"epochs": 1, "batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["magic"], "unknown method 'magic': choose one of .*finetune"),
+        (["finetune", "finetune"], "two methods are called 'finetune'"),
+        (["finetune@seed=3"], "--seeds"),
+        (["finetune@prior=-1"], "prior: "),
+        (["finetune@reindex=maybe"], "reindex: "),
+    ],
+)
+def test_wrong_entries_are_named(names: list[str], says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        choose((), names)
+
+
+# --- MSR-VTT and ActivityNet ---
+
+
+def _listed(name: str) -> CtvrSource:
+    source = load_protocol(f"ctvr-{name}").source
+    assert isinstance(source, CtvrSource)
+    return source
+
+
+@pytest.fixture(scope="module")
+def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty files with the right names at two depths, and training captions."""
+    folder = tmp_path_factory.mktemp("msrvtt")
+    rows = [row for group in _listed("msrvtt-10")._groups() for c in group for row in c.rows()]
+    (folder / "TestVideo").mkdir()
+    for split, (video, *_) in rows:
+        (folder / ("TestVideo" if split == "test" else ".") / f"{video}.mp4").touch()
+    trained = [video for split, (video, *_) in rows if split == "train"]
+    sentences = [{"video_id": v, "caption": f"caption {i} of {v}"} for v in trained for i in range(20)]
+    (folder / "MSRVTT_data.json").write_text(json.dumps({"sentences": sentences}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half of the files without ``v_``, some with other endings."""
+    folder = tmp_path_factory.mktemp("actnet")
+    rows = [row for group in _listed("actnet-10")._groups() for c in group for row in c.rows()]
+    for number, (_, (video, *_)) in enumerate(rows):
+        name = video if number % 2 else video.removeprefix("v_")
+        (folder / f"{name}{('.mp4', '.mkv', '.webm')[number % 3]}").touch()
+    return folder
+
+
+@pytest.mark.parametrize("name", CTVR)
+def test_counts_are_those_of_the_published_splits(name: str, request: pytest.FixtureRequest) -> None:
+    train, test = CTVR[name]
+    parts = list(_listed(name).parts(request.getfixturevalue(name.split("-")[0]), None))
+    counts = [Counter(video.split for video in part.videos) for part in parts]
+    assert [count["test"] for count in counts] == test
+    assert {count["train"] for count in counts} == {train}
+    assert all(count["val"] == 0 for count in counts)
+    ids = [video.id for part in parts for video in part.videos]
+    assert len(ids) == len(set(ids)) == train * len(parts) + sum(test)
+
+
+@pytest.mark.parametrize("name", ["msrvtt", "actnet"])
+def test_twenty_tasks_are_the_ten_cut_in_two(name: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(name)
+    ten, twenty = (list(_listed(f"{name}-{tasks}").parts(folder, None)) for tasks in (10, 20))
+    for number, whole in enumerate(ten):
+        halves = twenty[2 * number].videos + twenty[2 * number + 1].videos
+        assert whole.videos == halves
+
+
+def _test_captions(parts: list[Part]) -> list[str]:
+    videos = [video for part in parts for video in part.videos if video.split == "test"]
+    assert all(len(video.captions) == 1 for video in videos)
+    return [video.captions[0] for video in videos]
+
+
+def test_msr_vtt_has_the_official_test_split_and_all_training_captions(msrvtt: Path) -> None:
+    parts = list(_listed("msrvtt-10").parts(msrvtt, None))
+    videos = [video for part in parts for video in part.videos]
+    numbers = {split: [int(v.id[5:]) for v in videos if v.split == split] for split in ("train", "test")}
+    assert sorted(numbers["test"]) == list(range(7010, 10000))
+    assert (min(numbers["train"]), max(numbers["train"])) == (3, 7005)
+    assert all(len(v.captions) == 20 for v in videos if v.split == "train")
+    captions = _test_captions(parts)
+    assert len(captions) - len(set(captions)) == 81
+    assert captions.count("a game is being played") == 11
+    assert statistics.fmean(len(caption.split()) for caption in captions) == pytest.approx(9.5, abs=0.1)
+
+
+def test_activitynet_s_clips_are_parts_of_their_videos(actnet: Path) -> None:
+    parts = list(_listed("actnet-20").parts(actnet, None))
+    videos = [video for part in parts for video in part.videos]
+    spans = [video.footage.span for video in videos if isinstance(video.footage, Filmed)]
+    assert len(spans) == 8110
+    assert all(span is not None and 0 <= span[0] < span[1] for span in spans)
+    assert 51 < statistics.fmean(end - start for start, end in filter(None, spans)) < 54
+    first = parts[0].videos[0]
+    assert (first.id, first.captions) == (
+        "v_ciXArKhjAv8",
+        ("A little boy is standing eating ice cream.",),
+    )
+    assert isinstance(first.footage, Filmed)
+    assert first.footage.span == (0, 3.89)
+    assert statistics.fmean(len(c.split()) for c in _test_captions(parts)) == pytest.approx(15.0, abs=0.1)
+
+
+def test_what_is_not_there_is_asked_for(msrvtt: Path, tmp_path: Path) -> None:
+    source = _listed("msrvtt-10")
+    with pytest.raises(ProtocolError, match=r"3310 videos are needed.*--videos.*MSRVTT_data\.json"):
+        list(source.parts(None, None))
+    with pytest.raises(ProtocolError, match="is not a folder"):
+        list(source.parts(tmp_path / "nowhere", None))
+    with pytest.raises(
+        ProtocolError, match=r"lacks 337 of 337 videos: video414, .* …\. It must hold.*\.webm"
+    ):
+        list(source.parts(tmp_path, 1))
+    for path in list(msrvtt.rglob("*.mp4")):
+        if path.stem not in ("video414", "video7016"):
+            (tmp_path / path.name).touch()
+    with pytest.raises(ProtocolError, match=r"lacks 2 of 3310 videos: video414, video7016\. "):
+        list(source.parts(tmp_path, None))
+    for name in ("video414.avi", "video7016.MKV"):
+        (tmp_path / name).touch()
+    with pytest.raises(ProtocolError, match=r"lacks MSRVTT_data\.json"):
+        list(source.parts(tmp_path, None))
+    captions = tmp_path / "MSRVTT_data.json"
+    captions.write_text("[]")
+    with pytest.raises(ProtocolError, match="'sentences'"):
+        list(source.parts(tmp_path, None))
+    told = [{"video_id": "video414", "caption": "a"}]
+    captions.write_text(json.dumps({"sentences": told}))
+    with pytest.raises(ProtocolError, match="none for video2749"):
+        list(source.parts(tmp_path, None))
+
+
+# --- folders with manifests ---
+
+
+def _manifest(folder: Path, lines: list[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for line in lines:
+        (folder / line["uri"]).touch()
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _splits(part: Part) -> dict[str, str | None]:
+    return {video.id: video.split for video in part.videos}
+
+
+def _folder(held_out: float = 0.2) -> Protocol:
+    protocol = load_protocol("folder")
+    return protocol.model_copy(update={"source": protocol.source.model_copy(update={"held_out": held_out})})
+
+
+def test_every_folder_with_a_manifest_is_a_task(tmp_path: Path) -> None:
+    _manifest(tmp_path / "b", [{"uri": "1.mp4", "captions": ["x"], "split": "test"}])
+    lines = [
+        {"uri": "2.mp4", "captions": ["x", "y"], "split": "val"},
+        {"uri": "3.mp4", "id": "three", "captions": ["z"]},
+        {"uri": "4.mp4", "colour": "blue"},
+        {"uri": "5.mp4", "captions": ["z"], "split": "test"},
+    ]
+    _manifest(tmp_path / "a", lines)
+    (tmp_path / "c").mkdir()
+    first, second = _folder().source.parts(tmp_path, None)
+    assert (first.id, second.id) == ("a", "b")
+    assert _splits(first) == {"2.mp4": "val", "three": "train", "4.mp4": None, "5.mp4": "test"}
+    assert first.videos[0].captions == ("x", "y")
+
+
+def test_without_a_test_split_the_same_share_is_held_out_every_time(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"uri": f"{n}.mp4", "captions": ["x"]} for n in range(20)]
+    lines += [{"uri": "silent.mp4"}]
+    _manifest(tmp_path / "one" / "a", lines)
+    _manifest(tmp_path / "two" / "a", lines[::-1])
+    (one,) = _folder().source.parts(tmp_path / "one", None)
+    (two,) = _folder().source.parts(tmp_path / "two", None)
+    assert _splits(one) == _splits(two)
+    assert Counter(_splits(one).values()) == {"test": 4, "train": 16, None: 1}
+    _manifest(tmp_path / "few" / "a", lines[:2])
+    _manifest(tmp_path / "few" / "b", lines[:1])
+    pair, single = _folder().source.parts(tmp_path / "few", None)
+    assert sorted(filter(None, _splits(pair).values())) == ["test", "train"]
+    assert _splits(single) == {"0.mp4": "train"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("manifest.jsonl", '{"uri": "a.mp4"}\nnot json\n', r"manifest\.jsonl:2: the line is not JSON"),
+        ("manifest.jsonl", '{"captions": ["x"]}\n', r"manifest\.jsonl:1: uri: "),
+        ("manifest.jsonl", '{"uri": "a.mp4", "split": "dev"}\n', r"manifest\.jsonl:1: split: "),
+        ("manifest.jsonl", '{"uri": "a.mp4"}\n{"uri": "a.mp4"}\n', r":2: 'a\.mp4' is named twice"),
+        ("manifest.jsonl", "\n", "names no video"),
+        ("manifest.csv", "path\na.mp4\n", r"manifest\.csv:1: there is no column 'uri'"),
+        ("manifest.jsonl", '{"uri": "b.mp4"}\n', r"names 1 of 1 files that are not there: b\.mp4"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_by_its_line(tmp_path: Path, name: str, content: str, says: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "a.mp4").touch()
+    (tmp_path / "a" / name).write_text(content)
+    with pytest.raises(ProtocolError, match=says):
+        list(_folder().source.parts(tmp_path, None))
+
+
+def test_a_table_may_give_a_video_several_rows(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / "a" / name).touch()
+    (tmp_path / "a" / "manifest.csv").write_text(
+        "uri,captions,split\na.mp4,one|two,test\na.mp4,three,\nb.mp4,,\n"
+    )
+    (part,) = _folder().source.parts(tmp_path, None)
+    assert [(v.captions, v.split) for v in part.videos] == [(("one", "two", "three"), "test"), ((), None)]
+
+
+def test_without_a_folder_it_says_what_a_task_is(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match=r"--videos.*manifest\.jsonl"):
+        list(_folder().source.parts(None, None))
+    with pytest.raises(ProtocolError, match="no folder in"):
+        list(_folder().source.parts(tmp_path, None))
+
+
+# --- five data sets ---
+
+
+def test_five_data_sets_ask_for_five_manifests(tmp_path: Path) -> None:
+    source = load_protocol("cvlm").source
+    with pytest.raises(ProtocolError) as told:
+        list(source.parts(None, None))
+    for line in (
+        "vatex/manifest.jsonl: VATEX, 25991 train, 3000 val, 6000 test",
+        "activitynet/manifest.jsonl: ActivityNet (val1), 10009 train, 4917 test",
+        "msrvtt/manifest.jsonl: MSR-VTT (1k-A, one caption per test video), 9000 train, 1000 test",
+        "didemo/manifest.jsonl: DiDeMo, 8395 train, 1065 val, 1003 test",
+        "msvd/manifest.jsonl: MSVD, 1200 train, 100 val, 670 test",
+    ):
+        assert line in str(told.value)
+    _manifest(tmp_path / "vatex", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}])
+    with pytest.raises(ProtocolError, match="no manifest for activitynet, msrvtt, didemo, msvd"):
+        list(source.parts(tmp_path, None))
+    with pytest.raises(ProtocolError, match="1 train videos where the protocol has 25991, 0 val"):
+        list(source.parts(tmp_path, 1))
+
+
+def test_paragraphs_are_joined_and_validation_videos_held_out(
+    tmp_path: Path, write: Callable[..., str]
+) -> None:
+    lines: list[dict[str, Any]] = [
+        {"uri": f"{n}.mp4", "captions": ["one", "two"], "split": "train"} for n in range(10)
+    ]
+    _manifest(tmp_path / "x", [*lines, {"uri": "t.mp4", "captions": ["a", "b", "c"], "split": "test"}])
+    dataset = {
+        "name": "X",
+        "folder": "x",
+        "videos": {"train": 10, "test": 1},
+        "paragraph": True,
+        "validation": 0.2,
+    }
+    protocol = load_protocol(
+        write(source={"kind": "datasets", "needs": "something", "datasets": [dataset]}, queries="all")
+    )
+    (part,) = protocol.source.parts(tmp_path, None)
+    assert Counter(_splits(part).values()) == {"train": 8, "val": 2, "test": 1}
+    assert part.videos[-1].captions == ("a b c",)
+
+
+# --- frames ---
+
+
+def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
+    first = prepare(small, SPEC, tmp_path)
+    assert [(t.name, len(t.train), len(t.val), len(t.test)) for t in first] == [
+        ("night-traffic", 4, 2, 6),
+        ("microscope", 4, 2, 6),
+    ]
+    ids = [clip.vector_id for task in first for clip in task.clips]
+    assert ids == list(range(1, 25))
+    paths = [clip.frames_path for task in first for clip in task.clips]
+    stamps = {path: path.stat().st_mtime_ns for path in paths}
+    assert sorted(stamps) == sorted((tmp_path / "2x56").iterdir()), "nothing half-made is left"
+    paths[0].write_bytes(paths[0].read_bytes()[:5000])  # a broken one is made again, the others are not
+    made: list[tuple[int, int]] = []
+    again = prepare(small, SPEC, tmp_path, progress=lambda done, total: made.append((done, total)))
+    assert again == first
+    assert made == [(1, 1)]
+    assert {path: path.stat().st_mtime_ns for path in paths[1:]} == {p: stamps[p] for p in paths[1:]}
+    assert np.load(paths[0]).shape == (2, 56, 56, 3)
+
+
+def test_a_clip_s_place_follows_from_what_is_on_it(small: Protocol) -> None:
+    def keys(protocol: Protocol) -> dict[str, str]:
+        (part,) = protocol.source.parts(None, 1)
+        return {video.id: video.footage.key for video in part.videos if isinstance(video.footage, Drawn)}
+
+    assert keys(small) == keys(small)
+    assert len(set(keys(small).values())) == 12
+    source = small.source.model_copy(update={"seed": 4})
+    other = keys(small.model_copy(update={"source": source}))
+    assert not set(keys(small).values()) & set(other.values())
+
+
+def test_fewer_tasks_are_the_first_ones(small: Protocol, tmp_path: Path) -> None:
+    (only,) = prepare(small, SPEC, tmp_path, tasks=1)
+    assert only.name == "night-traffic"
+    with pytest.raises(ProtocolError, match="leave --videos out"):
+        prepare(small, SPEC, tmp_path, videos=tmp_path)
+
+
+def _video(path: Path, seconds: int = 8, rate: int = 8) -> Path:
+    """Frames that grow brighter: the one at time t has level 20 t."""
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for number in range(seconds * rate):
+            level = np.full((64, 64, 3), 20 * number / rate, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(level, format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+def test_a_whole_file_is_sampled_as_the_service_samples_it(tmp_path: Path) -> None:
+    path = _video(tmp_path / "ramp.mp4")
+    info = examine(path, frames=4, size=56, cache=tmp_path)
+    served = load_frames(tmp_path / "4x56" / f"{info.content_hash}.npy")
+    assert np.array_equal(Filmed(path).frames(4, 56), served)
+
+
+@pytest.mark.parametrize(
+    ("span", "times"),
+    [
+        ((2.0, 6.0), (3.0, 5.0)),
+        ((0.0, 8.0), (2.0, 6.0)),
+        ((6.0, 99.0), (6.5, 7.5)),
+        ((50.0, 60.0), (7.9, 7.9)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["mp4", "mkv"])
+def test_a_part_of_a_file_is_sampled_between_its_times(
+    tmp_path: Path, kind: str, span: tuple[float, float], times: tuple[float, float]
+) -> None:
+    frames = Filmed(_video(tmp_path / f"ramp.{kind}"), span).frames(2, 56)
+    assert frames.shape == (2, 56, 56, 3)
+    assert frames.mean(axis=(1, 2, 3)) == pytest.approx([20 * time for time in times], abs=5)
+
+
+def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "videos" / "a"
+    lines = [{"uri": f"{n}.mp4", "captions": ["x"], "split": s} for n, s in ((1, "train"), (2, "test"))]
+    _manifest(folder, lines)
+    _video(folder / "1.mp4")
+    with pytest.raises(
+        ProtocolError, match=r"1 of 2 videos cannot be used: 2\.mp4: .*what is decoded is kept"
+    ):
+        prepare(_folder(), SPEC, tmp_path / "frames", videos=tmp_path / "videos", workers=2)
+    _video(folder / "2.mp4", seconds=2)
+    made: list[int] = []
+    (task,) = prepare(
+        _folder(),
+        SPEC,
+        tmp_path / "frames",
+        videos=tmp_path / "videos",
+        progress=lambda done, total: made.append(total),
+    )
+    assert made == [1]
+    assert len(task.pairs) == len(task.test) == 1
+
+
+def test_nothing_to_learn_or_to_measure_is_said_before_anything_is_decoded(tmp_path: Path) -> None:
+    _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}, {"uri": "2.mp4"}])
+    with pytest.raises(ProtocolError, match="nothing to measure"):
+        prepare(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
+    _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "test"}])
+    with pytest.raises(ProtocolError, match="nothing to learn from"):
+        prepare(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
+
+
+def test_every_protocol_is_written_about_and_all_of_them_are_small() -> None:
+    folder = Path(str(resources.files("benchmarks"))) / "protocols"
+    page = (folder / "README.md").read_text()
+    assert all(name.removesuffix("-20") in page for name in protocol_names())
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 500_000

@@ -1,0 +1,220 @@
+"""Tables and figures: figures that a hand can check, over seeds, tasks and galleries."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.errors import ProtocolError
+from benchmarks.figures import HeatMap, LineChart
+from benchmarks.report import tables, write_report
+from benchmarks.results import Result, read_results, write_result
+
+TASKS = ["one", "two", "three"]
+FACTS: dict[str, Any] = {
+    "command": "cinestrata bench run x",
+    "commit": "abc",
+    "versions": {"torch": "2"},
+    "machine": {"cpus": 2, "threads": 2, "device": "cpu"},
+    "backbone": {"name": "tiny", "frames": 2},
+    "protocol": {"title": "A title <&>"},
+    "videos": {task: {"train": 4, "val": 1, "test": 10} for task in TASKS},
+}
+
+
+def _row(shares: list[float], queries: list[int]) -> dict[str, Any]:
+    """Local and global gallery alike: R@1 as given, R@5 and R@10 with it, ranks that follow from it."""
+    recalls: dict[str, Any] = {
+        task: {"r1": r1, "r5": r1 + 0.1, "r10": r1 + 0.2, "medr": 10 * r1, "meanr": 20 * r1, "queries": asked}
+        for task, r1, asked in zip(TASKS, shares, queries, strict=False)
+    }
+    total = sum(queries[: len(shares)])
+    pooled = {
+        measure: sum(recall[measure] * recall["queries"] for recall in recalls.values()) / total
+        for measure in ("r1", "r5", "r10", "medr", "meanr")
+    }
+    both = {"local": recalls, "global": recalls}
+    return {
+        "recalls": {"latest": both},
+        "pooled": {"latest": {"local": pooled, "global": pooled}},
+        "to_text": {"latest": both},
+        "drift": {"latest": dict.fromkeys(list(recalls)[:-1], 4.5)},
+        "hubness": {"latest": 1.5},
+        "routing_at": {task: {"1": 0.75, "2": 0.8, "4": 0.9} for task in recalls},
+    }
+
+
+def _result(
+    label: str = "finetune",
+    seed: int = 0,
+    *,
+    matrix: list[list[float] | None] | None = None,
+    queries: list[int] | None = None,
+    **fields: Any,
+) -> Result:
+    rows = matrix or [[0.6], [0.5, 0.4], [0.3, 0.35, 0.5]]
+    return Result(
+        **{
+            "protocol": "x",
+            "label": label,
+            "method": label.split("@")[0],
+            "seed": seed,
+            "data": "d",
+            "run": "r",
+            "tasks": TASKS,
+            "rows": [None if row is None else _row(row, queries or [10, 10, 10]) for row in rows],
+            "steps": [5, 5, 5],
+            "before": [None, {"r1": 0.3}, {"r1": 0.2}],
+            "seconds": {"training": [9.0, 4.0, 5.0], "indexing": [1.0, 1.0, 1.0], "evaluation": [1, 1, 2]},
+            "peak_mib": {"training": [90.0, 100.0, 110.0], "indexing": [2.0] * 3, "evaluation": [1.0] * 3},
+            "memory": "VmHWM of each phase",
+            "facts": FACTS,
+            **fields,
+        }
+    )
+
+
+def _cells(text: str, label: str) -> list[list[str]]:
+    """The rows of a label, in every table of the text."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row[1:] for row in rows if row[0] == label]
+
+
+def test_measures_by_hand() -> None:
+    local = _result().measures("latest", "local")
+    assert local == pytest.approx(
+        {
+            "r1": 100 * (0.3 + 0.35 + 0.5) / 3,
+            "r5": 100 * (0.4 + 0.45 + 0.6) / 3,
+            "r10": 100 * (0.5 + 0.55 + 0.7) / 3,
+            "medr": 10 * (0.3 + 0.35 + 0.5) / 3,
+            "meanr": 20 * (0.3 + 0.35 + 0.5) / 3,
+            "bwf": 100 * ((0.6 - 0.3) + (0.4 - 0.35)) / 2,
+            "fr": 100 * ((0.6 - 0.3) + (0.4 - 0.35)),
+            "hm": 2 * 50 * (115 / 3) / (50 + 115 / 3),
+        }
+    )
+
+
+def test_a_global_gallery_counts_queries_and_a_local_one_tasks() -> None:
+    result = _result(queries=[10, 30, 60])
+    assert result.measures("latest", "global")["r1"] == pytest.approx(
+        100 * (0.3 * 10 + 0.35 * 30 + 0.5 * 60) / 100
+    )
+    assert result.measures("latest", "local")["r1"] == pytest.approx(100 * (0.3 + 0.35 + 0.5) / 3)
+
+
+def test_tables_give_mean_and_deviation_over_the_seeds() -> None:
+    other = _result(seed=1, matrix=[[0.6], [0.5, 0.4], [0.6, 0.35, 0.5]])
+    over_all, own = _cells(tables([_result(), other]), "finetune")
+    # R@1 is 38.33 and 48.33, BWF 17.5 and 2.5.
+    assert over_all[:2] == ["latest", "43.33 ± 7.07"]
+    assert over_all[6:] == ["10.00 ± 10.61", "75.00 ± 0.00", "2"]
+    assert own[6:8] == ["10.00 ± 10.61", "20.00 ± 21.21"]
+    assert own[-1] == "2"
+
+
+def test_one_seed_has_no_deviation() -> None:
+    over_all, _ = _cells(tables([_result()]), "finetune")
+    assert over_all[1] == "38.33"
+
+
+def test_joint_training_has_a_last_row_and_nothing_to_forget() -> None:
+    joint = _result("joint", matrix=[None, None, [0.5, 0.6, 0.7]])
+    over_all, own = _cells(tables([joint]), "joint")
+    assert (over_all[1], over_all[6]) == ("60.00", "–")
+    assert (own[1], own[6:9]) == ("60.00", ["–", "–", "–"])
+
+
+def test_zero_shot_comes_first_and_joint_training_last(tmp_path: Path) -> None:
+    for label in ("joint", "ffa_tame", "zero_shot", "finetune@epochs=2", "finetune"):
+        write_result(tmp_path, _result(label))
+    labels = [result.label for result in read_results(tmp_path)]
+    assert labels == ["zero_shot", "ffa_tame", "finetune", "finetune@epochs=2", "joint"]
+
+
+def test_results_of_different_data_never_share_a_table(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="holds no results"):
+        read_results(tmp_path)
+    write_result(tmp_path, _result())
+    write_result(tmp_path, _result("zero_shot", data="other"))
+    with pytest.raises(ProtocolError, match=r"different data: x \(d\), x \(other\)"):
+        read_results(tmp_path)
+    assert [result.label for result in read_results(tmp_path, "other")] == ["zero_shot"]
+
+
+def test_a_report_has_tables_figures_and_circumstances(tmp_path: Path) -> None:
+    write_result(tmp_path, _result())
+    write_result(tmp_path, _result("zero_shot", matrix=[[0.2], [0.2, 0.1], [0.2, 0.1, 0.3]]))
+    write_result(tmp_path, _result("joint", matrix=[None, None, [0.5, 0.6, 0.7]], seconds={"training": [30.0],
+                 "indexing": [1.0], "evaluation": [2.0]}, peak_mib={"training": [200.0]}))  # fmt: skip
+    report = write_report(tmp_path)
+    text = report.read_text()
+    for words in (
+        "cinestrata bench run x",
+        "commit abc",
+        "torch 2",
+        "12 train, 3 val, 30 test videos",
+        "tiny",
+    ):
+        assert words in text
+    *_, by_task, further, costs = _cells(text, "finetune")
+    assert further[:6] == ["latest", "38.33", "38.33", "5.00", "30.00", "4.50"]
+    assert further[6:] == ["75.00", "80.00", "90.00", "1.50"]
+    assert by_task == ["latest", "30.00 (30.00)", "35.00 (5.00)", "50.00 (0.00)"]
+    # 8 s for the last task and 6 s for the second; 110 and 100 MiB.
+    assert costs == ["15", "18.0", "3.0", "4.0", "1.33", "110", "1.10", "–"]
+    *_, by_task, further, costs = _cells(text, "joint")
+    assert further[1:6] == ["60.00", "60.00", "–", "–", "4.50"]
+    assert by_task == ["latest", "50.00", "60.00", "70.00"]
+    assert costs == ["15", "30.0", "1.0", "2.0", "–", "200", "–", "–"]
+    zero_shot, finetune = ["20.00", "10.00", "–"], ["50.00", "40.00", "–"]
+    assert _cells(text, "after two") == [zero_shot, zero_shot, finetune, finetune], "joint has no such row"
+    drawings = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert len(drawings) == 4
+    for name in drawings:
+        ElementTree.fromstring((tmp_path / name).read_text())
+
+
+def test_the_page_needs_no_network(tmp_path: Path) -> None:
+    write_result(tmp_path, _result())
+    write_report(tmp_path)
+    page = (tmp_path / "figures.html").read_text()
+    assert "A title &lt;&amp;&gt;" in page
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
+    assert page.count("Plotly.newPlot(") >= 6  # four charts and two matrices
+
+
+def test_curves_are_drawn_where_their_values_are() -> None:
+    chart = LineChart(
+        "t", ["a", "b", "c"], {"x": [10.0, None, 30.0], "y": [None, None, 20.0], "z": [None] * 3}
+    )
+    svg = ElementTree.fromstring(chart.svg())
+    tag = "{http://www.w3.org/2000/svg}"
+    dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in svg.iter(f"{tag}circle")]
+    assert len(dots) == 3
+    (left, low), (right, high), (same, middle) = dots
+    assert left < right == same
+    assert low > middle > high, "up is more"
+    assert middle == pytest.approx((low + high) / 2, abs=0.1)
+    written = [text.text for text in svg.iter(f"{tag}text")]
+    assert {"t", "a", "b", "c", "x", "y", "z", "0", "10", "20", "30"} <= set(written)
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-3.0, -1.0], [0.001, 0.002], [5.0, 5.0]])
+def test_an_axis_holds_its_values(values: list[float]) -> None:
+    svg = ElementTree.fromstring(LineChart("t", ["a", "b"], {"x": values}).svg())
+    places = [float(dot.attrib["cy"]) for dot in svg.iter("{http://www.w3.org/2000/svg}circle")]
+    assert all(40 <= place <= 316 for place in places)
+    assert (places[0] == places[1]) == (values[0] == values[1])
+
+
+def test_a_matrix_is_shown_release_by_release() -> None:
+    figure = HeatMap("m", ["a", "b"], [[50.0, None], [40.0, 60.0]]).plotly()
+    assert [list(row) for row in figure.data[0].z] == [[50.0, None], [40.0, 60.0]]
+    assert [list(row) for row in figure.data[0].text] == [["50.0", ""], ["40.0", "60.0"]]
+    assert figure.layout.yaxis.autorange == "reversed"

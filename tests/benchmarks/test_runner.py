@@ -1,0 +1,357 @@
+"""Runs: what is measured and noted, joint training, re-indexing, and campaigns that stop and go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import benchmarks.campaign
+from benchmarks.campaign import Campaign, Run
+from benchmarks.entries import choose, parse_entry
+from benchmarks.protocol import Protocol, load_protocol
+from benchmarks.results import Result, plain, read_result, read_results, result_path, write_result
+from benchmarks.runner import Outcome, run_method
+from models.backbone import Backbone, load_backbone
+from trainer.data import TaskData
+from trainer.embedding import embed
+from trainer.errors import TrainingDiverged
+from trainer.evaluate.matrix import GALLERIES, Row, recall_of
+from trainer.loop import learn_task
+from trainer.methods import Method, start_method
+
+SETTINGS = {"epochs": 2, "batch_size": 4}
+SMALL_FFA = {**SETTINGS, "experts": 2, "rank": 2}
+PHASES = {"training", "indexing", "evaluation"}  # of every task; "transfer" of all but the first
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny", 2)
+
+
+def _result(outcome: Outcome, tasks: list[TaskData], method: str = "finetune") -> Result:
+    names = [task.task_id for task in tasks]
+    return Result("small", method, method, 0, "d", "r", names, outcome.rows, before=outcome.before)
+
+
+def _local(method: Method, task: TaskData) -> float:
+    """R@1 of a task's held-out videos, embedded and asked with the method as it is now, in percent."""
+    encoder = method.query_encoder()
+    position = [learned.task_id for learned in method.learned].index(task.task_id)
+    texts = encoder.encode([clip.captions[0] for clip in task.test], [task.task_id])[:, 0]
+    assert position >= 0
+    ids = [clip.vector_id for clip in task.test]
+    recall = recall_of(texts, ids, embed(method.encode_videos, task.test), ids)
+    assert recall is not None
+    return 100 * recall.r1
+
+
+# --- one run ---
+
+
+def test_a_method_fills_the_lower_triangle(backbone: Backbone, tasks: list[TaskData]) -> None:
+    lines: list[str] = []
+    outcome = run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, report=lines.append)
+    result = _result(outcome, tasks)
+    for mode in ("latest", "pinned"):
+        for gallery in GALLERIES:
+            matrix = result.matrix(mode, gallery)
+            assert [[cell is None for cell in row] for row in matrix] == [[False, True], [False, False]]
+    pinned = result.matrix("pinned", "local")
+    assert pinned[1][0] == pinned[0][0], "a pinned query of a known task must not move"
+    assert outcome.steps == [4, 4]  # 4 videos with 2 captions in batches of 4, twice
+    assert [len(losses) for losses in outcome.losses] == [2, 2]
+    assert (outcome.settings["seed"], outcome.settings["rank"]) == (1, 2)
+    assert [line.split(" in ")[0] for line in lines] == [
+        "task 1 of 2 (night-traffic)",
+        "task 2 of 2 (microscope)",
+    ]
+
+
+def test_time_and_memory_are_noted_by_phase_and_task(backbone: Backbone, tasks: list[TaskData]) -> None:
+    meter = run_method("finetune", backbone, tasks, seed=0, settings=SETTINGS).meter
+    assert set(meter.seconds) == set(meter.peak_mib) == {*PHASES, "transfer"}
+    assert {phase: len(values) for phase, values in meter.seconds.items()} == {
+        **dict.fromkeys(PHASES, 2),
+        "transfer": 1,
+    }
+    assert all(value > 0 for values in meter.seconds.values() for value in values)
+    assert all(50 < value < 100_000 for values in meter.peak_mib.values() for value in values)
+
+
+def test_memory_is_that_of_the_phase() -> None:
+    from benchmarks.meter import Meter
+
+    meter = Meter(torch.device("cpu"))
+    if not meter.memory.startswith("VmHWM"):
+        pytest.skip("the kernel does not reset its high-water mark here")
+    for name in ("small", "large", "small"):
+        with meter.phase(name):
+            held = np.ones((300 if name == "large" else 1) * 1024**2, np.uint8)
+            assert held[-1] == 1
+            del held
+    before, after = meter.peak_mib["small"]
+    assert meter.peak_mib["large"][0] > before + 250
+    assert after < before + 100
+
+
+def test_the_seed_alone_decides(backbone: Backbone, tasks: list[TaskData]) -> None:
+    one, again, other = (
+        run_method("finetune", backbone, tasks, seed=seed, settings=SETTINGS) for seed in (1, 1, 2)
+    )
+    assert one.rows == again.rows
+    assert one.losses == again.losses != other.losses
+
+
+def test_joint_training_learns_the_union_once(backbone: Backbone, tasks: list[TaskData]) -> None:
+    outcome = run_method("joint", backbone, tasks, seed=5, settings=SETTINGS)
+    in_sequence = run_method("finetune", backbone, tasks, seed=5, settings=SETTINGS)
+    assert sum(outcome.steps) == sum(in_sequence.steps) == 8
+    assert outcome.rows[0] is None
+    # By hand: the same as plain fine-tuning on one task that holds everything.
+    union = TaskData("union", "union", tuple(clip for task in tasks for clip in task.clips))
+    method = start_method("finetune", backbone, {**SETTINGS, "seed": 5}, None)
+    assert outcome.losses == [learn_task(method, union)]
+    for task in tasks:
+        method.record_task(task.task_id, task.name, task.training_captions)
+    result = _result(outcome, tasks, "joint")
+    assert result.matrix("latest", "local") == [[None, None], [_local(method, task) for task in tasks]]
+    measures = result.measures("latest", "global")
+    assert measures["r1"] is not None
+    assert (measures["bwf"], measures["fr"], measures["hm"]) == (None, None, None)
+    assert not result.sequential
+    assert set(outcome.meter.seconds) == PHASES
+    assert result.routing(1) is not None
+    assert outcome.before == [None, None]
+
+
+def test_reindexing_asks_all_galleries_with_the_encoder_that_made_them(
+    backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    settings = {**SETTINGS, "learning_rate": 5e-3}  # enough to move videos
+    kept = _result(run_method("finetune", backbone, tasks, seed=3, settings=settings), tasks)
+    made = _result(run_method("finetune", backbone, tasks, seed=3, settings=settings, reindex=True), tasks)
+    previous = None
+    for task in tasks:
+        method = start_method("finetune", backbone, {**settings, "seed": 3}, previous)
+        learn_task(method, task)
+        previous = method.release()
+    assert made.matrix("latest", "local")[1] == [_local(method, task) for task in tasks]
+    assert made.rows[0] == kept.rows[0]
+    assert made.rows[1] != kept.rows[1]
+    adapters = run_method("ffa_tame", backbone, tasks, seed=3, settings=SMALL_FFA, reindex=True)
+    assert _result(adapters, tasks).modes == ["latest"]
+
+
+def test_every_caption_may_be_a_query(backbone: Backbone, tasks: list[TaskData]) -> None:
+    def asked(outcome: Outcome) -> list[int]:
+        row = outcome.rows[-1]
+        assert row is not None
+        return [recall["queries"] for recall in row["recalls"]["latest"]["local"].values()]
+
+    assert asked(run_method("zero_shot", backbone, tasks, seed=0)) == [6, 6]
+    assert asked(run_method("zero_shot", backbone, tasks, seed=0, queries="all")) == [12, 12]
+
+
+def test_new_measures_come_along_by_themselves() -> None:
+    @dataclasses.dataclass
+    class Richer(Row):
+        newest: dict[str, Any] = dataclasses.field(default_factory=dict)
+        reached: dict[int, float] = dataclasses.field(default_factory=dict)
+
+    row = Richer(newest={"a": np.float32(0.5), "b": np.array([1, 2]), "c": float("nan")}, reached={1: 0.25})
+    content = plain(row)
+    assert set(content) == {field.name for field in dataclasses.fields(Richer)}
+    assert content["newest"] == {"a": 0.5, "b": [1, 2], "c": None}
+    assert content["reached"] == {"1": 0.25}
+    json.dumps(content, allow_nan=False)
+
+
+def test_a_task_is_looked_for_before_it_is_learned(backbone: Backbone, tasks: list[TaskData]) -> None:
+    outcome = run_method("finetune", backbone, tasks, seed=4, settings=SETTINGS)
+    method = start_method("finetune", backbone, {**SETTINGS, "seed": 4}, None)
+    learn_task(method, tasks[0])
+    texts = method.query_encoder().encode([c.captions[0] for c in tasks[1].test], [tasks[0].task_id])[:, 0]
+    ids = [clip.vector_id for clip in tasks[1].test]
+    by_hand = recall_of(texts, ids, embed(method.encode_videos, tasks[1].test), ids)
+    assert outcome.before == [None, plain(by_hand)]
+
+
+def test_queries_drift_unless_they_are_pinned(backbone: Backbone, tasks: list[TaskData]) -> None:
+    result = _result(run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA), tasks)
+    latest, pinned = result.drift("latest"), result.drift("pinned")
+    assert latest is not None
+    assert latest > 0.01
+    assert pinned == 0
+
+
+# --- campaigns ---
+
+
+@pytest.fixture
+def campaign(small: Protocol, tasks: list[TaskData], backbone: Backbone, tmp_path: Path) -> Campaign:
+    return Campaign(
+        small, tasks, "tiny", backbone.fingerprint, 2, "cpu", tmp_path / "out", "cinestrata bench run small"
+    )
+
+
+def test_seeds_are_counted_from_zero_and_what_never_trains_runs_once(campaign: Campaign) -> None:
+    entries = [*choose(campaign.protocol.methods, None), parse_entry("finetune@epochs=2")]
+    labels = [(run.entry.label, run.seed) for run in campaign.runs(entries)]
+    assert labels == [
+        ("zero_shot", 0),
+        ("finetune", 0),
+        ("finetune@epochs=2", 0),
+        ("finetune", 1),
+        ("finetune@epochs=2", 1),
+    ]
+    assert len(campaign.runs(entries, seeds=3)) == 7
+    once = [parse_entry("finetune").model_copy(update={"seeds": 1})]
+    assert len(campaign.runs(once)) == 1
+    assert len(campaign.runs(once, seeds=3)) == 3
+
+
+def test_a_result_holds_all_that_its_figures_need(campaign: Campaign) -> None:
+    (run,) = campaign.runs([parse_entry("finetune@prior=0")], seeds=1)
+    assert campaign.execute([run]) == []
+    path = result_path(campaign.out, run.entry.label, 0)
+    written = json.loads(path.read_text())
+    result = read_result(path)
+    assert result is not None
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+    assert (written["protocol"], written["label"], written["seed"]) == ("small", "finetune@prior=0", 0)
+    assert written["settings"]["epochs"] == 1
+    assert written["matrices"]["latest"]["global"] == result.matrix("latest", "global")
+    assert written["summary"]["latest"]["local"] == result.measures("latest", "local")
+    assert set(written["summary"]["latest"]["local"]) == {
+        *("r1", "r5", "r10", "medr", "meanr"),
+        *("bwf", "fr", "hm"),
+    }
+    assert written["rows"][1]["recalls"]["latest"]["local"]["microscope"]["queries"] == 6
+    assert written["steps"] == [2, 2]
+    assert set(written["seconds"]) == set(written["peak_mib"]) == {*PHASES, "transfer"}
+    assert written["memory"]
+    facts = written["facts"]
+    assert facts["command"] == "cinestrata bench run small"
+    assert {"python", "torch", "cinestrata"} <= set(facts["versions"])
+    assert (facts["prior"], facts["reindex"]) == (0, False)
+    assert facts["videos"]["microscope"] == {"train": 4, "val": 2, "test": 6}
+    assert "commit" in facts
+    assert facts["protocol"]["settings"] == {"epochs": 1, "batch_size": 4}
+
+
+def test_a_campaign_that_was_stopped_makes_what_is_missing(campaign: Campaign) -> None:
+    runs = campaign.runs(choose(campaign.protocol.methods, None))
+
+    def stop(run: Run, line: str) -> None:
+        if run.entry.label == "finetune" and run.seed == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        campaign.execute(runs, report=stop)
+    assert [bool(campaign.done(run)) for run in runs] == [True, True, False]
+    paths = [result_path(campaign.out, run.entry.label, run.seed) for run in runs]
+    stamps = [path.stat().st_mtime_ns for path in paths[:2]]
+    made: list[Run] = []
+    missing = [run for run in runs if not campaign.done(run)]
+    campaign.execute(missing, finished=lambda run, error: made.append(run))
+    assert made == [runs[2]]
+    assert [path.stat().st_mtime_ns for path in paths[:2]] == stamps
+    assert [(r.label, r.seed) for r in read_results(campaign.out, campaign.data)] == [
+        ("zero_shot", 0),
+        ("finetune", 0),
+        ("finetune", 1),
+    ]
+
+
+def test_a_result_is_kept_for_the_same_data_and_settings_only(
+    campaign: Campaign, write: Callable[..., str]
+) -> None:
+    (run,) = campaign.runs([parse_entry("zero_shot")])
+    campaign.execute([run])
+    assert campaign.done(run)
+
+    def changed(**fields: Any) -> Campaign:
+        return dataclasses.replace(campaign, **fields)
+
+    def wanted(protocol: str) -> Campaign:
+        return changed(protocol=load_protocol(protocol))
+
+    assert wanted(write("again", title="Another title")).done(run)
+    assert not wanted(write("more", settings={"epochs": 2, "batch_size": 4})).done(run)
+    assert not wanted(write("raw", prior=0.0)).done(run)
+    assert not wanted(write("all", queries="all")).done(run)
+    assert not changed(tasks=campaign.tasks[:1]).done(run)
+    assert not changed(fingerprint="0" * 64).done(run)
+    reindexed = Run(run.entry.model_copy(update={"reindex": True}), 0)
+    assert not campaign.done(reindexed)
+    path = result_path(campaign.out, "zero_shot", 0)
+    path.write_text(path.read_text()[:100])
+    assert not campaign.done(run), "half a file is no result"
+
+
+def test_a_run_that_fails_spares_the_others(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str, *arguments: Any, **more: Any) -> Outcome:
+        if name == "finetune":
+            raise TrainingDiverged("the loss became nan at step 3")
+        return run_method(name, *arguments, **more)
+
+    monkeypatch.setattr(benchmarks.campaign, "run_method", broken)
+    runs = campaign.runs([parse_entry("finetune"), parse_entry("zero_shot")], seeds=1)
+    ((failed, error),) = campaign.execute(runs)
+    assert failed.entry.label == "finetune"
+    assert "the loss became nan at step 3" in error
+    log = result_path(campaign.out, "finetune", 0).with_suffix(".error.txt")
+    assert "Traceback" in log.read_text()
+    assert [result.label for result in read_results(campaign.out)] == ["zero_shot"]
+    monkeypatch.undo()
+    assert campaign.execute(runs[:1]) == []
+    assert not log.exists()
+
+
+def test_several_processes_come_to_the_same_and_one_may_die(campaign: Campaign) -> None:
+    entries = [parse_entry(name) for name in ("finetune", "zero_shot", "finetune@epochs=30")]
+    runs = campaign.runs(entries, seeds=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        campaign.execute(runs[:2])
+    finally:
+        torch.set_num_threads(threads)
+    alone = read_results(campaign.out)
+    apart = dataclasses.replace(campaign, out=campaign.out / "apart")
+
+    def kill(run: Run, line: str) -> None:
+        if run.entry.label == "finetune@epochs=30":
+            next(child for child in multiprocessing.active_children() if child.name == str(run)).kill()
+
+    ((failed, error),) = apart.execute(runs[::-1], jobs=2, report=kill)
+    assert failed.entry.label == "finetune@epochs=30"
+    assert "died with exit status -9" in error
+    together = read_results(apart.out)
+    assert [(r.label, r.rows, r.losses) for r in together] == [(r.label, r.rows, r.losses) for r in alone]
+    assert {r.facts["machine"]["threads"] for r in together} == {1}
+
+
+def test_a_task_without_queries_has_no_figures(tmp_path: Path) -> None:
+    nothing = {"latest": {"local": {"a": None}, "global": {"a": None}}}
+    row = {"recalls": nothing, "pooled": {"latest": {"local": None, "global": None}}, "to_text": nothing}
+    result = Result("p", "x", "finetune", 0, "d", "r", ["a"], [row])
+    assert read_result(write_result(tmp_path, result)) == result
+    for gallery in ("local", "global"):
+        assert set(result.measures("latest", gallery).values()) == {None}
+        assert result.to_text("latest", gallery) is None
+
+
+def test_labels_become_file_names(tmp_path: Path) -> None:
+    path = result_path(tmp_path, "Base MoCo (½)/x", 3)
+    assert path.parent == tmp_path / "results"
+    assert path.name == "Base_MoCo_____x-seed3.json"

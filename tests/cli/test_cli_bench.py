@@ -1,0 +1,117 @@
+"""``cinestrata bench`` as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from benchmarks.protocol import protocol_names
+from cli.main import app
+
+SMALL = {
+    "title": "Small",
+    "source": {
+        "kind": "world",
+        "domains": ["night-traffic", "microscope"],
+        "seed": 3,
+        "train": 2,
+        "val": 1,
+        "test": 3,
+        "categories": 2,
+        "captions": 2,
+    },
+    "frames": 2,
+    "seeds": 2,
+    "settings": {"epochs": 1, "batch_size": 4},
+    "methods": ["zero_shot", "finetune"],
+}
+
+
+@pytest.fixture
+def protocol(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return path
+
+
+def bench(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def test_protocols_are_listed() -> None:
+    told = bench("protocols")
+    assert told.exit_code == 0
+    assert [line.split()[0] for line in told.output.splitlines()] == protocol_names()
+
+
+def test_a_protocol_is_run_once_and_reported(protocol: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    common = ("--out", out, "--cache", tmp_path / "frames", "--device", "cpu")
+    first = bench("run", protocol, *common)
+    assert first.exit_code == 0, first.output
+    assert "finetune, seed 1: task 2 of 2 (microscope)" in first.output
+    assert "| finetune | latest |" in first.output
+    table = (out / "table.md").read_text()
+    assert table.strip() in first.output
+    assert {path.name for path in (out / "results").iterdir()} == {
+        "zero_shot-seed0.json",
+        "finetune-seed0.json",
+        "finetune-seed1.json",
+    }
+    second = bench("run", protocol, *common, "--methods", "finetune,finetune@prior=0", "--seeds", 1)
+    assert second.exit_code == 0, second.output
+    assert "1 of 2 results are there already" in second.output
+    assert "finetune@prior=0, seed 0" in second.output
+    assert "finetune, seed 0" not in second.output
+    assert "| zero_shot | latest |" in second.output, "what was measured before is in the table too"
+    written = bench("report", out)
+    assert written.exit_code == 0, written.output
+    assert "# Small (`small`)" in (out / "report.md").read_text()
+    assert (out / "figures.html").exists()
+
+
+def test_options_become_settings(protocol: Path, tmp_path: Path) -> None:
+    told = bench(
+        *("run", protocol, "--methods", "zero_shot", "--set", "batch_size=2", "--prior", 0, "--reindex"),
+        *("--tasks", 1, "--again", "--out", tmp_path / "out", "--cache", tmp_path / "frames"),
+    )
+    assert told.exit_code == 0, told.output
+    (path,) = (tmp_path / "out" / "results").iterdir()
+    result = json.loads(path.read_text())
+    assert result["label"] == "zero_shot@batch_size=2@reindex=true@prior=0"
+    assert result["settings"]["batch_size"] == 2
+    assert (result["facts"]["prior"], result["facts"]["reindex"]) == (0, True)
+    assert result["tasks"] == ["night-traffic"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("world-9",), "no protocol 'world-9'"),
+        (("world-demo", "--methods", "magic"), "unknown method 'magic'"),
+        (("world-demo", "--methods", "finetune@epochs=0"), "settings of method 'finetune': epochs"),
+        (("world-demo", "--set", "epochs"), "'epochs' is not setting=value"),
+        (("world-demo", "--backbone", "huge"), "backbone 'huge' is unknown"),
+        (("ctvr-msrvtt-10",), "--videos"),
+        (("ctvr-actnet-20", "--videos", "nowhere"), "nowhere is not a folder"),
+        (("cvlm",), "vatex/manifest.jsonl"),
+        (("folder",), "--videos"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    told = bench("run", *arguments, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
+    assert told.exit_code == 1
+    assert says in told.output
+    assert "Traceback" not in told.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_has_nothing_to_report(tmp_path: Path) -> None:
+    told = bench("report", tmp_path)
+    assert told.exit_code == 1
+    assert "holds no results" in told.output

@@ -1,0 +1,200 @@
+"""The multi-modal encoder: its layers against loops, and what a word may and may not see."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.backbone import Backbone, tiny_backbone
+from models.fusion_encoder import FusionEncoder, frame_states, fusion_encoder, text_states
+from models.precision import mixed_precision
+from models.towers import encode_frames, encode_texts
+
+FRAMES, WIDTH, VISUAL, HEADS, WORDS, TOKENS, VOCABULARY = 2, 8, 6, 2, 4, 3, 11
+TEXTS = ["a red circle", "a square that moves to the left"]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=FRAMES)
+
+
+@pytest.fixture(scope="module")
+def fusion(backbone: Backbone) -> FusionEncoder:
+    torch.manual_seed(1)
+    return fusion_encoder(backbone, layers=2)
+
+
+def _small(layers: int = 1) -> FusionEncoder:
+    torch.manual_seed(2)
+    encoder = FusionEncoder(WIDTH, VISUAL, HEADS, layers=layers, frames=FRAMES, vocabulary=VOCABULARY)
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return encoder
+
+
+def _frames(seed: int, videos: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (videos, FRAMES, 56, 56, 3), dtype=torch.uint8, generator=generator)
+
+
+def _normalise(vector: Tensor, layer: Any) -> Tensor:
+    centred = vector - vector.mean()
+    return centred / torch.sqrt((centred**2).mean() + layer.eps) * layer.weight + layer.bias
+
+
+def _attend(attention: Any, query: Tensor, source: list[Tensor]) -> Tensor:
+    """One query, head by head, over a list of vectors."""
+    if attention.in_proj_weight is None:
+        wq, wk, wv = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
+    else:
+        wq, wk, wv = attention.in_proj_weight.chunk(3)
+    bq, bk, bv = attention.in_proj_bias.chunk(3)
+    size = WIDTH // HEADS
+    joined = []
+    for head in range(HEADS):
+        part = slice(head * size, (head + 1) * size)
+        scores = [float((wq @ query + bq)[part] @ (wk @ s + bk)[part]) / math.sqrt(size) for s in source]
+        total = sum(math.exp(score) for score in scores)
+        joined.append(
+            sum(
+                math.exp(score) / total * (wv @ s + bv)[part] for score, s in zip(scores, source, strict=True)
+            )
+        )
+    return attention.out_proj(torch.cat(joined))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_a_layer_against_loops() -> None:
+    encoder = _small()
+    texts, videos = torch.randn(2, WORDS, WIDTH), torch.randn(2, FRAMES, TOKENS, VISUAL)
+    end = torch.tensor([1, 3])
+    result = encoder(texts, end, videos)
+    layer: Any = encoder.layers[0]
+    for n in range(2):
+        seen = [videos[n, m, p] + encoder.times[m, 0] for m in range(FRAMES) for p in range(TOKENS)]
+        words = [_normalise(texts[n, i], layer.norm_words) for i in range(int(end[n]) + 1)]
+        for i in range(int(end[n]) + 1):
+            hidden = texts[n, i] + _attend(layer.words, words[i], words)
+            hidden = hidden + _attend(layer.video, _normalise(hidden, layer.norm_video), seen)
+            inner = layer.mlp[1].weight @ _normalise(hidden, layer.mlp[0]) + layer.mlp[1].bias
+            inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+            hidden = hidden + layer.mlp[3].weight @ inner + layer.mlp[3].bias
+            torch.testing.assert_close(result[n, i], _normalise(hidden, encoder.norm), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_states_pool_to_the_vectors_of_the_towers(backbone: Backbone) -> None:
+    frames, ids = _frames(1), backbone.tokenize(TEXTS)
+    videos, _ = backbone.pool_frames(frame_states(backbone, frames))
+    torch.testing.assert_close(videos, encode_frames(backbone, frames)[0], atol=1e-5, rtol=1e-4)
+    states = text_states(backbone, backbone.embed_tokens(ids))
+    texts = backbone.pool_text(states, backbone.end_of_text(ids))
+    torch.testing.assert_close(texts, encode_texts(backbone, ids)[0], atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_word_sees_what_follows_it_in_the_fusion_layers_alone(
+    backbone: Backbone, fusion: FusionEncoder
+) -> None:
+    ids = backbone.tokenize(["a red circle", "a red square"])
+    end, tokens = (
+        backbone.end_of_text(ids),
+        frame_states(backbone, _frames(1, videos=1)).expand(2, -1, -1, -1),
+    )
+    below = text_states(backbone, backbone.embed_tokens(ids))
+    fused = fusion.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
+    torch.testing.assert_close(below[0, :3], below[1, :3])
+    assert (fused[0, :3] - fused[1, :3]).abs().amax(dim=-1).amin() > 1e-3
+
+
+@torch.no_grad()
+def test_padding_is_not_seen(backbone: Backbone, fusion: FusionEncoder) -> None:
+    frames = _frames(1)
+    together = fusion.fuse_pairs(backbone, backbone.tokenize(TEXTS), frame_states(backbone, frames))
+    alone = fusion.fuse_pairs(backbone, backbone.tokenize(TEXTS[:1]), frame_states(backbone, frames[:1]))
+    torch.testing.assert_close(together[:1], alone, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_pair_is_its_end_of_text_and_depends_on_the_video_and_its_order(
+    backbone: Backbone, fusion: FusionEncoder
+) -> None:
+    ids, frames = backbone.tokenize(TEXTS), _frames(1)
+    tokens = frame_states(backbone, frames)
+    pairs = fusion.fuse_pairs(backbone, ids, tokens)
+    fused = fusion.fuse(backbone, backbone.embed_tokens(ids), backbone.end_of_text(ids), tokens)
+    for n in range(2):
+        last = fused[n, ids[n].tolist().index(int(ids.max()))]
+        torch.testing.assert_close(pairs[n], last / last.norm())
+    assert not torch.allclose(pairs, fusion.fuse_pairs(backbone, ids, frame_states(backbone, _frames(2))))
+    assert not torch.allclose(pairs, fusion.fuse_pairs(backbone, ids, tokens.flip(1)), atol=1e-6)
+    timeless = fusion_encoder(backbone, layers=1)
+    timeless.times.zero_()
+    torch.testing.assert_close(
+        timeless.fuse_pairs(backbone, ids, tokens), timeless.fuse_pairs(backbone, ids, tokens.flip(1))
+    )
+
+
+@torch.no_grad()
+def test_a_masked_word_is_gone_but_for_its_place(backbone: Backbone, fusion: FusionEncoder) -> None:
+    ids = backbone.tokenize(TEXTS)
+    masked = torch.zeros_like(ids, dtype=torch.bool)
+    masked[0, 2] = True
+    embedded = fusion.embed_masked(backbone, ids, masked)
+    torch.testing.assert_close(embedded[0, 2], fusion.mask + backbone.text.positional_embedding[2])
+    torch.testing.assert_close(embedded[~masked], backbone.embed_tokens(ids)[~masked])
+    other = ids.clone()
+    other[0, 2] = 17
+    assert torch.equal(fusion.embed_masked(backbone, other, masked), embedded)
+
+
+@torch.no_grad()
+def test_words_are_told_by_the_embedding_itself() -> None:
+    encoder = _small()
+    states, embedding = torch.randn(3, WIDTH), torch.randn(VOCABULARY, WIDTH)
+    logits = encoder.predict_words(states, embedding)
+    first: Any = encoder.head[0]
+    for i in range(3):
+        inner = first.weight @ states[i] + first.bias
+        inner = _normalise(inner * (1 + torch.erf(inner / math.sqrt(2))) / 2, encoder.head[2])
+        for word in range(VOCABULARY):
+            expected = inner @ embedding[word] + encoder.bias[word]
+            torch.testing.assert_close(logits[i, word], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_prediction_of_words_trains_both_towers(backbone: Backbone, fusion: FusionEncoder) -> None:
+    towers = backbone.clone().requires_grad_(True)
+    ids = towers.tokenize(TEXTS)
+    masked = torch.zeros_like(ids, dtype=torch.bool)
+    masked[:, 1] = True
+    fused = fusion.fuse(
+        towers,
+        fusion.embed_masked(towers, ids, masked),
+        towers.end_of_text(ids),
+        frame_states(towers, _frames(1)),
+    )
+    logits = fusion.predict_words(fused[masked], towers.text.token_embedding.weight)
+    torch.nn.functional.cross_entropy(logits, ids[masked]).backward()
+    untouched = {name for name, p in towers.clip.named_parameters() if p.grad is None or not p.grad.any()}
+    assert untouched == {"logit_scale", "visual.proj", "text_projection"}
+    assert all(p.grad is not None and p.grad.any() for p in fusion.parameters())
+
+
+@torch.no_grad()
+def test_mixed_precision_ends_at_the_states(backbone: Backbone, fusion: FusionEncoder) -> None:
+    ids, frames = backbone.tokenize(TEXTS), _frames(1)
+    exact = fusion.fuse_pairs(backbone, ids, frame_states(backbone, frames))
+    with mixed_precision():
+        mixed = fusion.fuse_pairs(backbone, ids, frame_states(backbone, frames))
+        words = fusion.predict_words(
+            torch.randn(3, backbone.text_width), backbone.text.token_embedding.weight
+        )
+    assert mixed.dtype == words.dtype == torch.float32
+    assert not torch.equal(mixed, exact)
+    torch.testing.assert_close(mixed, exact, atol=0.02, rtol=0)

@@ -1,0 +1,403 @@
+"""ViT + BERT against slow loops over transformers' own models; every folder here is made by its own library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import BertConfig, BertModel, DeiTConfig, DeiTModel, PreTrainedModel, ViTConfig, ViTModel
+
+from models.backbone import Backbone, FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
+from models.precision import mixed_precision
+from models.query_encoder import QueryEncoder
+from models.release import read_release, write_release
+from models.routing import token_presence
+from models.towers import encode_frames, encode_texts
+from trainer.data import Clip, Pair
+from trainer.methods import METHODS, Method, start_method
+
+torch.set_num_threads(1)
+
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 64}
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["a", "red", "blue", "circle", "square", "moves", "left", "spin", "##s", "zebra", "last"]
+TEXTS = ["a red circle moves left", "spins", "", "a blue square " * 60]
+FRAMES = 2
+
+
+def _save_text(folder: Path, vocabulary: int | None = None, positions: int = 80) -> None:
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=vocabulary or len(SPECIALS + WORDS), max_position_embeddings=positions, **SMALL
+    )
+    BertModel(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(SPECIALS + WORDS))
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``vit``, ``deit`` and ``bert`` of random models."""
+    folder = tmp_path_factory.mktemp("towers")
+    torch.manual_seed(0)
+    image = {"image_size": 32, "patch_size": 16, **SMALL}
+    ViTModel(ViTConfig(**image)).save_pretrained(folder / "vit")
+    DeiTModel(DeiTConfig(**image)).save_pretrained(folder / "deit")
+    _save_text(folder / "bert")
+    return folder
+
+
+def _name(towers: Path, vision: str = "vit", text: str = "bert") -> str:
+    return f"transformers:{towers / vision}+{towers / text}"
+
+
+@pytest.fixture(scope="module")
+def backbone(towers: Path) -> Backbone:
+    return load_backbone(_name(towers), frames=FRAMES)
+
+
+@pytest.fixture
+def copied(towers: Path, tmp_path: Path) -> Path:
+    """The folders once more, to be spoilt."""
+    shutil.copytree(towers, tmp_path / "towers")
+    return tmp_path / "towers"
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def _frames(seed: int, videos: int = 3, frames: int = FRAMES) -> Tensor:
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, 256, (videos, frames, 32, 32, 3), dtype=np.uint8))
+
+
+# -- equations 1 to 6 of bmu-moco -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("vision", "model"), [("vit", ViTModel), ("deit", DeiTModel)])
+def test_equations_1_to_3(towers: Path, vision: str, model: type[PreTrainedModel]) -> None:
+    backbone = load_backbone(_name(towers, vision), frames=3)
+    original = model.from_pretrained(towers / vision)
+    frames = _frames(0, frames=3)
+    videos, per_frame = encode_frames(backbone, frames)
+    projection = backbone.tensors()["clip.visual.proj"]
+    with torch.no_grad():
+        for i in range(3):
+            projected = []
+            for j in range(3):
+                pixels = (frames[i, j].permute(2, 0, 1).float() / 255 - 0.5) / 0.5
+                state = original(pixel_values=pixels[None]).last_hidden_state[0, 0]
+                projected.append(state @ projection)
+                torch.testing.assert_close(
+                    per_frame[i, j], F.normalize(projected[-1], dim=0), atol=1e-5, rtol=0
+                )
+            mean = torch.stack(projected).mean(dim=0)
+            torch.testing.assert_close(videos[i], F.normalize(mean, dim=0), atol=1e-5, rtol=0)
+
+
+def test_equations_4_to_6(towers: Path, backbone: Backbone) -> None:
+    original = BertModel.from_pretrained(towers / "bert").eval()
+    ids = backbone.tokenize(TEXTS)
+    end = backbone.end_of_text(ids)
+    together = encode_texts(backbone, ids)
+    assert together.shape == (1, 4, backbone.dim)
+    projection = backbone.tensors()["clip.text.text_projection"]
+    with torch.no_grad():
+        for row, last, vector in zip(ids, end, together[0], strict=True):
+            states = original(input_ids=row[None, : int(last) + 1]).last_hidden_state[0]
+            mean = sum(state @ projection for state in states) / len(states)
+            torch.testing.assert_close(vector, F.normalize(mean, dim=0), atol=1e-5, rtol=0)
+
+
+def test_texts_begin_end_and_are_cut_as_bert_has_it(backbone: Backbone) -> None:
+    ids = backbone.tokenize(TEXTS)
+    vocabulary = SPECIALS + WORDS
+    assert ids.shape == (4, 77)
+    assert [vocabulary[i] for i in ids[0, :8]] == [
+        "[CLS]",
+        "a",
+        "red",
+        "circle",
+        "moves",
+        "left",
+        "[SEP]",
+        "[PAD]",
+    ]
+    assert [vocabulary[i] for i in ids[1, :5]] == ["[CLS]", "spin", "##s", "[SEP]", "[PAD]"]
+    assert backbone.end_of_text(ids).tolist() == [6, 3, 1, 76]
+    assert backbone.tokenize(["a", "a red"]).shape == (2, 4)
+    assert backbone.vocabulary == len(vocabulary)
+
+
+def test_texts_are_cut_to_what_a_smaller_tower_reads(copied: Path) -> None:
+    _save_text(copied / "bert", positions=20)
+    backbone = load_backbone(_name(copied))
+    ids = backbone.tokenize(TEXTS)
+    assert ids.shape == (4, 20)
+    assert encode_texts(backbone, ids).isfinite().all()
+
+
+def test_padding_changes_neither_vectors_nor_presence(backbone: Backbone) -> None:
+    def presence(texts: list[str]) -> Tensor:
+        ids = backbone.tokenize(texts)
+        return token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
+
+    alone, together = presence(["a red circle"]), presence(["a red circle", TEXTS[3]])
+    assert torch.equal(together[0], alone[0])
+    vocabulary = SPECIALS + WORDS
+    held = {vocabulary[i] for i in alone[0].nonzero().flatten()}
+    assert held - {"[CLS]"} == {"a", "red", "circle"}
+    vectors = [encode_texts(backbone, backbone.tokenize(texts))[0, 0] for texts in (TEXTS[:1], TEXTS)]
+    torch.testing.assert_close(*vectors, atol=1e-6, rtol=0)
+
+
+def test_towers_run_in_bfloat16_while_they_train(backbone: Backbone) -> None:
+    ids, frames = backbone.tokenize(TEXTS), _frames(0)
+    model = backbone.clone().requires_grad_(True)
+    with mixed_precision():
+        texts, videos = encode_texts(model, ids)[0], encode_frames(model, frames)[0]
+    assert texts.dtype == videos.dtype == torch.float32
+    torch.testing.assert_close(texts, encode_texts(backbone, ids)[0], atol=2e-2, rtol=0)
+    torch.testing.assert_close(videos, encode_frames(backbone, frames)[0], atol=2e-2, rtol=0)
+    assert not torch.equal(texts, encode_texts(backbone, ids)[0])
+    (texts.sum() + videos.sum()).backward()
+    unreached = {name for name, parameter in model.clip.named_parameters() if parameter.grad is None}
+    assert unreached == {"logit_scale"}
+
+
+def test_several_threads_tokenize_at_once(backbone: Backbone) -> None:
+    expected = [backbone.tokenize(["a red circle"] * (n % 5 + 1) + ["a"]) for n in range(100)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(lambda n: backbone.tokenize(["a red circle"] * (n % 5 + 1) + ["a"]), range(100))
+        )
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+# -- identity -------------------------------------------------------------------------------------------
+
+
+def test_the_spec_needs_no_weights(copied: Path) -> None:
+    (copied / "vit" / "model.safetensors").unlink()
+    assert frame_spec(_name(copied)) == FrameSpec(8, 32)
+    assert frame_spec(_name(copied), frames=5) == FrameSpec(5, 32)
+    with pytest.raises(BackboneUnavailable, match=r"config\.json and model\.safetensors"):
+        load_backbone(_name(copied))
+
+
+def test_the_fingerprint_is_that_of_the_contents_wherever_they_lie(towers: Path, copied: Path) -> None:
+    torch.manual_seed(5)  # fresh projections must not follow the global generator
+    first = load_backbone(_name(towers))
+    assert first.fingerprint == load_backbone(_name(copied)).fingerprint
+    assert not any(p.requires_grad for p in first.parameters())
+    assert not any(module.training for module in first.modules())
+    assert first.dim == 256
+
+    (copied / "vit" / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.2]})
+    )
+    otherwise_normalised = load_backbone(_name(copied))
+    torch.testing.assert_close(otherwise_normalised.mean.flatten(), torch.tensor([102.0, 127.5, 153.0]))
+    (copied / "bert" / "vocab.txt").write_text("\n".join(SPECIALS + WORDS[::-1]))
+    other_words = load_backbone(_name(copied))
+    settings = json.loads((copied / "bert" / "config.json").read_text())
+    (copied / "bert" / "config.json").write_text(json.dumps({**settings, "num_attention_heads": 2}))
+    other_heads = load_backbone(_name(copied))
+    found = [first, otherwise_normalised, other_words, other_heads]
+    assert len({backbone.fingerprint for backbone in found}) == 4
+
+
+def test_projections_of_the_checkpoints_are_taken(copied: Path) -> None:
+    brought = {
+        "vit": ("visual_projection", torch.randn(16, 32)),
+        "bert": ("text_projection", torch.randn(16, 32)),
+    }
+    for folder, (name, tensor) in brought.items():
+        path = copied / folder / "model.safetensors"
+        save_file({**load_file(path), f"{name}.weight": tensor}, path, metadata={"format": "pt"})
+        if folder == "vit":
+            with pytest.raises(
+                BackboneUnavailable, match=r"visual_projection.weight is \[16, 32\] and .* None"
+            ):
+                load_backbone(_name(copied))
+    backbone = load_backbone(_name(copied))
+    assert backbone.dim == 16
+    torch.testing.assert_close(backbone.tensors()["clip.visual.proj"], brought["vit"][1].T)
+    torch.testing.assert_close(backbone.tensors()["clip.text.text_projection"], brought["bert"][1].T)
+
+
+def test_a_copy_has_weights_of_its_own_and_takes_over_others(backbone: Backbone) -> None:
+    clone = backbone.clone()
+    with torch.no_grad():
+        for parameter in clone.parameters():
+            parameter.add_(1)
+    assert backbone._fingerprint() == backbone.fingerprint != clone._fingerprint()
+    clone.load_tensors(backbone.tensors())
+    assert clone._fingerprint() == backbone.fingerprint
+    with pytest.raises(ReleaseError, match="do not fit backbone 'transformers:"):
+        clone.load_tensors(tiny_backbone().tensors())
+
+
+# -- what is refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["transformers:vit", "transformers:a+", "transformers:+b", "transformers:a+b+c"]
+)
+def test_two_towers_must_be_named(name: str) -> None:
+    with pytest.raises(
+        BackboneUnavailable, match=r"transformers:<vision model or folder>\+<text model or folder>"
+    ):
+        frame_spec(name)
+
+
+def test_a_missing_folder_says_what_to_put_where(towers: Path) -> None:
+    for name in (_name(towers, "nowhere"), _name(towers, text="nowhere"), "transformers:some/vit+some/bert"):
+        with pytest.raises(
+            BackboneUnavailable, match=r"give two folders .*transformers:<path to the vision folder>"
+        ):
+            load_backbone(name)
+
+
+def test_other_architectures_are_refused_by_name(towers: Path) -> None:
+    with pytest.raises(BackboneUnsupported, match=r"is of type 'bert'; this tower must be vit or deit"):
+        load_backbone(f"transformers:{towers / 'bert'}+{towers / 'vit'}")
+    with pytest.raises(BackboneUnsupported, match=r"is of type 'vit'; this tower must be bert"):
+        load_backbone(f"transformers:{towers / 'vit'}+{towers / 'vit'}")
+
+
+def test_pickled_weights_are_not_read(copied: Path) -> None:
+    tensors = load_file(copied / "bert" / "model.safetensors")
+    (copied / "bert" / "model.safetensors").unlink()
+    torch.save(tensors, copied / "bert" / "pytorch_model.bin")
+    with pytest.raises(BackboneUnavailable, match="could not be loaded"):
+        load_backbone(_name(copied))
+
+
+@pytest.mark.parametrize("folder", ["vit", "bert"])
+def test_code_of_a_checkpoint_is_not_run(copied: Path, folder: str) -> None:
+    (copied / folder / "evil.py").write_text(f"open({str(copied / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    for file in ("config.json", "tokenizer_config.json"):
+        path = copied / folder / file
+        settings = json.loads(path.read_text()) if path.exists() else {}
+        names = {
+            "AutoConfig": "evil.Evil",
+            "AutoModel": "evil.Evil",
+            "AutoTokenizer": ["evil.Evil", "evil.Evil"],
+        }
+        path.write_text(json.dumps({**settings, "auto_map": names}))
+    assert load_backbone(_name(copied)).dim == 256
+    assert not (copied / "ran").exists()
+
+
+def test_weights_that_do_not_fit_their_config_are_refused(copied: Path) -> None:
+    path = copied / "bert" / "config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "num_hidden_layers": 3}))
+    with pytest.raises(
+        BackboneUnavailable, match=r"do not fit its config.json: 16 are missing, .*encoder.layer.2"
+    ):
+        load_backbone(_name(copied))
+    path.write_text(json.dumps({**settings, "vocab_size": 99}))
+    with pytest.raises(BackboneUnavailable, match="could not be loaded"):
+        load_backbone(_name(copied))
+    _save_text(copied / "bert", vocabulary=10)
+    with pytest.raises(BackboneUnavailable, match=r"has 16 tokens, its weights are for 10"):
+        load_backbone(_name(copied))
+
+
+@pytest.mark.parametrize("method", ["ffa_tame", "moe_adapter", "strata", "clip_vip"])
+def test_methods_that_work_inside_blocks_refuse_it(method: str, backbone: Backbone) -> None:
+    with pytest.raises(
+        BackboneUnsupported, match=rf"method '{method}': backbone 'transformers:.*runs its blocks"
+    ):
+        start_method(method, backbone, {}, None)
+
+
+# -- methods --------------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "base_moco": {"queue": 8},
+    "bmu_moco": {"queue": 8},
+    "ctp": {"masked_language": False, "queue": 8},
+    "ccmr": {"tied": True},
+}
+
+
+def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
+    clips = [
+        Clip(f"{task}-{n}", n, folder / f"{task}-{n}.npy", (text,), "train") for n, text in enumerate(texts)
+    ]
+    for clip, frames in zip(clips, _frames(1, len(texts)), strict=True):
+        np.save(clip.frames_path, frames.numpy())
+    method.begin_task(task, task)
+    torch.manual_seed(0)
+    optimiser = torch.optim.AdamW(method.parameter_groups())
+    for _ in range(2):
+        optimiser.zero_grad()
+        method.loss(_frames(1, len(texts)), texts, None).backward()
+        optimiser.step()
+        method.after_step()
+    method.end_task([Pair(clip, clip.captions[0]) for clip in clips])
+    method.record_task(task, task, texts)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zero_shot",
+        "finetune",
+        "joint",
+        "base_moco",
+        "bmu_moco",
+        "ctp",
+        "ccmr",
+        "ewc",
+        "mas",
+        "si",
+        "rwalk",
+        "lwf",
+        "er",
+    ],
+)
+def test_methods_on_whole_towers_run_on_it_unchanged(name: str, backbone: Backbone, tmp_path: Path) -> None:
+    method = start_method(name, backbone, SETTINGS.get(name, {}), None)
+    untrained, before = method.fingerprint(), backbone.fingerprint
+    if METHODS[name].trains:
+        for task in ("one", "two"):
+            _learn(method, task, ["a red circle", "a blue square moves"], tmp_path)
+        assert method.fingerprint() != untrained
+    else:
+        for task in ("one", "two"):
+            method.record_task(task, task, ["a red circle"])
+    assert backbone._fingerprint() == before
+    (tmp_path / "release").mkdir()
+    write_release(tmp_path / "release", method.release())
+    release = read_release(tmp_path / "release", for_queries=True)
+    encoder = QueryEncoder.open(backbone, release, dict.fromkeys(("one", "two"), release))
+    vectors = encoder.encode(TEXTS, ["one", "two"])
+    np.testing.assert_allclose(vectors, method.query_encoder().encode(TEXTS, ["one", "two"]), atol=1e-6)
+    assert np.abs(encoder.words(["a red circle"])[0] @ method.profiles[0].numpy()) > 1
+    torch.testing.assert_close(method.encode_videos(_frames(7)).norm(dim=-1), torch.ones(3))
+
+
+def test_masked_language_of_ctp_needs_open_blocks(backbone: Backbone) -> None:
+    with pytest.raises(BackboneUnsupported, match="method 'ctp': backbone 'transformers:"):
+        start_method("ctp", backbone, {"masked_language": True}, None)

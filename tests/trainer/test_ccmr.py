@@ -1,0 +1,405 @@
+"""Continual cross-modal retrieval: each equation against loops, and each tool by what it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backbone import Backbone, tiny_backbone
+from models.query_encoder import QueryEncoder
+from models.release import ReleaseState
+from models.towers import encode_frames, encode_texts
+from trainer.checkpoint import Checkpoints
+from trainer.data import Clip, Pair, StoredVectors, TaskData
+from trainer.loop import Progress, learn_task
+from trainer.losses import in_task_loss
+from trainer.methods import MethodError, configure, start_method
+from trainer.methods.ccmr import Ccmr, distances, ranking_loss
+
+FRAMES = 2
+TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=FRAMES)
+
+
+def _start(backbone: Backbone, previous: ReleaseState | None = None, **settings: Any) -> Ccmr:
+    method = start_method("ccmr", backbone, settings, previous)
+    assert isinstance(method, Ccmr)
+    return method
+
+
+def _frames(seed: int, videos: int = 4) -> Tensor:
+    """Videos of plain colours, so that an untrained tower tells them apart."""
+    rng = np.random.default_rng(seed)
+    colours = rng.integers(0, 256, (videos, FRAMES, 1, 1, 3), dtype=np.uint8)
+    return torch.from_numpy(np.broadcast_to(colours, (videos, FRAMES, 56, 56, 3)).copy())
+
+
+def _learn(method: Ccmr, task: str, *, seed: int, steps: int = 3, references: Tensor | None = None) -> None:
+    method.begin_task(task, task)
+    optimiser = torch.optim.AdamW(method.parameter_groups())
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        method.loss(_frames(seed), TEXTS, references).backward()
+        optimiser.step()
+        method.after_step()
+    method.end_task()
+    method.record_task(task, task, TEXTS)
+
+
+def _units(count: int, dim: int = 5) -> Tensor:
+    return F.normalize(torch.randn(count, dim), dim=-1)
+
+
+# -- ranking --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hard", [0, 1, 2])
+def test_equation_3(backbone: Backbone, hard: int) -> None:
+    torch.manual_seed(1)
+    texts, videos, margin = _units(4), _units(4), 0.9
+    method = _start(backbone, margin=margin, video_to_text=0.7, text_to_video=1.5, hard_negatives=hard)
+    total = 0.0
+    for anchors, others, weight in ((videos, texts, 0.7), (texts, videos, 1.5)):
+        hinges = []
+        for i in range(4):
+            own = float((anchors[i] - others[i]).norm())
+            wrong = sorted(float((anchors[i] - others[k]).norm()) for k in range(4) if k != i)
+            hinges += [max(0.0, own + margin - d) for d in (wrong[:hard] if hard else wrong)]
+        total += weight * sum(hinges) / len(hinges)
+    assert float(method.contrast(texts, videos)) == pytest.approx(total, rel=1e-5)
+
+
+def test_distances_are_euclidean_and_have_a_gradient_where_vectors_meet() -> None:
+    torch.manual_seed(2)
+    rows, columns = _units(3), _units(4)
+    for i in range(3):
+        for j in range(4):
+            expected = (rows[i] - columns[j]).norm()
+            torch.testing.assert_close(distances(rows, columns)[i, j], expected, atol=1e-5, rtol=1e-4)
+    same = rows.clone().requires_grad_()
+    distances(same, same).sum().backward()
+    assert same.grad is not None
+    assert same.grad.isfinite().all()
+
+
+def test_negatives_beyond_the_margin_do_not_pull() -> None:
+    own = torch.tensor([0.2, 0.4], requires_grad=True)
+    negatives = torch.tensor([[0.3, 0.2], [0.5, 0.6]], requires_grad=True)
+    loss = ranking_loss(own, negatives, 0.05)
+    loss.backward()
+    assert loss.item() == pytest.approx((0.2 + 0.05 - 0.2) / 4)
+    assert negatives.grad is not None
+    assert negatives.grad.tolist() == [[0.0, -0.25], [0.0, 0.0]]
+
+
+def test_a_pair_alone_has_nothing_to_rank(backbone: Backbone) -> None:
+    method = _start(backbone)
+    method.begin_task("one", "one")
+    loss = method.loss(_frames(1, videos=1), TEXTS[:1], None)
+    loss.backward()
+    assert loss.item() == 0
+
+
+def test_the_contrastive_objective_is_that_of_clip(backbone: Backbone) -> None:
+    method = _start(backbone, objective="contrastive")
+    method.begin_task("one", "one")
+    texts, videos = method.embed(_frames(1), TEXTS)
+    expected = in_task_loss(texts, videos, method.config.logit_scale)
+    torch.testing.assert_close(method.loss(_frames(1), TEXTS, None), expected)
+
+
+def test_stored_videos_push_the_branch_of_the_queries_alone(backbone: Backbone) -> None:
+    torch.manual_seed(3)
+    references = _units(3, backbone.dim)
+    method = _start(backbone, cross_task_negatives=True, margin=1.0)
+    plain = _start(backbone, margin=1.0)
+    method.begin_task("two", "two")
+    torch.testing.assert_close(method.loss(_frames(1), TEXTS, None), plain.loss(_frames(1), TEXTS, None))
+    with torch.no_grad():
+        texts, videos = method.embed(_frames(1), TEXTS)
+        more = 0.0
+        for i in range(4):
+            own = float((texts[i] - videos[i]).norm())
+            more += sum(max(0.0, own + 1 - float((texts[i] - r).norm())) for r in references) / 12
+        found = method.loss(_frames(1), TEXTS, references) - plain.loss(_frames(1), TEXTS, references)
+    assert float(found) == pytest.approx(1.5 * more, rel=1e-3)
+
+
+# -- the shared top layer -------------------------------------------------------------------------------
+
+
+def test_a_shared_layer_starts_without_effect(backbone: Backbone) -> None:
+    method = _start(backbone, tied=True)
+    texts, videos = method.embed(_frames(1), TEXTS)
+    torch.testing.assert_close(
+        texts, encode_texts(backbone, backbone.tokenize(TEXTS))[0], atol=1e-6, rtol=1e-5
+    )
+    torch.testing.assert_close(videos, encode_frames(backbone, _frames(1))[0], atol=1e-6, rtol=1e-5)
+    assert method.fingerprint() == _start(backbone).fingerprint()
+
+
+def test_a_shared_layer_is_served_inside_both_projections(backbone: Backbone) -> None:
+    method = _start(backbone, tied=True)
+    method.model.get_parameter("top").data.normal_()
+    _learn(method, "one", seed=1)
+    texts, videos = method.embed(_frames(2), TEXTS)
+    release = method.release()
+    served = QueryEncoder.open(backbone, release, {"one": release}).encode(TEXTS, ["one"])[:, 0]
+    np.testing.assert_allclose(served, texts.numpy(), atol=1e-5)
+    torch.testing.assert_close(method.encode_videos(_frames(2)), videos)
+    towers = backbone.clone()
+    towers.load_tensors({n: t for n, t in release.tensors.items() if n.startswith("clip.")})
+    torch.testing.assert_close(encode_frames(towers, _frames(2))[0], videos, atol=1e-5, rtol=1e-4)
+
+
+def test_projections_drift_by_the_shared_layer_alone(backbone: Backbone) -> None:
+    method = _start(backbone, tied=True)
+    for seed, task in enumerate(["one", "two"]):
+        _learn(method, task, seed=seed)
+    top, tensors, before = method.model.get_parameter("top"), method.release().tensors, backbone.tensors()
+    assert (top - torch.eye(backbone.dim)).abs().max() > 1e-4
+    for name in ("clip.visual.proj", "clip.text_projection"):
+        torch.testing.assert_close(tensors[name], before[name] @ top)
+        assert torch.equal(method.model.tensors()[name], before[name])
+    resumed = _start(backbone, method.release())
+    assert resumed.config.tied
+    assert resumed.fingerprint() == method.fingerprint()
+    torch.testing.assert_close(resumed.embed(_frames(2), TEXTS), method.embed(_frames(2), TEXTS))
+
+
+# -- importance -----------------------------------------------------------------------------------------
+
+
+def _task(folder: Path, name: str, videos: int = 3) -> TaskData:
+    clips = []
+    for number in range(videos):
+        path = folder / f"{name}-{number}.npy"
+        np.save(path, _frames(10 * len(name) + number, videos=1)[0].numpy())
+        texts = (f"{name} number {number} said", f"video {number} of {name}")
+        clips.append(Clip(f"{name}-{number}", number, path, texts, "train"))
+    return TaskData(name, name, tuple(clips))
+
+
+def _pairs(folder: Path, videos: int) -> list[Pair]:
+    return [Pair(clip, clip.captions[0]) for clip in _task(folder, "task", videos).clips]
+
+
+def _end(method: Ccmr, pairs: list[Pair]) -> dict[str, Tensor]:
+    """The weights that a task opens, after one that is begun and ended without a step."""
+    method.begin_task("task", "task")
+    opened = {name: p.detach() for name, p in method.model.named_parameters() if p.requires_grad}
+    method.end_task(pairs)
+    return opened
+
+
+def _branch(name: str) -> str:
+    return "video" if name.startswith("clip.visual.") else "text"
+
+
+def test_equation_5(backbone: Backbone, tmp_path: Path) -> None:
+    """Two pairs make one batch, so that the expectation has one term."""
+    pairs = _pairs(tmp_path, 2)
+    method = _start(backbone, regularised="both", margin=1.0)
+    _end(method, pairs)
+    towers = backbone.clone().requires_grad_(True)
+    frames = torch.stack([torch.from_numpy(np.load(pair.clip.frames_path)) for pair in pairs])
+    texts = encode_texts(towers, towers.tokenize([pair.caption for pair in pairs]))[0]
+    videos = encode_frames(towers, frames)[0]
+    loss = torch.zeros(())
+    for i, k in ((0, 1), (1, 0)):
+        own = (videos[i] - texts[i]).norm()
+        loss = loss + 1.0 * (own + 1 - (videos[i] - texts[k]).norm()).relu() / 2
+        loss = loss + 1.5 * (own + 1 - (texts[i] - videos[k]).norm()).relu() / 2
+    loss.backward()
+    assert method.importance.keys() == {n for n, _ in towers.named_parameters()} - {"clip.logit_scale"}
+    for name, importance in method.importance.items():
+        gradient = towers.get_parameter(name).grad
+        assert gradient is not None
+        expected = gradient.square()
+        torch.testing.assert_close(importance, expected, atol=1e-3 * float(expected.max()), rtol=1e-2)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.25])
+def test_equation_5_keeps_nothing_of_earlier_tasks_unless_told(
+    backbone: Backbone, tmp_path: Path, decay: float
+) -> None:
+    method = _start(backbone, fisher_decay=decay, fisher_batch=4, margin=1.0)
+    pairs = _pairs(tmp_path, 4)
+    _end(method, pairs)
+    first = {name: importance.clone() for name, importance in method.importance.items()}
+    _end(method, pairs)
+    for name, importance in method.importance.items():
+        torch.testing.assert_close(importance, (1 + decay) * first[name], atol=1e-9, rtol=1e-4)
+    assert max(float(importance.max()) for importance in first.values()) > 1e-6
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("regularised", ["both", "text", "video"])
+def test_equation_6(backbone: Backbone, tmp_path: Path, regularised: str, tied: bool) -> None:
+    pairs = _pairs(tmp_path, 2)
+    method = _start(backbone, regulariser="mas", regularised=regularised, tied=tied)
+    top = torch.eye(backbone.dim)
+    if tied:
+        torch.manual_seed(4)
+        top = method.model.get_parameter("top").data.normal_()
+    opened = _end(method, pairs)
+    towers = backbone.clone().requires_grad_(True)
+    top = top.clone().requires_grad_()
+    expected = {name: torch.zeros_like(weight) for name, weight in opened.items()}
+    for pair in pairs:
+        outputs = []
+        if regularised != "text":
+            frames = torch.from_numpy(np.load(pair.clip.frames_path)).permute(0, 3, 1, 2)
+            outputs.append(towers.clip.encode_image((frames - towers.mean) / towers.std).mean(dim=0))
+        if regularised != "video":
+            ids = towers.tokenize([pair.caption])
+            outputs.append(towers.clip.encode_text(F.pad(ids, (0, 64 - ids.shape[1])))[0])
+        for output in outputs:
+            towers.zero_grad()
+            top.grad = None
+            (output @ top).square().sum().backward()
+            for name, total in expected.items():
+                gradient = top.grad if name == "top" else towers.get_parameter(name).grad
+                if gradient is not None:
+                    total += gradient.abs() / len(pairs)
+    held = {name for name in opened if name == "top" or regularised in ("both", _branch(name))}
+    assert ("top" in held) == tied
+    for times in (1, 2):  # equation 6 adds to what was there
+        assert method.importance.keys() == held
+        for name, importance in method.importance.items():
+            near = 1e-3 * float(expected[name].max())
+            torch.testing.assert_close(importance, times * expected[name], atol=near, rtol=1e-2)
+        _end(method, pairs)
+
+
+@pytest.mark.parametrize("regularised", ["both", "text", "video"])
+def test_equation_4_holds_the_branches_that_it_is_told_to(backbone: Backbone, regularised: str) -> None:
+    torch.manual_seed(5)
+    method = _start(backbone, regularised=regularised, penalty=4.0)
+    opened = _end(method, [])
+    for importance in method.importance.values():
+        importance.uniform_()
+    method.begin_task("two", "two")
+    total = 0.0
+    for name, weight in opened.items():
+        step = 0.01 * torch.randn_like(weight)
+        weight += step
+        if regularised in ("both", _branch(name)):
+            total += float((method.importance[name] * step.square()).sum())
+    with torch.no_grad():
+        whole, task = (f(_frames(1), TEXTS, None) for f in (method.loss, method.task_loss))
+    assert float(whole - task) == pytest.approx(2.0 * total, rel=1e-3), "λ3 is half of λ"
+
+
+def test_a_decoupled_model_holds_its_queries_and_lets_its_videos_go(backbone: Backbone) -> None:
+    moved = {}
+    for regularised in ("text", "video"):
+        method = _start(backbone, regularised=regularised, margin=1.0, penalty=800.0)
+        _learn(method, "one", seed=1)
+        for importance in method.importance.values():
+            importance.fill_(1.0)
+        with torch.no_grad():
+            before = method.embed(_frames(2), TEXTS)
+        method.begin_task("two", "two")
+        optimiser = torch.optim.SGD(method.parameter_groups())
+        optimiser.param_groups[0].update(lr=1e-3, weight_decay=0.0)
+        for _ in range(6):
+            optimiser.zero_grad()
+            method.loss(_frames(2), TEXTS, None).backward()
+            optimiser.step()
+        with torch.no_grad():
+            after = method.embed(_frames(2), TEXTS)
+        moved[regularised] = [float((a - b).norm()) for a, b in zip(after, before, strict=True)]
+    (held_texts, free_videos), (free_texts, held_videos) = moved["text"], moved["video"]
+    assert held_texts < 0.5 * free_texts
+    assert held_videos < 0.5 * free_videos
+
+
+def test_without_a_regulariser_nothing_is_kept(backbone: Backbone, tmp_path: Path) -> None:
+    method = _start(backbone, regulariser="none")
+    _end(method, _pairs(tmp_path, 2))
+    assert method.release().tensors.keys() == backbone.tensors().keys()
+
+
+# -- resuming and settings ------------------------------------------------------------------------------
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _kill(progress: Progress) -> None:
+    if progress.step == 5:
+        raise _Killed
+
+
+class _Memory:
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        vectors = np.random.default_rng(7).normal(size=(9, 128)).astype(np.float32)
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[ids]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tied": True, "regulariser": "mas", "cross_task_negatives": True},
+        {"regularised": "both", "hard_negatives": 1},
+    ],
+)
+def test_a_second_task_resumes_to_the_same_bits(
+    backbone: Backbone, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    settings = {"epochs": 2, "batch_size": 2, "margin": 0.5, **settings}
+    method = _start(backbone, **settings)
+    learn_task(method, _task(tmp_path, "one"))
+    release, second = method.release(), _task(tmp_path, "second")
+    memory = StoredVectors([(_Memory(), np.arange(9))])
+    whole, broken, resumed = (_start(backbone, release, **settings) for _ in range(3))
+    learn_task(whole, second, memory)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    with pytest.raises(_Killed):
+        learn_task(broken, second, memory, checkpoints=checkpoints, report=_kill)
+    steps: list[int] = []
+    learn_task(resumed, second, memory, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
+    assert steps == [4, 5, 6]
+    expected, found = whole.release().tensors, resumed.release().tensors
+    assert expected.keys() == found.keys()
+    assert any(name.startswith("importance.") for name in found)
+    for key, tensor in found.items():
+        assert torch.equal(tensor, expected[key]), key
+
+
+def test_a_library_keeps_its_architecture(backbone: Backbone) -> None:
+    method = _start(backbone, tied=True, regularised="video")
+    _learn(method, "one", seed=1)
+    with pytest.raises(MethodError, match="tied is True, regularised is 'video'"):
+        _start(backbone, method.release(), tied=False, regularised="both")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"margin": 0.0}, "margin: "),
+        ({"objective": "hinge"}, "objective: "),
+        ({"hard_negatives": -1}, "hard_negatives: "),
+        ({"regulariser": "si"}, "regulariser: "),
+        ({"regularised": "queries"}, "regularised: "),
+        ({"fisher_decay": 2.0}, "fisher_decay: "),
+        ({"cross_task_negatives": True, "objective": "contrastive"}, "cross_task_negatives needs objective"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(MethodError, match=says):
+        configure("ccmr", "tiny", settings)

@@ -1,0 +1,110 @@
+"""Galleries of tasks: as they were laid down, embedded again, and before their task is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.data import Clip, TaskData
+from trainer.embedding import MemoryShard
+from trainer.errors import FramesMissing
+from trainer.evaluate.gallery import Query, reindex, task_gallery
+from trainer.evaluate.matrix import evaluate_row
+from trainer.evaluate.transfer import recall_before_learning
+
+
+def _task(folder: Path, name: str, first: int, shades: Sequence[int]) -> TaskData:
+    """Single-coloured videos; the first is for training, the others are held out and have two captions each."""
+    clips = []
+    for number, shade in enumerate(shades):
+        path = folder / f"{first + number}.npy"
+        np.save(path, np.full((1, 2, 2, 3), shade, np.uint8))
+        split = "test" if number else "train"
+        captions = (f"{shade}", f"again {shade}")
+        clips.append(Clip(f"{name}-{number}", first + number, path, captions, split))  # type: ignore[arg-type]
+    return TaskData(name, name, tuple(clips))
+
+
+def _at(degrees: Tensor) -> Tensor:
+    return torch.stack([torch.cos(torch.deg2rad(degrees)), torch.sin(torch.deg2rad(degrees))], dim=-1)
+
+
+def _encode(turn: float) -> object:
+    """A video encoder: the shade is an angle, from ``turn`` on."""
+    return lambda frames: _at(frames[:, 0, 0, 0, 0].float() + turn)
+
+
+class Encoder:
+    """A query encoder: the number in a text is an angle, from ``turn`` on; notes what it was asked for."""
+
+    modes = ("latest",)
+
+    def __init__(self, turn: float) -> None:
+        self._turn = turn
+        self.asked: list[tuple[str, ...]] = []
+
+    def words(self, texts: Sequence[str]) -> np.ndarray:
+        return np.ones((len(texts), 1), np.float32)
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
+        self.asked.append(tuple(tasks))
+        vectors = _at(torch.tensor([float(text.split()[-1]) for text in texts]) + self._turn).numpy()
+        return np.repeat(vectors[:, None], len(tasks), axis=1)
+
+
+def test_a_gallery_holds_out_the_test_videos(tmp_path: Path) -> None:
+    task = _task(tmp_path, "day", 10, [5, 20, 40])
+    shard = MemoryShard(np.array([10, 11, 12]), np.eye(3, dtype=np.float32))
+    gallery = task_gallery(task, shard)
+    assert gallery.task == "day"
+    assert gallery.held_out.tolist() == [11, 12]
+    assert gallery.queries == (Query("20", 11), Query("40", 12))
+    assert [query.text for query in task_gallery(task, shard, None).queries] == [
+        "20",
+        "again 20",
+        "40",
+        "again 40",
+    ]
+
+
+def test_reindexing_follows_an_encoder_that_moves(tmp_path: Path) -> None:
+    """Stored vectors lose queries that have turned by 15°; vectors that are made anew turn with them."""
+    tasks = [_task(tmp_path, "day", 10, [5, 20, 40]), _task(tmp_path, "night", 20, [60, 70, 85])]
+    stored, fresh = (reindex(_encode(turn), tasks) for turn in (0, 15))  # type: ignore[arg-type]
+    assert [gallery.shard.ids.tolist() for gallery in fresh] == [[10, 11, 12], [20, 21, 22]]
+    np.testing.assert_allclose(
+        fresh[0].shard.vectors(np.array([12])), _at(torch.tensor([55.0])).numpy(), atol=1e-6
+    )
+    profiles = np.ones((2, 1), np.float32)
+
+    def found(galleries: object) -> list[float]:
+        row = evaluate_row(Encoder(15), galleries, profiles)  # type: ignore[arg-type]
+        return [recall.r1 for recall in row.recalls["latest"]["global"].values() if recall]
+
+    assert found(fresh) == [1, 1]
+    assert found(stored) == [0, 0.5]  # 85° + 15° is still nearest to the last video
+
+
+def test_frames_that_are_gone_cannot_be_embedded_again(tmp_path: Path) -> None:
+    task = _task(tmp_path, "day", 10, [5, 20])
+    task.clips[1].frames_path.unlink()
+    with pytest.raises(FramesMissing, match="day-1"):
+        reindex(_encode(0), [task])  # type: ignore[arg-type]
+
+
+def test_before_a_task_is_learned_the_newest_condition_asks_for_it(tmp_path: Path) -> None:
+    task = _task(tmp_path, "night", 20, [60, 20, 80, 40])
+    queries = [Query(clip.captions[0], clip.vector_id) for clip in task.test]
+    encoder = Encoder(0)
+    recall = recall_before_learning(encoder, "day", _encode(25), task.test, queries)  # type: ignore[arg-type]
+    assert encoder.asked == [("day",)]
+    assert recall is not None
+    # videos at 45°, 105°, 65°; queries at 20° (best 45°: right), 80° (65°: wrong), 40° (45°: wrong)
+    assert recall.r1 == pytest.approx(1 / 3)
+    assert recall.queries == 3
+    assert recall_before_learning(encoder, "day", _encode(0), task.test, []) is None  # type: ignore[arg-type]

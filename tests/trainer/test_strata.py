@@ -1,0 +1,114 @@
+"""Strata: what it trains, what stays, and that nothing already learned ever moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import Backbone
+from models.query_encoder import QueryEncoder
+from models.release import read_release, write_release
+from tests.trainer.conftest import untrained_backbone
+from trainer.data import Clip, StoredVectors, TaskData
+from trainer.embedding import embed
+from trainer.loop import learn_task
+from trainer.losses import in_task_loss
+from trainer.methods import Method, MethodError, start_method
+
+FRAMES = 2
+TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
+SMALL = {"epochs": 2, "batch_size": 3, "rank": 2, "image_rank": 2}
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    loaded = untrained_backbone(FRAMES)
+    assert isinstance(loaded, Backbone)
+    return loaded
+
+
+def _task(folder: Path, name: str, captions: list[str]) -> TaskData:
+    clips = []
+    for number, text in enumerate(captions):
+        path = folder / f"{name}-{number}.npy"
+        rng = np.random.default_rng([len(name), number])
+        np.save(path, rng.integers(0, 256, (FRAMES, 56, 56, 3), dtype=np.uint8))
+        clips.append(Clip(f"{name}-{number}", number, path, (text,), "train"))
+    return TaskData(name, name, tuple(clips))
+
+
+def test_it_starts_as_the_backbone(backbone: Backbone) -> None:
+    method = start_method("strata", backbone, SMALL, None)
+    method.begin_task("one", "one")
+    frames = torch.randint(0, 256, (3, FRAMES, 56, 56, 3), dtype=torch.uint8)
+    frozen = start_method("zero_shot", backbone, {}, None)
+    torch.testing.assert_close(method.encode_videos(frames), frozen.encode_videos(frames))
+    queries = frozen.query_encoder().frozen(TEXTS)
+    loss = in_task_loss(torch.from_numpy(queries), frozen.encode_videos(frames), method.config.logit_scale)
+    torch.testing.assert_close(method.loss(frames, TEXTS, None), loss)
+
+
+def test_every_update_of_both_towers_is_trained_and_no_weight_of_the_backbone(
+    backbone: Backbone, tmp_path: Path
+) -> None:
+    before = {name: tensor.clone() for name, tensor in backbone.tensors().items()}
+    method = start_method("strata", backbone, SMALL, None)
+    first = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    learn_task(method, _task(tmp_path, "one", TEXTS))
+    still = {name for name, t in method.state_dict().items() if name in first and torch.equal(t, first[name])}
+    # The text tower of the small backbone is routed nowhere; the other shapes of TAME have nothing to do.
+    assert still == {"tame.router", "tame.noise"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in backbone.tensors().items())
+
+
+def test_what_was_learned_answers_the_same_for_ever(backbone: Backbone, tmp_path: Path) -> None:
+    releases = {}
+    answers: list[np.ndarray] = []
+    method: Method | None = None
+    vectors: np.ndarray | None = None
+    for number, name in enumerate(("one", "other", "thirds")):
+        method = start_method("strata", backbone, SMALL, method.release() if method else None)
+        task = _task(tmp_path, name, [f"{text} {name}" for text in TEXTS])
+        learn_task(method, task, StoredVectors())
+        if vectors is None:
+            vectors = embed(method.encode_videos, task.clips)
+        (tmp_path / str(number)).mkdir()
+        write_release(tmp_path / str(number), method.release())
+        releases[name] = read_release(tmp_path / str(number), for_queries=True)
+        encoder = QueryEncoder.open(backbone, releases[name], releases)
+        answers.append(encoder.encode(TEXTS, ["one"], "pinned"))
+        latest = encoder.encode(TEXTS, ["one"], "latest")
+        assert np.array_equal(latest, answers[-1]) == (number == 0)
+    assert np.array_equal(answers[0], answers[1])
+    assert np.array_equal(answers[0], answers[2])
+    scores = [answer[:, 0] @ vectors.T for answer in answers]
+    assert np.array_equal(scores[0], scores[2])  # recall in a domain's own shard cannot change by a bit
+    together = encoder.encode(TEXTS, list(releases), "pinned")
+    np.testing.assert_allclose(together[:, 0], answers[0][:, 0], atol=1e-5)
+
+
+def test_shards_that_predate_the_adapters_are_asked_with_the_backbone(
+    backbone: Backbone, tmp_path: Path
+) -> None:
+    frozen = start_method("zero_shot", backbone, {}, None)
+    learn_task(frozen, _task(tmp_path, "one", TEXTS))
+    method = start_method("strata", backbone, SMALL, frozen.release())
+    learn_task(method, _task(tmp_path, "other", TEXTS))
+    releases = {"one": frozen.release(), "other": method.release()}
+    encoder = QueryEncoder.open(backbone, releases["other"], releases)
+    for mode in encoder.modes:
+        asked = encoder.encode(TEXTS, ["one", "other"], mode)
+        np.testing.assert_allclose(asked[:, 0], encoder.frozen(TEXTS), atol=1e-5)
+        assert not np.allclose(asked[:, 1], asked[:, 0], atol=1e-4)
+
+
+def test_shapes_of_a_library_cannot_be_changed_later(backbone: Backbone, tmp_path: Path) -> None:
+    method = start_method("strata", backbone, SMALL, None)
+    learn_task(method, _task(tmp_path, "one", TEXTS))
+    with pytest.raises(MethodError, match="rank is 2; leave them out"):
+        start_method("strata", backbone, {**SMALL, "rank": 3}, method.release())
+    resumed = start_method("strata", backbone, {"epochs": 1}, method.release())
+    assert resumed.fingerprint() == method.fingerprint()

@@ -1,0 +1,116 @@
+"""CLIP-ViP: sequential fine-tuning of a CLIP whose image tower sees a video as a whole (Xue et al. 2023,
+"CLIP-ViP: Adapting pre-trained image-text model to video-language alignment"; a baseline of ctvr-ffa-tame).
+
+Video proxies pass information between frames (``models.video_proxy``); both towers and the proxies are trained on
+every task with the contrast of CLIP, and nothing holds on to the earlier tasks. A video's vector does not depend
+on the query, so it is stored like any other.
+
+What is left out is the paper's other half: post-pre-training on 100 million video clips with captions of their
+frames (section 3.4). ctvr-ffa-tame starts every method from CLIP, too. The proxies therefore begin from random
+numbers, and have a learning rate of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from models.backbone import Backbone
+from models.release import ReleaseState
+from models.towers import encode_texts
+from models.video_proxy import VideoProxies, encode_with_proxies
+from trainer.data import Pair
+from trainer.methods.base import MethodError
+from trainer.methods.finetune import Finetune, FinetuneConfig
+
+__all__ = ["ClipVip", "ClipVipConfig"]
+
+_PREFIX = "proxies."
+
+
+class ClipVipConfig(FinetuneConfig):
+    """Settings of CLIP-ViP."""
+
+    proxies: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="M, video proxies with the class token; ctvr-ffa-tame, section 4.4",
+    )
+    proxy_learning_rate: float = Field(
+        default=1e-5, gt=0, le=1, description="of proxies and temporal embedding"
+    )
+
+
+class ClipVip(Finetune):
+    """Both towers, and proxies between the frames."""
+
+    name = "clip_vip"
+    config_class = ClipVipConfig
+    config: ClipVipConfig
+    architecture: ClassVar[tuple[str, ...]] = ("proxies",)
+
+    def __init__(self, backbone: Backbone, config: ClipVipConfig) -> None:
+        super().__init__(backbone, config)
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            self.proxies = VideoProxies(backbone, config.proxies)
+        self.proxies.to(backbone.device).requires_grad_(False)
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        super().begin_task(task_id, name, trained=trained)
+        self.proxies.requires_grad_(trained)
+
+    def embed(
+        self, frames: Tensor, texts: Sequence[str], model: Backbone | None = None
+    ) -> tuple[Tensor, Tensor]:
+        model = model or self.model
+        return encode_texts(model, model.tokenize(texts))[0], encode_with_proxies(model, frames, self.proxies)
+
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+        super().end_task(pairs)
+        self.proxies.requires_grad_(False)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        added = {
+            "params": list(self.proxies.parameters()),
+            "lr": self.config.proxy_learning_rate,
+            "weight_decay": self.config.weight_decay,
+        }
+        return [*super().parameter_groups(), added]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), **self._proxy_tensors()}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        super().load_state_dict({name: t for name, t in tensors.items() if not name.startswith(_PREFIX)})
+        self.proxies.load_state_dict(
+            {name.removeprefix(_PREFIX): t for name, t in tensors.items() if name.startswith(_PREFIX)}
+        )
+
+    def continue_from(self, previous: ReleaseState) -> None:
+        """Go on from a release with as many proxies.
+
+        Raises:
+            MethodError: their number was changed.
+        """
+        if previous.method == self.name and previous.config["proxies"] != self.config.proxies:
+            raise MethodError(
+                "settings that a library keeps from its first task were changed: proxies is "
+                f"{previous.config['proxies']}; leave it out of the task's settings"
+            )
+        super().continue_from(previous)
+
+    @torch.inference_mode()
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        return encode_with_proxies(self.model, frames, self.proxies)
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        return {**super().video_tensors(), **self._proxy_tensors()}
+
+    def _proxy_tensors(self) -> dict[str, Tensor]:
+        return {_PREFIX + name: tensor for name, tensor in self.proxies.state_dict().items()}

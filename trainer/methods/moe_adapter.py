@@ -1,0 +1,179 @@
+"""MoE-Adapters (Yu et al. 2024, "Boosting continual learning of vision-language models via mixture-of-experts
+adapters"), the dynamic baseline of ctvr-ffa-tame.
+
+The backbone stays frozen. Experts stand beside the MLP of every block of both towers (``models.moe_adapter``). A
+task trains a router of its own, and with it all experts but those that earlier tasks relied on most: after
+each task the k experts of a block that were chosen most often are frozen (activate-freeze). Where a query's
+task is not given, autoencoders select it (DDAS).
+
+What differs: the paper classifies images, whose task is unknown, while the texts are the names of classes. In
+retrieval the query is the input of unknown task, and videos are embedded when their task is learned. So the
+autoencoders read the frozen backbone's text vectors, where the original reads AlexNet's maps of the image; they
+are trained in the same steps as the experts, without sharing gradients, and not in a stage of their own; and the
+threshold above which an input is left to the frozen backbone falls away, since every shard is of a learned
+task. The loss is the contrast of the other baselines instead of cross-entropy with smoothed labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from models.backbone import Backbone
+from models.moe_adapter import FROZEN, ExpertTower, Selector, adapted_frames, adapted_texts
+from models.release import ReleaseState
+from models.towers import encode_frames, encode_texts
+from trainer.data import Pair
+from trainer.losses import in_task_loss
+from trainer.methods.base import Method, MethodConfig
+
+__all__ = ["MoeAdapter", "MoeAdapterConfig"]
+
+_TEXT, _VISUAL, _SELECTOR, _TASKS = "moe.text.", "moe.visual.", "moe.selector.", "moe.tasks"
+
+
+class MoeAdapterConfig(MethodConfig):
+    """Settings of MoE-Adapters; defaults are those of the published code."""
+
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="experts and routers")
+    experts: int = Field(default=22, ge=1, le=256, description="per block; two per task foreseen")
+    rank: int = Field(default=64, ge=1, le=1024)
+    top_k: int = Field(default=2, ge=1, description="experts per input, and experts frozen per task")
+    scale: float = Field(default=0.1, description="of what an expert adds")
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    selector: bool = Field(
+        default=True,
+        description="autoencoders choose the router of a query; false: every shard is asked with its own",
+    )
+    selector_width: int = Field(default=100, ge=1, le=4096, description="code of an autoencoder")
+    selector_learning_rate: float = Field(default=1e-2, gt=0, le=1)
+
+
+class MoeAdapter(Method):
+    """Experts in a frozen backbone, routed task by task."""
+
+    name = "moe_adapter"
+    kind = "moe"
+    config_class = MoeAdapterConfig
+    config: MoeAdapterConfig
+    architecture = ("experts", "rank", "top_k", "scale", "selector", "selector_width")
+
+    def __init__(self, backbone: Backbone, config: MoeAdapterConfig) -> None:
+        super().__init__(backbone, config)
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            self.visual, self.text = (
+                ExpertTower(
+                    width,
+                    depth,
+                    experts=config.experts,
+                    rank=config.rank,
+                    top_k=config.top_k,
+                    scale=config.scale,
+                    dropout=config.dropout,
+                ).to(backbone.device)
+                for width, depth in (
+                    (backbone.visual_blocks[0].attn.embed_dim, len(backbone.visual_blocks)),
+                    (backbone.text_width, len(backbone.text_blocks)),
+                )
+            )
+        self.selector = Selector(backbone.dim, config.selector_width).to(backbone.device)
+        self.routers: list[int] = []  # of every task: the number of its router, or FROZEN
+        self._close()
+
+    # -- hooks ------------------------------------------------------------------------------------------
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """A router and an autoencoder; a task that is only indexed borrows the newest."""
+        if trained:
+            for tower in (self.visual, self.text):
+                tower.add_router()
+                tower.open()
+            if self.config.selector:
+                with torch.random.fork_rng():
+                    torch.manual_seed(self.config.seed + len(self.learned))
+                    self.selector.add_task()
+                self.selector.to(self.backbone.device)
+        self.routers.append(self.text.tasks - 1)
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        """Contrast, and the reconstruction error of the task's autoencoder."""
+        task = self.routers[-1]
+        ids = self.backbone.tokenize(texts)
+        videos = adapted_frames(self.backbone, frames, self.visual, task)
+        queries = adapted_texts(self.backbone, ids, self.text, [task] * len(ids))
+        loss = in_task_loss(queries, videos, self.config.logit_scale)
+        if not self.config.selector:
+            return loss
+        return loss + self.selector.error(encode_texts(self.backbone, ids)[0], task).mean()
+
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+        """Freeze what the task relied on."""
+        self._close()
+
+    # -- training ---------------------------------------------------------------------------------------
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        adapters = [p for tower in (self.visual, self.text) for p in tower.parameters() if p.requires_grad]
+        selector = [p for p in self.selector.parameters() if p.requires_grad]
+        rates = self.config.learning_rate, self.config.selector_learning_rate
+        groups = [
+            {"params": params, "lr": rate, "weight_decay": self.config.weight_decay}
+            for params, rate in zip((adapters, selector), rates, strict=True)
+        ]
+        return [group for group in groups if group["params"]]
+
+    def train(self, mode: bool = True) -> None:
+        self.visual.train(mode)
+        self.text.train(mode)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        parts = {_VISUAL: self.visual, _TEXT: self.text, _SELECTOR: self.selector}
+        tensors = {f"{prefix}{n}": t for prefix, part in parts.items() for n, t in part.state_dict().items()}
+        return tensors | {_TASKS: torch.tensor(self.routers, dtype=torch.int64)}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        self.visual.load_tensors(_under(_VISUAL, tensors))
+        self.text.load_tensors(_under(_TEXT, tensors))
+        self.selector.load_tensors(_under(_SELECTOR, tensors))
+        self.routers = tensors[_TASKS].tolist()
+
+    # -- encoding ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        if not self.routers or self.routers[-1] == FROZEN:
+            return encode_frames(self.backbone, frames)[0]
+        return adapted_frames(self.backbone, frames, self.visual, self.routers[-1])
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        if not self.routers or self.routers[-1] == FROZEN:
+            return {}
+        router = f".routers.{self.routers[-1]}"
+        tensors = self.visual.state_dict().items()
+        return {f"{_VISUAL}{n}": t for n, t in tensors if ".experts." in n or n.endswith(router)}
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def continue_from(self, previous: ReleaseState) -> None:
+        """Go on from a release; shards that predate the experts are asked with the bare text tower."""
+        if previous.kind == "frozen":
+            self.routers = [FROZEN] * len(previous.tasks)
+            return
+        self.load_state_dict(previous.tensors)
+        self._close()
+
+    def _close(self) -> None:
+        self.visual.close()
+        self.text.close()
+        self.selector.requires_grad_(False)
+        self.train(False)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
