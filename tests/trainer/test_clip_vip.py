@@ -154,7 +154,7 @@ def test_the_number_of_proxies_stays(backbone: Backbone, tasks: list[TaskData]) 
     method = _start(backbone, proxies=2)
     learn_task(method, tasks[0])
     assert _start(backbone, method.release()).proxies.added.shape == (1, 128)
-    with pytest.raises(MethodError, match="proxies is 2; leave it out"):
+    with pytest.raises(MethodError, match="proxies is 2; leave them out"):
         _start(backbone, method.release(), proxies=3)
 
 

@@ -20,11 +20,9 @@ from pydantic import Field
 from torch import Tensor
 
 from models.backbone import Backbone
-from models.release import ReleaseState
 from models.towers import encode_texts
 from models.video_proxy import VideoProxies, encode_with_proxies
 from trainer.data import Pair
-from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig
 
 __all__ = ["ClipVip", "ClipVipConfig"]
@@ -91,19 +89,6 @@ class ClipVip(Finetune):
         self.proxies.load_state_dict(
             {name.removeprefix(_PREFIX): t for name, t in tensors.items() if name.startswith(_PREFIX)}
         )
-
-    def continue_from(self, previous: ReleaseState) -> None:
-        """Go on from a release with as many proxies.
-
-        Raises:
-            MethodError: their number was changed.
-        """
-        if previous.method == self.name and previous.config["proxies"] != self.config.proxies:
-            raise MethodError(
-                "settings that a library keeps from its first task were changed: proxies is "
-                f"{previous.config['proxies']}; leave it out of the task's settings"
-            )
-        super().continue_from(previous)
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:
