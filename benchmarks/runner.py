@@ -21,7 +21,7 @@ from models.routing import PRIOR
 from trainer.data import Clip, StoredVectors, TaskData
 from trainer.embedding import MemoryShard, embed
 from trainer.evaluate.gallery import Gallery, Query, reindex, task_gallery
-from trainer.evaluate.matrix import QueryMemory, evaluate_row
+from trainer.evaluate.matrix import Ledger, QueryMemory, evaluate_row
 from trainer.evaluate.transfer import recall_before_learning
 from trainer.loop import Progress, fit, learn_task
 from trainer.methods import METHODS, Method, start_method
@@ -93,6 +93,7 @@ class _Run:
         self._galleries: list[Gallery] = []
         self._pinned: dict[str, ReleaseState] = {}
         self._memory: QueryMemory = {}
+        self._ledger: Ledger = {}
         self._meter = Meter(backbone.device)
         self.outcome = Outcome({}, self._meter)
 
@@ -176,6 +177,7 @@ class _Run:
                 # Pinned queries would go to where the videos used to be.
                 modes=["latest"] if self._reindex else None,
                 memory=self._memory,
+                ledger=self._ledger,
             )
         self.outcome.rows.append(plain(row))
 

@@ -12,7 +12,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from models.attention import attend, merge_heads, split_heads
 
 __all__ = ["FrameFusion", "FrameFusionAdapter", "Mix", "Neighbour"]
 
@@ -48,19 +49,22 @@ class FrameFusionAdapter(nn.Module):
             return torch.cat([tokens[:, 1:], tokens[:, -1:]], dim=1)
         return torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)
 
-    def cross_attention(self, tokens: Tensor) -> Tensor:
-        """CA(F_{m−1}, F_m) of eq. 1 for every frame m: ``[n, M, P, width]`` to the same shape."""
-        shape = (*tokens.shape[:3], self.heads, -1)
-        query = self.query(self.neighbours(tokens)).view(shape).transpose(2, 3)
-        key = self.key(tokens).view(shape).transpose(2, 3)
-        value = self.value(tokens).view(shape).transpose(2, 3)
-        attended = F.scaled_dot_product_attention(query, key, value)
-        fused: Tensor = self.out(attended.transpose(2, 3).flatten(3))
+    def cross_attention(self, tokens: Tensor, wanted: int | None = None) -> Tensor:
+        """CA(F_{m−1}, F_m) of eq. 1 for every frame m: ``[n, M, P, width]`` to the same shape, or to that of the
+        first ``wanted`` tokens of every frame."""
+        query = self.query(self.neighbours(tokens)[:, :, :wanted])
+        heads = (split_heads(t, self.heads) for t in (query, self.key(tokens), self.value(tokens)))
+        fused: Tensor = self.out(merge_heads(attend(*heads)))
         return fused
 
     def forward(self, tokens: Tensor, self_attended: Tensor) -> Tensor:
-        """Fuse SA(F_m, F_m) with CA(F_{m−1}, F_m) by the gate (eq. 3); all shapes ``[n, M, P, width]``."""
-        fused = self.alpha * self.cross_attention(tokens)
+        """Fuse SA(F_m, F_m) with CA(F_{m−1}, F_m) by the gate (eq. 3).
+
+        Args:
+            tokens: ``[n, M, P, width]``.
+            self_attended: ``[n, M, P, width]``, or of the first tokens of every frame; the result has its shape.
+        """
+        fused = self.alpha * self.cross_attention(tokens, self_attended.shape[2])
         if self.mix == "additive":
             return self_attended + fused
         return (1 - self.alpha) * self_attended + fused

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["bfloat16_pays", "forward_precision", "mixed_precision"]
+__all__ = ["bfloat16_pays", "forward_precision", "is_mixed", "mixed_precision"]
 
 _mixed: ContextVar[bool] = ContextVar("mixed", default=False)
 
@@ -35,6 +35,11 @@ def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
         _mixed.reset(before)
 
 
+def is_mixed() -> bool:
+    """Whether :func:`mixed_precision` is on."""
+    return _mixed.get()
+
+
 @contextmanager
 def forward_precision(device: torch.device) -> Iterator[None]:
     """How a tower computes: as it stands, or as :func:`mixed_precision` says."""
@@ -43,7 +48,7 @@ def forward_precision(device: torch.device) -> Iterator[None]:
         return
     with torch.autocast(device.type, torch.bfloat16):
         if device.type == "cpu":
-            # The backward of the CPU's fused bfloat16 attention costs as much as everything else together.
+            # For blocks that bring their own attention; ``models.attention`` says what is wrong with the fused one.
             with sdpa_kernel(SDPBackend.MATH):
                 yield
         else:

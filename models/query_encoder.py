@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,12 +20,15 @@ from models.moe_adapter import ExpertTower, Selector, adapted_texts
 from models.release import ReleaseState
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
+from models.text_update import TextUpdate, TextUpdates, compact
 from models.towers import encode_texts
 
 __all__ = ["Mode", "QueryEncoder", "build_tame"]
 
 Mode = Literal["latest", "mapped", "pinned"]
 Vectors = npt.NDArray[np.float32]
+
+_BATCH = {"cpu": 32, "cuda": 512}  # texts of one forward: what a CPU's caches hold, and what fills a GPU
 
 
 class QueryEncoder:
@@ -72,6 +77,8 @@ class QueryEncoder:
             return _MappedEncoder(backbone, release)
         if release.kind == "moe":
             return _MoeEncoder(backbone, release)
+        if release.kind == "low_rank":
+            return _LowRankEncoder(backbone, release, pinned)
         return _TameEncoder(backbone, release, pinned)
 
     @torch.inference_mode()
@@ -97,12 +104,36 @@ class QueryEncoder:
         if unknown:
             raise ReleaseError(f"the release has not learned {', '.join(unknown)}")
         positions = [self._position[task] for task in tasks]
-        encoded = self._encode(self._backbone.tokenize(texts), positions, mode)
+        ids = self._backbone.tokenize(texts)
+        lengths = self._backbone.end_of_text(ids) + 1
+        order = lengths.argsort(stable=True)
+        # Texts of like length together, each batch as long as its longest: little is computed for padding.
+        batches = torch.split(order, _BATCH.get(self._backbone.device.type, len(order)))
+        parts = [self._encode(ids[rows, : int(lengths[rows].max())], positions, mode) for rows in batches]
+        encoded = torch.cat(parts, dim=1)[:, order.argsort()]
         return _numpy(encoded.transpose(0, 1).expand(len(texts), len(tasks), -1))
+
+    def shared(self, mode: str) -> bool:
+        """Whether a text has one vector for all tasks."""
+        return False
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        """Identity of what encodes a text under a task, where no later release can change it; None where one may.
+
+        As long as it stays the same, a text comes to the same vector, but for rounding.
+        """
+        return None
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         """``[C or 1, n, dim]``."""
         raise AssertionError("opened through QueryEncoder.open")
+
+    @staticmethod
+    def _maker(task: str, pinned: Mapping[str, ReleaseState]) -> ReleaseState:
+        """The release that made the shard of a task."""
+        if task not in pinned:
+            raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
+        return pinned[task]
 
 
 class _FrozenEncoder(QueryEncoder):
@@ -111,6 +142,12 @@ class _FrozenEncoder(QueryEncoder):
     def __init__(self, backbone: Backbone, release: ReleaseState) -> None:
         super().__init__(backbone, release)
         self.modes = ("latest", "pinned")
+
+    def shared(self, mode: str) -> bool:
+        return True
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        return self._backbone.fingerprint
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         return encode_texts(self._backbone, ids)
@@ -124,6 +161,9 @@ class _TowerEncoder(QueryEncoder):
         self._tower = backbone.clone()
         # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
         self._tower.load_tensors({n: t for n, t in release.tensors.items() if n.startswith("clip.")})
+
+    def shared(self, mode: str) -> bool:
+        return mode == "latest"
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         return encode_texts(self._tower, ids)
@@ -174,6 +214,9 @@ class _MoeEncoder(QueryEncoder):
         self._tower.to(backbone.device).eval()
         self._selector.to(backbone.device)
 
+    def shared(self, mode: str) -> bool:
+        return len(self._selector) > 0
+
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if len(self._selector):
             task = self._selector.select(encode_texts(self._backbone, ids)[0])
@@ -191,11 +234,10 @@ class _TameEncoder(QueryEncoder):
         super().__init__(backbone, release)
         self.modes = ("latest", "pinned")
         self._tame = build_tame(backbone, release)
+        self._makers = pinned
         conditions: list[Condition] = []
         for position, task in enumerate(self.tasks):
-            if task not in pinned:
-                raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
-            state = pinned[task]
+            state = self._maker(task, pinned)
             if state.kind == "frozen":  # the shard predates the first adapters, and so do its queries
                 conditions.append(
                     replace(
@@ -206,6 +248,14 @@ class _TameEncoder(QueryEncoder):
             tame = self._tame if state is release else build_tame(backbone, state)
             conditions.append(tame.condition([position]))
         self._pinned = conditions
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        maker = self._makers[task]
+        if maker.kind == "frozen":
+            return self._backbone.fingerprint
+        return f"{self._position[task]} of {_text_identity(maker, 'tame.')}"
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
@@ -222,6 +272,61 @@ class _TameEncoder(QueryEncoder):
                 scale=chosen[0].scale,
             ),
         )
+
+
+class _LowRankEncoder(QueryEncoder):
+    """Every shard's own update of the text tower, or the newest for all."""
+
+    def __init__(self, backbone: Backbone, release: ReleaseState, pinned: Mapping[str, ReleaseState]) -> None:
+        super().__init__(backbone, release)
+        self.modes = ("latest", "pinned")
+        self._newest = _text_updates(backbone, release)
+        makers = {task: self._maker(task, pinned) for task in self.tasks}
+        # A shard that predates the first update is asked with the backbone: an update that changes nothing.
+        unchanged = TextUpdate(
+            backbone.text_width,
+            len(backbone.text_blocks),
+            backbone.vocabulary,
+            rank=self._newest.a.shape[3],
+            scale=1,
+        )
+        bare = compact(unchanged.tensors(), backbone.vocabulary, self._newest.scale).to(backbone.device)
+        self._pinned = TextUpdates.stack(
+            [bare if maker.kind == "frozen" else _text_updates(backbone, maker) for maker in makers.values()]
+        )
+        self._makers = makers
+
+    def shared(self, mode: str) -> bool:
+        return mode == "latest"
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        maker = self._makers[task]
+        return self._backbone.fingerprint if maker.kind == "frozen" else _text_identity(maker, "text.")
+
+    def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        updates = self._newest if mode == "latest" else self._pinned.choose(positions)
+        return encode_texts(self._backbone, ids, updates)
+
+
+def _text_updates(backbone: Backbone, release: ReleaseState) -> TextUpdates:
+    """The update of a release.
+
+    Raises:
+        ReleaseError: the release's tensors are no update of this backbone's text tower.
+    """
+    try:
+        scale = release.config["scale"]
+        update = compact(_under("text.", release.tensors), backbone.vocabulary, scale).to(backbone.device)
+    except (KeyError, ValueError) as error:
+        raise ReleaseError(f"the text update of the release cannot be used: {error}") from error
+    if update.a.shape[1::3] != (len(backbone.text_blocks), backbone.text_width):
+        raise ReleaseError(
+            f"the text update of the release is for {update.a.shape[1]} blocks of width {update.a.shape[-1]}, the text "
+            f"tower of {backbone.name!r} has {len(backbone.text_blocks)} of width {backbone.text_width}"
+        )
+    return update
 
 
 def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
@@ -246,6 +351,16 @@ def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
     except (KeyError, ValueError, RuntimeError) as error:
         raise ReleaseError(f"the adapters of the release do not fit its configuration: {error}") from error
     return tame.to(backbone.device).eval()
+
+
+def _text_identity(release: ReleaseState, prefix: str) -> str:
+    """Of the text adapters of a release: two that are equal encode alike."""
+    sizes = [release.backbone_fingerprint, release.config.get("top_k", 1), release.config["scale"]]
+    digest = hashlib.sha256(json.dumps(sizes).encode())
+    for name, tensor in sorted(_under(prefix, release.tensors).items()):
+        values = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
+    return digest.hexdigest()
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from models.errors import ReleaseError
 __all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerprint", "write_release"]
 
 SCHEMA = 1
-Kind = Literal["frozen", "tower", "mapped", "tame", "moe"]
+Kind = Literal["frozen", "tower", "mapped", "tame", "low_rank", "moe"]
 _DESCRIPTION, _WEIGHTS, _PROFILES = "release.json", "weights.safetensors", "routing.profiles"
 # What queries are encoded with: names of tensors by how they begin. A release also keeps what only training needs.
 _FOR_QUERIES: dict[str, tuple[str, ...]] = {
@@ -31,6 +31,7 @@ _FOR_QUERIES: dict[str, tuple[str, ...]] = {
     "tower": ("clip.",),
     "mapped": ("clip.", "maps", "shifts"),
     "tame": ("tame.",),
+    "low_rank": ("text.",),
     "moe": ("moe.text.", "moe.selector.", "moe.tasks"),
 }
 
@@ -57,7 +58,8 @@ class ReleaseState:
     Attributes:
         method: name of the method that learned it.
         kind: what conditions a query: ``frozen`` nothing, ``tower`` a fine-tuned text tower, ``mapped`` one
-            with a map into the space of every task, ``tame`` TAME, ``moe`` MoE-Adapters.
+            with a map into the space of every task, ``tame`` TAME, ``low_rank`` small updates of the text tower,
+            ``moe`` MoE-Adapters.
         backbone: name of the backbone.
         backbone_fingerprint: of its weights and preprocessing.
         fingerprint: of the video encoder of this release.

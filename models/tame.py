@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,15 @@ _NOISE_FLOOR = 0.01
 # Special values of a task's expert.
 ROUTED = -1  # the router decides
 BARE = -2  # no expert at all: the task's shard was made by the backbone as it came
+
+
+class _Layer(NamedTuple):
+    """The adapters of one block: :class:`TameWeights` without the layers."""
+
+    a: Tensor
+    b: Tensor
+    router: Tensor
+    noise: Tensor
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,12 @@ class TameWeights:
     b: Tensor
     router: Tensor
     noise: Tensor
+
+    @cached_property
+    def layers(self) -> list[_Layer]:
+        """Taken apart at once: cut out one by one, each would hand back a gradient as large as all layers together."""
+        tensors = (self.a, self.b, self.router, self.noise)
+        return [_Layer(*parts) for parts in zip(*(tensor.unbind(1) for tensor in tensors), strict=True)]
 
     @classmethod
     def stack(cls, parts: Sequence[TameWeights]) -> TameWeights:
@@ -75,6 +92,14 @@ class Condition:
     dropout: float = 0.0
     explore: bool = False
 
+    @property
+    def candidates(self) -> int:
+        """C."""
+        return len(self.prototypes)
+
+    def embedding_delta(self, ids: Tensor) -> None:
+        """Token embeddings stay."""
+
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """λ·E(X) for query, key and value, ``[3, C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
         return self._deltas(layer, _INPUT, hidden, end)
@@ -86,10 +111,10 @@ class Condition:
     def gates(self, layer: int, projections: slice, end_tokens: Tensor) -> Tensor:
         """w^MoE of eq. 4: ``[P, C, n, E]`` of end-of-text tokens ``[C, n, d]``; rows sum to one."""
         routed = (end_tokens + self.prototypes[:, None]).unsqueeze(0)  # [1, C, n, d]
-        router = self.weights.router[:, layer, projections].transpose(0, 1)  # [P, W, E, d]
+        router = self.weights.layers[layer].router[:, projections].transpose(0, 1)  # [P, W, E, d]
         logits = routed @ router.transpose(-1, -2)
         if self.explore:
-            noise = self.weights.noise[:, layer, projections].transpose(0, 1)
+            noise = self.weights.layers[layer].noise[:, projections].transpose(0, 1)
             deviation = F.softplus(routed @ noise.transpose(-1, -2)) + _NOISE_FLOOR
             logits = logits + torch.randn_like(logits) * deviation
         kept, experts = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1)
@@ -102,8 +127,8 @@ class Condition:
     def _deltas(self, layer: int, projections: slice, hidden: Tensor, end: Tensor) -> Tensor:
         rows = torch.arange(end.shape[0], device=hidden.device)
         gates = self.gates(layer, projections, hidden[:, rows, end])  # [P, C, n, E]
-        a = self.weights.a[:, layer, projections].transpose(0, 1)  # [P, W, r, d]
-        b = self.weights.b[:, layer, projections].transpose(0, 1)  # [P, W, E, d, r]
+        a = self.weights.layers[layer].a[:, projections].transpose(0, 1)  # [P, W, r, d]
+        b = self.weights.layers[layer].b[:, projections].transpose(0, 1)  # [P, W, E, d, r]
         dropped = F.dropout(hidden, self.dropout, training=self.dropout > 0)
         low = dropped.unsqueeze(0) @ a.transpose(-1, -2).unsqueeze(2)  # [P, C, n, L, r]
         # eq. 5: Σ w_i B_i A X. One gate vector serves all tokens of a text, so the experts are mixed first.

@@ -1,23 +1,48 @@
 """The two forward passes: frames through the image tower, texts through the text tower, with their adapters.
 
-The backbone's own blocks are used as they are; only the attention step of an adapted block differs.
-Without adapters the results equal open_clip's own ``encode_image`` and ``encode_text``. A backbone whose blocks
-are not open runs without adapters, or says that it cannot have them.
+Open blocks are walked with the backbone's own weights; adapters join at their attention. Without adapters the results
+equal open_clip's own ``encode_image`` and ``encode_text``, up to rounding. A backbone whose blocks are not open runs
+them as they are, or says that it cannot have adapters. What only the class tokens are wanted of, the last block of an
+open image tower, is computed for them alone.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from open_clip.transformer import ResidualAttentionBlock
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.attention import attend, merge_heads, split_heads
 from models.backbone import Backbone
-from models.ffa import FrameFusion
+from models.checkpointing import checkpointed
+from models.ffa import FrameFusion, FrameFusionAdapter
 from models.precision import forward_precision
-from models.tame import Condition
 
-__all__ = ["encode_frames", "encode_texts"]
+__all__ = ["Condition", "encode_frames", "encode_texts"]
+
+
+class Condition(Protocol):
+    """What texts are asked under: adapters of C candidates (:mod:`models.tame`, :mod:`models.text_update`)."""
+
+    @property
+    def candidates(self) -> int:
+        """C."""
+        ...
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """What is added to the token embeddings of ids ``[n, L]``, ``[C, n, L, d]``; None: nothing."""
+        ...
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """What is added to query, key and value, ``[3, C, n, L, d]``; ``hidden [C, n, L, d]`` is what they read."""
+        ...
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """What is added to the out-projection of the concatenated heads ``[C, n, L, d]``."""
+        ...
 
 
 def encode_frames(
@@ -32,18 +57,16 @@ def encode_frames(
     Returns:
         Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``, unit length.
     """
-    with forward_precision(backbone.device):
+    blocks, device = backbone.visual_blocks, backbone.device
+    with forward_precision(device):
         tokens = backbone.embed_frames(frames)
-        shape = tokens.shape
-        for index, block in enumerate(backbone.visual_blocks):
-            adapter = fusion.at(index) if fusion is not None else None
-            if adapter is None:
-                tokens = block(tokens.flatten(0, 1)).view(shape)
+        for index, block in enumerate(blocks):
+            if not backbone.open_blocks:
+                tokens = checkpointed(_closed_block, block, tokens, device=device)
                 continue
-            normalised = block.ln_1(tokens.flatten(0, 1))
-            attended = adapter(normalised.view(shape), block.attention(normalised).view(shape)).flatten(0, 1)
-            flat = tokens.flatten(0, 1) + block.ls_1(attended)
-            tokens = (flat + block.ls_2(block.mlp(block.ln_2(flat)))).view(shape)
+            adapter = fusion.at(index) if fusion is not None else None
+            wanted = 1 if index == len(blocks) - 1 else None
+            tokens = checkpointed(_image_block, block, adapter, tokens, wanted, device=device)
     return backbone.pool_frames(tokens.float())
 
 
@@ -52,7 +75,7 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
 
     Args:
         ids: token ids ``[n, L]``.
-        condition: TAME adapters and C candidates; without it the frozen tower is used and C = 1.
+        condition: adapters of C candidates; without it the frozen tower is used and C = 1.
 
     Returns:
         ``[C, n, dim]``.
@@ -67,33 +90,53 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
     return backbone.pool_text(hidden.float(), end)
 
 
+def _closed_block(block: nn.Module, tokens: Tensor) -> Tensor:
+    """A block that brings its own attention, frame by frame: ``[n, M, P, width]`` to the same shape."""
+    flat: Tensor = block(tokens.flatten(0, 1))
+    return flat.view(tokens.shape)
+
+
+def _image_block(
+    block: ResidualAttentionBlock, adapter: FrameFusionAdapter | None, tokens: Tensor, wanted: int | None
+) -> Tensor:
+    """A block of the image tower, ``[n, M, P, width]`` to the same shape or its first ``wanted`` tokens a frame."""
+    attention, normalised = block.attn, block.ln_1(tokens)
+    projected = F.linear(normalised, attention.in_proj_weight, attention.in_proj_bias)
+    query, key, value = (split_heads(t, attention.num_heads) for t in projected.chunk(3, dim=-1))
+    attended = attention.out_proj(merge_heads(attend(query[..., :wanted, :], key, value)))
+    if adapter is not None:
+        attended = adapter(normalised, attended)
+    tokens = tokens[:, :, :wanted] + block.ls_1(attended)
+    return torch.add(tokens, block.ls_2(block.mlp(block.ln_2(tokens))))
+
+
 def _walk_text(backbone: Backbone, ids: Tensor, end: Tensor, condition: Condition | None) -> Tensor:
     """States ``[C, n, L, d]`` after the last block of the text tower."""
     hidden = backbone.embed_tokens(ids).unsqueeze(0)
     if condition is not None:
-        hidden = hidden.expand(condition.prototypes.shape[0], -1, -1, -1)
+        hidden = hidden.expand(condition.candidates, -1, -1, -1)
+        learned = condition.embedding_delta(ids)
+        hidden = hidden if learned is None else hidden + learned
     for layer, block in enumerate(backbone.text_blocks):
-        hidden = hidden + block.ls_1(_attention(block, layer, block.ln_1(hidden), end, condition))
-        hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden)))
+        hidden = checkpointed(_text_block, block, layer, hidden, end, condition, device=backbone.device)
     return hidden
 
 
-def _attention(
+def _text_block(
     block: ResidualAttentionBlock, layer: int, hidden: Tensor, end: Tensor, condition: Condition | None
 ) -> Tensor:
-    """Causal self-attention of a text block, ``[C, n, L, d]``; eq. 6 on each of its four projections."""
-    attention = block.attn
-    projected = F.linear(hidden, attention.in_proj_weight, attention.in_proj_bias)
+    """A block of the text tower, ``[C, n, L, d]``; its self-attention is causal, and eq. 6 reaches each of its four
+    projections."""
+    attention, normalised = block.attn, block.ln_1(hidden)
+    projected = F.linear(normalised, attention.in_proj_weight, attention.in_proj_bias)
     query, key, value = projected.chunk(3, dim=-1)
     if condition is not None:
-        deltas = condition.input_deltas(layer, hidden, end)
+        deltas = condition.input_deltas(layer, normalised, end)
         query, key, value = query + deltas[0], key + deltas[1], value + deltas[2]
-    heads = attention.num_heads
-    split = (*hidden.shape[:-1], heads, -1)
-    query, key, value = (t.reshape(split).transpose(-2, -3) for t in (query, key, value))
-    attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    joined = attended.transpose(-2, -3).flatten(-2)
-    out: Tensor = attention.out_proj(joined)
+    query, key, value = (split_heads(t, attention.num_heads) for t in (query, key, value))
+    joined = merge_heads(attend(query, key, value, causal=True))
+    attended = attention.out_proj(joined)
     if condition is not None:
-        out = out + condition.output_delta(layer, joined, end)
-    return torch.as_tensor(out)
+        attended = attended + condition.output_delta(layer, joined, end)
+    hidden = hidden + block.ls_1(attended)
+    return torch.add(hidden, block.ls_2(block.mlp(block.ln_2(hidden))))

@@ -23,7 +23,7 @@ from models.routing import PRIOR
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
 from trainer.embedding import MemoryShard, embed
-from trainer.evaluate.matrix import Gallery, Query, Row, ShardVectors, evaluate_row, recall_of
+from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
 from trainer.library import Library
 from trainer.loop import Progress, learn_task
@@ -147,6 +147,7 @@ def measure(
     held_out: Mapping[str, HeldOut],
     *,
     prior: float = PRIOR,
+    ledger: Ledger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Row:
     """The row of the recall matrix of a release that was just laid down.
@@ -155,7 +156,7 @@ def measure(
 
     Args:
         held_out: by task id; what is not in it has nothing to measure.
-        prior: see :func:`trainer.evaluate.matrix.evaluate_row`.
+        prior, ledger: see :func:`trainer.evaluate.matrix.evaluate_row`.
         report: called with the share that is done.
     """
     state = laid.state
@@ -172,7 +173,8 @@ def measure(
         held = held_out.get(task.task_id, nothing)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
-    return evaluate_row(encoder, galleries, state.profiles.numpy()[rows], prior=prior, report=report)
+    profiles = state.profiles.numpy()[rows]
+    return evaluate_row(encoder, galleries, profiles, prior=prior, ledger=ledger, report=report)
 
 
 def zero_shot_recall(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.checkpointing import checkpointing
 from models.precision import bfloat16_pays, mixed_precision
 from trainer.checkpoint import Checkpoint, Checkpoints
 from trainer.data import Pair, StoredVectors, TaskData, batches, load_clips
@@ -175,7 +176,7 @@ def _step(
     optimiser.zero_grad(set_to_none=True)
     precision = method.config.precision
     mixed = bfloat16_pays(device) if precision == "auto" else precision == "bfloat16"
-    with mixed_precision(enabled=mixed):
+    with mixed_precision(enabled=mixed), checkpointing(enabled=method.config.checkpointing):
         loss = method.loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())
     if not math.isfinite(value):

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from service.messages import LEARN, celery_app
 from service.settings import settings
 from trainer.data import Clip, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
+from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
 from trainer.evaluate.matrix import Row
 from trainer.evaluate.metrics import Recall
 from trainer.frames import restore_frames
@@ -108,8 +110,9 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
     )
     claim.advance("evaluating")
-    recalls = _facts(claim, backbone, library, laid, task)
+    recalls, ledger = _facts(claim, backbone, library, laid, task)
     _publish(claim, library, laid.state, laid.release, laid.shard, recalls, trained=trained)
+    _keep(library.store, ledger)
 
 
 def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
@@ -118,16 +121,19 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
     release = library.manifest.releases[shard.release]
     state = library.release(shard.release)
     recalls: list[RecallFacts] = []
+    ledger: Ledger | None = None
     claim.advance("evaluating")
     try:
         vectors = library.shard(task.task_id)
         if vectors is not None:
             _restore_frames(claim, task, backbone)
-            recalls = _facts(claim, backbone, library, Laid(state, release, shard, vectors), task)
+            recalls, ledger = _facts(claim, backbone, library, Laid(state, release, shard, vectors), task)
     except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
         claim.log(f"The task could not be measured: {error}")
     trained = METHODS[state.method].trains and bool(task.pairs)
     _publish(claim, library, state, release, shard, recalls, trained=trained)
+    if ledger is not None:
+        _keep(library.store, ledger)
 
 
 def _publish(
@@ -241,21 +247,24 @@ def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
 
 def _facts(
     claim: Claim, backbone: Backbone, library: Library, laid: Laid, task: TaskData
-) -> list[RecallFacts]:
+) -> tuple[list[RecallFacts], Ledger]:
+    """The cells of the recall matrix, and what the next task's row goes on from."""
     held_out = _held_out(task.task_id)
     own = held_out.get(task.task_id, HeldOut.of([]))
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
     )
+    ledger = read_ledger(_ledger_path(library.store))
     row = measure(
         backbone,
         library,
         laid,
         held_out,
         prior=settings().routing_prior,
+        ledger=ledger,
         report=lambda share: claim.progress("evaluating", share),
     )
-    return list(_rows(row, task.task_id, zero_shot))
+    return list(_rows(row, task.task_id, zero_shot)), ledger
 
 
 def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFacts]:
@@ -279,6 +288,18 @@ def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     if threads:
         torch.set_num_threads(threads)
     return load_backbone(name, frames).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _ledger_path(store: ShardStore) -> Path:
+    return store.root / "ledger.npz"
+
+
+def _keep(store: ShardStore, ledger: Ledger) -> None:
+    """Only what is published: the ledger of a task that failed after all would fit no later row."""
+    try:
+        write_ledger(_ledger_path(store), ledger)
+    except OSError as error:
+        log.warning("the next task will be measured afresh", error=str(error))
 
 
 def _tidy(store: ShardStore, task_id: str) -> None:

@@ -183,7 +183,7 @@ class Release(Base):
     learned_order: Mapped[int] = mapped_column(Integer, unique=True)  # i = 1, 2, …
     method: Mapped[str] = mapped_column(String(64))
     backbone: Mapped[str] = mapped_column(String(255))
-    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | mapped | tame | moe
+    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | mapped | tame | low_rank | moe
     fingerprint: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]

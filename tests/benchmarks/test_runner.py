@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import benchmarks.campaign
+import benchmarks.runner
 from benchmarks.campaign import Campaign, Run
 from benchmarks.entries import choose, parse_entry
 from benchmarks.protocol import Protocol, load_protocol
@@ -23,7 +24,7 @@ from models.backbone import Backbone, load_backbone
 from trainer.data import TaskData
 from trainer.embedding import embed
 from trainer.errors import TrainingDiverged
-from trainer.evaluate.matrix import GALLERIES, Row, recall_of
+from trainer.evaluate.matrix import GALLERIES, Ledger, QueryMemory, Row, evaluate_row, recall_of
 from trainer.loop import learn_task
 from trainer.methods import Method, start_method
 
@@ -191,6 +192,26 @@ def test_queries_drift_unless_they_are_pinned(backbone: Backbone, tasks: list[Ta
     assert latest is not None
     assert latest > 0.01
     assert pinned == 0
+
+
+def test_rows_go_on_from_the_last_and_equal_rows_afresh(
+    backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[dict[str, int]] = []
+
+    def both(*args: Any, ledger: Ledger, memory: QueryMemory, **fields: Any) -> Row:
+        known.append({mode: len(page.standings) for mode, page in ledger.items()})
+        afresh = evaluate_row(*args, memory=dict(memory), **fields)
+        row = evaluate_row(*args, memory=memory, ledger=ledger, **fields)
+        assert row == afresh
+        return row
+
+    monkeypatch.setattr(benchmarks.runner, "evaluate_row", both)
+    run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA)
+    assert known == [{}, {"pinned": 1}]
+    run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, reindex=True)
+    run_method("finetune", backbone, tasks, seed=1, settings=SETTINGS)
+    assert known[2:] == [{}] * 4, "nothing stands still"
 
 
 # --- campaigns ---

@@ -119,3 +119,17 @@ def test_encoding_is_repeatable() -> None:
     backbone = load_backbone("tiny")
     frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 8, 56, 56, 3), dtype=np.uint8))
     assert torch.equal(encode_frames(backbone, frames)[0], encode_frames(backbone, frames)[0])
+
+
+def test_gradients_equal_those_of_open_clip() -> None:
+    """The last block is computed for class tokens alone, which changes nothing that is learned."""
+    torch.manual_seed(0)
+    backbone = tiny_backbone().requires_grad_(True)
+    frames = torch.randint(0, 256, (2, 3, 56, 56, 3), dtype=torch.uint8)
+    pixels = (frames.flatten(0, 1).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+    expected = F.normalize(backbone.clip.encode_image(pixels).view(2, 3, -1).mean(1), dim=-1)
+    weights, parameters = torch.randn(expected.shape), list(backbone.clip.visual.parameters())
+    wanted = torch.autograd.grad((expected * weights).sum(), parameters)
+    found = torch.autograd.grad((encode_frames(backbone, frames)[0] * weights).sum(), parameters)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5 * float(other.abs().max()), rtol=1e-3)

@@ -55,6 +55,13 @@ def test_equations_1_and_3(mix: str, forward_in_time: bool) -> None:
         torch.testing.assert_close(fused[video], expected, atol=1e-5, rtol=1e-4)
 
 
+def test_the_first_tokens_alone() -> None:
+    torch.manual_seed(0)
+    adapter = _randomised(FrameFusionAdapter(WIDTH, HEADS), 0.3)
+    tokens, attended = torch.randn(2, FRAMES, TOKENS, WIDTH), torch.randn(2, FRAMES, TOKENS, WIDTH)
+    torch.testing.assert_close(adapter(tokens, attended[:, :, :2]), adapter(tokens, attended)[:, :, :2])
+
+
 def test_no_content_crosses_frames() -> None:
     """A neighbour re-weights the frame's own tokens; with one key left, it cannot change anything."""
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from models.backbone import Backbone, tiny_backbone
 from models.errors import ReleaseError
 from models.query_encoder import QueryEncoder
-from models.release import ReleaseState, ReleaseTask, read_release, write_release
+from models.release import Kind, ReleaseState, ReleaseTask, read_release, write_release
+from models.tame import BARE, Tame
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 
@@ -89,6 +91,89 @@ def test_maps_that_do_not_fit_are_refused_by_name(backbone: Backbone, release: R
     del release.tensors["maps"]
     with pytest.raises(ReleaseError, match=r"maps are of shape None"):
         QueryEncoder.open(backbone, release, {})
+
+
+def test_long_and_short_texts_in_one_call_come_to_what_each_comes_to_alone(
+    backbone: Backbone, release: ReleaseState
+) -> None:
+    """Whatever batches they are sorted into, and in the order in which they were given."""
+    nouns = ("star", "square", "circle")
+    texts = [f"{n} {nouns[n % 3]}" + n * 7 % 11 * " spins" for n in range(70)]
+    encoder = QueryEncoder.open(backbone, release, {})
+    together = encoder.encode(texts, ["one", "three"], "mapped")
+    alone = [encoder.encode([text], ["one", "three"], "mapped")[0] for text in texts]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    apart = np.linalg.norm(together[:, None] - together[None], axis=-1).min(axis=-1)
+    assert apart[~np.eye(70, dtype=bool)].min() > 1e-4, "no two texts could be mistaken for one another"
+
+
+# -- what stands still ----------------------------------------------------------------------------------------------
+
+
+def _state(backbone: Backbone, tasks: int, kind: Kind, tensors: dict[str, torch.Tensor]) -> ReleaseState:
+    return ReleaseState(
+        method="x",
+        kind=kind,
+        backbone=backbone.name,
+        backbone_fingerprint=backbone.fingerprint,
+        fingerprint="f" * 64,
+        frames=2,
+        tasks=[ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)],
+        config={"scale": 1.0, "top_k": 1},
+        profiles=torch.zeros(tasks, backbone.vocabulary),
+        tensors=tensors,
+    )
+
+
+def _tame(backbone: Backbone, tasks: int) -> ReleaseState:
+    """A release whose weights are like no other's."""
+    tame = Tame(backbone.text_width, len(backbone.text_blocks), experts=2, rank=2, top_k=1, scale=1.0)
+    torch.nn.init.normal_(tame.b, std=0.3)
+    for _ in range(tasks):
+        tame.add_task()
+    return _state(backbone, tasks, "tame", {f"tame.{n}": t.clone() for n, t in tame.tensors().items()})
+
+
+def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
+    torch.manual_seed(2)
+    frozen, one, two = _state(backbone, 1, "frozen", {}), _tame(backbone, 2), _tame(backbone, 3)
+    two.tensors["tame.task_experts"][0] = one.tensors["tame.task_experts"][0] = BARE
+    makers = {"0": frozen, "1": one, "2": two}
+    earlier = QueryEncoder.open(backbone, one, {"0": frozen, "1": one})
+    later = QueryEncoder.open(backbone, two, makers)
+    first = QueryEncoder.open(backbone, frozen, {"0": frozen})
+    assert first.anchor("0", "latest") == first.anchor("0", "pinned") == later.anchor("0", "pinned")
+    assert earlier.anchor("1", "pinned") == later.anchor("1", "pinned") != later.anchor("2", "pinned")
+    assert earlier.anchor("1", "latest") is None
+    for task in ("0", "1"):  # as the anchors say
+        before, after = (encoder.encode(TEXTS, [task], "pinned") for encoder in (earlier, later))
+        np.testing.assert_allclose(before, after, atol=1e-6)
+    assert not np.allclose(
+        earlier.encode(TEXTS, ["1"], "latest"), later.encode(TEXTS, ["1"], "latest"), atol=1e-3
+    )
+    np.testing.assert_allclose(first.encode(TEXTS, ["0"]), later.encode(TEXTS, ["0"], "pinned"), atol=1e-6)
+
+    other = replace(one, tensors={n: t.clone() for n, t in one.tensors.items()})
+    other.tensors["tame.b"][0, 0, 0, 0, 0] += 1e-3
+    for changed in (other, replace(one, config={"scale": 2.0, "top_k": 1})):
+        encoder = QueryEncoder.open(backbone, two, {**makers, "1": changed})
+        assert encoder.anchor("1", "pinned") not in (None, later.anchor("1", "pinned"))
+
+
+def test_a_text_has_one_vector_for_all_tasks_where_nothing_conditions_it(
+    backbone: Backbone, release: ReleaseState
+) -> None:
+    torch.manual_seed(3)
+    mapped = QueryEncoder.open(backbone, release, {})
+    tower = QueryEncoder.open(backbone, replace(release, kind="tower"), {})
+    frozen = QueryEncoder.open(backbone, _state(backbone, 3, "frozen", {}), {})
+    two = _tame(backbone, 3)
+    tame = QueryEncoder.open(backbone, two, {task.task_id: two for task in two.tasks})
+    for encoder in (mapped, tower, frozen, tame):
+        for mode in encoder.modes:
+            vectors = encoder.encode(TEXTS, encoder.tasks, mode)
+            assert encoder.shared(mode) == bool(np.ptp(vectors, axis=1).max() == 0), (encoder, mode)
+    assert {encoder.anchor("one", mode) for encoder in (mapped, tower) for mode in encoder.modes} == {None}
 
 
 def test_a_mapped_release_has_no_snapshots_to_pin(backbone: Backbone, release: ReleaseState) -> None:

@@ -56,6 +56,12 @@ class Encoder:
         vectors = _at(torch.tensor([float(text.split()[-1]) for text in texts]) + self._turn).numpy()
         return np.repeat(vectors[:, None], len(tasks), axis=1)
 
+    def shared(self, mode: str) -> bool:
+        return False
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        return None
+
 
 def test_a_gallery_holds_out_the_test_videos(tmp_path: Path) -> None:
     task = _task(tmp_path, "day", 10, [5, 20, 40])

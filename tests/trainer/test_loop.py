@@ -163,6 +163,16 @@ def test_methods_resume_to_the_same_bits_on_their_second_task(
         assert torch.equal(tensor, expected.tensors[key]), key
 
 
+def test_checkpointing_learns_the_same_bits(backbone: Backbone, task: TaskData) -> None:
+    settings = {"epochs": 2, "batch_size": 3, "learning_rate": 1e-3, "first_learning_rate": 1e-3}
+    learned = []
+    for saving in (False, True):
+        method = start_method("ffa_tame", backbone, {**settings, "checkpointing": saving}, None)
+        learn_task(method, task)
+        learned.append(method.state_dict())
+    assert all(learned[0][name].equal(learned[1][name]) for name in learned[0])
+
+
 def test_the_global_random_state_is_left_alone(backbone: Backbone, task: TaskData) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from models.routing import log_weights
 from trainer.errors import EvaluationError
 from trainer.evaluate import matrix
 from trainer.evaluate.matrix import (
@@ -50,6 +51,12 @@ class Encoder:
         self.widest = max(self.widest, len(texts) * len(tasks))
         rows = [self._tasks.index(task) for task in tasks]
         return np.stack([self._tables[mode][text][rows] for text in texts]).astype(np.float32)
+
+    def shared(self, mode: str) -> bool:
+        return False
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        return None
 
 
 def _unit(*degrees: float) -> np.ndarray:
@@ -296,6 +303,33 @@ def test_routing_lifts_the_shards_that_a_text_sounds_like_and_only_in_the_union(
     assert hits(0.05, "local") == hits(0, "local") == [1, 1]
 
 
+def test_the_union_is_lifted_by_the_log_weights_of_the_router() -> None:
+    """Videos one by one, each with the cosine of its shard's query and the task's log weight."""
+    rng = np.random.default_rng(6)
+    encoder, galleries, tables = _random(tasks=4, seed=6)
+    words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
+    encoder.words = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
+    profiles = (5 * rng.random((4, 30))).astype(np.float32)
+    profiles[2] = 0  # without captions
+    row = evaluate_row(encoder, galleries, profiles, prior=0.1, modes=["latest"])
+    for own in galleries:
+        ranks = []
+        for query in own.queries:
+            weights = log_weights(words[query.text][None], profiles)[0]
+            scores = {
+                int(video): float(
+                    tables["latest"][query.text][t] @ gallery.shard.vectors(np.array([video]))[0]
+                )
+                + 0.1 * float(weights[t])
+                for t, gallery in enumerate(galleries)
+                for video in gallery.held_out
+            }
+            ranks.append(
+                sorted(scores, key=lambda video, scores=scores: -scores[video]).index(query.vector_id) + 1
+            )
+        assert row.recalls["latest"]["global"][own.task] == summarise(np.array(ranks))
+
+
 def test_queries_ask_for_held_out_videos_only() -> None:
     with pytest.raises(EvaluationError, match="task day: a query asks for video 3, not held out"):
         Gallery("day", Shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
@@ -309,7 +343,7 @@ def test_an_equally_likely_task_counts_against_us() -> None:
 
 
 def test_the_likelier_task_lifts_what_its_videos_are_found_by() -> None:
-    """Videos looking for captions in the union are merged by the same weights as captions looking for videos."""
+    """Videos looking for captions in the union profit by routing as captions looking for videos do."""
     day = Gallery("day", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
     night = Gallery("night", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
     encoder = Encoder(["day", "night"], {"latest": {"x": _unit(20, 20), "y": _unit(10, 10)}})
@@ -325,6 +359,33 @@ def test_the_likelier_task_lifts_what_its_videos_are_found_by() -> None:
     assert ranks(0, "global") == [2, 1]  # y is nearer to both videos
     assert ranks(0.05, "global") == [1, 1]
     assert ranks(0.05, "local") == [1, 1]
+
+
+def test_a_caption_counts_with_its_log_weight_among_the_tasks_that_were_there_when_it_came() -> None:
+    """One by one; so no later task changes where it stands among the captions that were there."""
+    rng = np.random.default_rng(7)
+    encoder, galleries, tables = _random(tasks=4, seed=7, queries=11)
+    words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
+    encoder.words = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
+    profiles = (5 * rng.random((4, 30))).astype(np.float32)
+    row = evaluate_row(encoder, galleries, profiles, prior=0.1, modes=["latest"])
+    evidence = {text: presence @ profiles.T for text, presence in words.items()}
+    cosines = _cosines(galleries, tables["latest"], range(4))
+    task_of = {int(video): t for t, gallery in enumerate(galleries) for video in gallery.shard.ids}
+    scores = {}
+    for came, gallery in enumerate(galleries):
+        for query in gallery.queries:
+            known = np.log(np.exp(evidence[query.text][: came + 1]).sum())
+            for (text, video), cosine in cosines.items():
+                if text == query.text:
+                    scores[text, video] = cosine + 0.1 * (evidence[text][task_of[video]] - known)
+    for own in galleries:
+        ranks = []
+        for video in {query.vector_id for query in own.queries}:
+            right = {query.text for query in own.queries if query.vector_id == video}
+            best = max(scores[text, video] for text in right)
+            ranks.append(1 + sum(scores[text, video] > best for text in words if text not in right))
+        assert row.to_text["latest"]["global"][own.task] == summarise(np.array(ranks))
 
 
 def test_plain_recall() -> None:

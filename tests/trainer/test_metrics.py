@@ -189,7 +189,7 @@ def test_precision_against_a_slow_reference(k: int) -> None:
 
 def test_the_best_of_parts_are_the_best_of_the_whole() -> None:
     scores = np.random.default_rng(1).normal(size=(7, 40))
-    best = BestOf(6)
+    best = BestOf(6, 7)
     for columns in np.array_split(np.arange(40), [3, 3, 20, 38]):
         best.add(scores[:, columns], columns)
     assert best.marks.tolist() == np.argsort(-scores, axis=1)[:, :6].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,9 @@ from service.catalog.models import Recall, Release, Shard, Video
 from service.forgetting import forgetting
 from service.settings import settings
 from service.views import TaskView
-from trainer import loop, worker
+from trainer import learning, loop, worker
+from trainer.evaluate.ledger import Ledger, read_ledger
+from trainer.evaluate.matrix import Row
 from trainer.methods import FfaTame
 
 Post = Callable[..., str]
@@ -105,6 +108,54 @@ def test_two_tasks_are_learned_laid_down_and_measured(post_videos: Post) -> None
 
     assert [t.task_id for t in _current().tasks] == [one, two]
     assert not list(settings().checkpoints_dir.iterdir())
+
+
+def test_a_row_goes_on_from_the_ledger_and_equals_one_afresh(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five tasks; the file is broken before the fourth, and cannot be written after the fifth."""
+    path, known = settings().index_dir / "ledger.npz", []
+    original = learning.evaluate_row
+
+    def evaluate_row(*args: Any, ledger: Ledger, **fields: Any) -> Row:
+        known.append(len(ledger["pinned"].standings) if ledger else 0)
+        row = original(*args, ledger=ledger, **fields)
+        assert row == original(*args, **fields)
+        return row
+
+    monkeypatch.setattr(learning, "evaluate_row", evaluate_row)
+    for number in range(5):
+        if number == 3:
+            path.write_bytes(path.read_bytes()[:-9])
+        if number == 4:
+            path.with_suffix(".new").mkdir()
+        task = post_videos(
+            f"domain-{number}", settings={"epochs": 1, "batch_size": 3, "experts": 2, "rank": 2}
+        )
+        _ready(task)
+    assert known == [0, 1, 2, 0, 4]
+    assert len(read_ledger(path)["pinned"].standings) == 4
+    assert {(i, t) for i, t, _, _ in _recalls() if i == 5} == {(5, t) for t in (1, 2, 3, 4, 5)}
+
+
+def test_a_task_that_fails_after_it_was_measured_leaves_the_ledger_as_it_was(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ready(post_videos("day"))
+    path = settings().index_dir / "ledger.npz"
+    before = path.read_bytes()
+    task = post_videos("night")
+    original = ShardStore.publish
+
+    def publish(self: ShardStore, **fields: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ShardStore, "publish", publish)
+    with contextlib.suppress(OSError):
+        _learn(task)
+    assert tasks.get_task(task).state != "ready"
+    assert path.read_bytes() == before
+    monkeypatch.setattr(ShardStore, "publish", original)
 
 
 def test_old_videos_are_never_read_again(post_videos: Post) -> None:

@@ -71,7 +71,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "shard written": lambda: _after(ShardStore, "write_shard"),
     "measured": lambda: _after(worker, "_facts"),
     "manifest replaced": lambda: _after(ShardStore, "publish"),
-    "committed": lambda: _before(worker, "_tidy"),
+    "committed": lambda: _before(worker, "_keep"),
 }
 
 

@@ -30,6 +30,10 @@ class Encoder(Protocol):
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors: ...
 
+    def shared(self, mode: str) -> bool: ...
+
+    def anchor(self, task: str, mode: str) -> str | None: ...
+
 
 class ShardVectors(Protocol):
     """What a shard offers."""

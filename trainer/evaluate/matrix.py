@@ -6,29 +6,35 @@ routing says of each task. Both hold the held-out videos alone, as the papers me
 (``local_all``, ``global_all``). ``global_raw`` merges raw cosines, as the papers do, so that methods can be compared
 without what routing does for all of them.
 
-Every caption meets every video once. Along the rows of these scores captions look for videos; down the columns, videos
-for captions.
+Every caption meets every video once: in one row, or, where neither can change, in the row of the later of the two
+(:mod:`trainer.evaluate.ledger`). Along the rows of these scores captions look for videos; down the columns, videos for
+captions.
+
+What routing says of a text is its log weight among all tasks. That of a text under two tasks differs by the same
+whatever further tasks there are, and so does a video's place among videos. Down a column texts compete that were
+weighed each by itself, and there a further task would move them all: a caption counts with its log weight among the
+tasks that were there when it came, itself the last, as a catalogue of captions that is never made again would have it.
 
 Only stored vectors are read: videos of earlier tasks may be gone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from models.routing import PRIOR, log_weights
+from models.routing import PRIOR
 from trainer.evaluate.gallery import Encoder, Gallery, Ids, Query, ShardVectors, Vectors
+from trainer.evaluate.ledger import GALLERIES, SCOPES, GalleryName, Ledger, Page, Scope, Standing
 from trainer.evaluate.metrics import (
-    BestOf,
-    RankCount,
     Recall,
-    average_precision,
-    handicapped,
     mean_angle,
     rank_by_id,
     recall_at,
@@ -41,6 +47,7 @@ __all__ = [
     "Encoder",
     "Gallery",
     "GalleryName",
+    "Ledger",
     "Query",
     "QueryMemory",
     "Row",
@@ -52,17 +59,14 @@ __all__ = [
 
 Floats = npt.NDArray[np.floating]
 Item = TypeVar("Item")
-Scope = Literal["local", "global"]
-GalleryName = Literal["local", "global", "global_raw", "local_all", "global_all"]
-GALLERIES: tuple[GalleryName, ...] = ("local", "global", "global_raw", "local_all", "global_all")
-LIFTED: tuple[GalleryName, ...] = ("global", "global_all")  # by routing
-SCOPES: tuple[Scope, ...] = ("local", "global")
 QueryMemory = dict[tuple[str, str], Vectors]  # (mode, task) → its queries by the release that learned it
 
 _VECTORS = 2048  # query vectors made at a time: memory stays flat however many queries and tasks there are
+_TEXTS = 256  # texts whose words are laid out at a time, a vocabulary wide
 _CANDIDATES = (1, 2, 4)  # m of routing accuracy@m
 _PRECISION_AT = (1, 5, 10)  # k of mAP@k, as in ctp
 _NEAREST = 10  # k of the k-occurrence distribution
+_DEFINITION = 1  # of the figures: with another number, what was counted before no longer counts
 
 
 @dataclass
@@ -101,6 +105,7 @@ def evaluate_row(
     prior: float = PRIOR,
     modes: Sequence[str] | None = None,
     memory: QueryMemory | None = None,
+    ledger: Ledger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Row:
     """Measure a release.
@@ -113,6 +118,9 @@ def evaluate_row(
         modes: query modes; all that the release offers by default.
         memory: handed from row to row, for query drift. A task's queries are noted in the first row that has them,
             which is to be that of the release that learned it; no old encoder is asked again.
+        ledger: handed from row to row; holds what stands still, and takes on what this row adds to it. The figures are
+            those of a row without it. What does not fit, because anything that it depends on has changed, is measured
+            afresh.
         report: called with the share that is done.
     """
     row = Row()
@@ -121,17 +129,23 @@ def evaluate_row(
         name = task.gallery.task
         at = {m: routing_accuracy(task.evidence, position, m) for m in _CANDIDATES} if task.texts else None
         row.routing_at[name], row.routing[name] = at, at[1] if at else None
-    chosen = list(encoder.modes if modes is None else modes)
-    work = max(1, len(chosen) * sum(len(task.texts) for task in tasks))
+    # A task without captions sounds like the likeliest of the others, and so may sound otherwise beside further ones.
+    steady = ledger is not None and bool(profiles.any(axis=1).all())
+    passes: list[tuple[_Pass, tuple[str, ...] | None]] = []
+    for mode in encoder.modes if modes is None else modes:
+        seals = _seals(encoder, tasks, mode) if steady else None
+        page = ledger.pop(mode, None) if ledger else None  # until it is whole again
+        fits = page is not None and seals is not None and page.seals == seals[: len(page.seals)]
+        passes.append((_Pass(encoder, tasks, mode, page.standings if page and fits else ()), seals))
+    work = max(1, sum(measuring.work for measuring, _ in passes))
     done = 0
-    for mode in chosen:
-        measuring = _Pass(encoder, tasks, mode)
-        if memory is not None:
-            row.drift[mode] = measuring.drift(memory)
+    for measuring, seals in passes:
         for count in measuring.run():
             done += count
             report(done / work)
-        measuring.fill(row)
+        measuring.fill(row, memory)
+        if ledger is not None and seals is not None:
+            ledger[measuring.mode] = Page(seals, tuple(measuring.standings))
     return row
 
 
@@ -163,8 +177,10 @@ class _Task:
         asking: columns of the videos that have a caption, each once.
         askers: ``[Q]``, place in ``asking`` of each query's video.
         classes: ``[G]``, the class of each video, from 0; −1 for none.
-        evidence: ``[Q, T]``, log weight of every task for each query.
-        prior: what it is multiplied with.
+        evidence: ``[Q, T]``, how much each query sounds like every task, in nats: its log weight, but for `settled`.
+        settled: ``[Q, 1]``, what makes each query's weights for the tasks up to its own sum to one.
+        profile: ``[V]``, the words of the task, which other queries' evidence for it comes from.
+        prior: cosine per nat.
     """
 
     gallery: Gallery
@@ -176,6 +192,8 @@ class _Task:
     askers: Ids
     classes: Ids
     evidence: Floats
+    settled: Floats
+    profile: Vectors
     prior: float
 
     @property
@@ -183,16 +201,31 @@ class _Task:
         """``[G, dim]``, read anew each time: a shard need not fit into memory beside others."""
         return self.gallery.shard.vectors(self.gallery.shard.ids)
 
+    @cached_property
+    def seal(self) -> str:
+        """Digest of what the task brings into a row, but for the query encoder."""
+        labels = self.gallery.labels or {}
+        names = [labels.get(video) for video in self.gallery.shard.ids.tolist()]
+        words = [_DEFINITION, self.gallery.task, self.prior, self.texts, names]
+        digest = hashlib.sha256(json.dumps(words).encode())
+        for values in (self.gallery.shard.ids, self.vectors, self.columns, self.held_out, self.profile):
+            digest.update(f"{values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).data)
+        return digest.hexdigest()
+
     def lift(self, part: slice, position: int) -> Floats:
-        """``[n, 1]``, what queries of a part add to the scores of a task in the union."""
+        """``[n, 1]``, what routing adds to the scores of queries of a part in a task's shard, among other shards."""
         return np.asarray(self.prior * self.evidence[part, position : position + 1])
+
+    def settled_lift(self, part: slice, position: int) -> Floats:
+        """``[n, 1]``, what it adds to them among other captions."""
+        return np.asarray(self.lift(part, position) - self.prior * self.settled[part])
 
 
 def _laid_out(encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float) -> list[_Task]:
     numbers: dict[str, int] = {}
     tasks: list[_Task] = []
     start = 0
-    for gallery in galleries:
+    for gallery, profile in zip(galleries, profiles, strict=True):
         ids = gallery.shard.ids.tolist()
         texts = [query.text for query in gallery.queries]
         place = {video: column for column, video in enumerate(ids)}
@@ -202,7 +235,8 @@ def _laid_out(encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors,
         classes = [
             numbers.setdefault(labels[video], len(numbers)) if video in labels else -1 for video in ids
         ]
-        weights = [log_weights(encoder.words(chunk), profiles) for chunk in _chunks(texts, _VECTORS)]
+        chunks = [_evidence(encoder.words(chunk), profiles) for chunk in _chunks(texts, _TEXTS)]
+        evidence = np.concatenate(chunks) if chunks else np.empty((0, len(galleries)))
         held_out = np.isin(gallery.shard.ids, gallery.held_out)
         tasks.append(
             _Task(
@@ -214,7 +248,9 @@ def _laid_out(encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors,
                 asking=asking,
                 askers=askers,
                 classes=np.array(classes, np.int64),
-                evidence=np.concatenate(weights) if weights else np.empty((0, len(galleries))),
+                evidence=evidence,
+                settled=np.logaddexp.reduce(evidence[:, : len(tasks) + 1], axis=1, keepdims=True),
+                profile=profile,
                 prior=prior,
             )
         )
@@ -222,159 +258,170 @@ def _laid_out(encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors,
     return tasks
 
 
+def _evidence(presence: Vectors, profiles: Vectors) -> Floats:
+    """``[n, T]``: the log weights of :func:`models.routing.log_weights` before they are made to sum to one.
+
+    Added up word by word in double precision: a number does not depend on the tasks that it is computed beside.
+    """
+    texts, tokens = presence.nonzero()
+    values = presence[texts, tokens].astype(np.float64)
+    scores: Floats = np.stack(
+        [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
+    )
+    heard = profiles.any(axis=1)
+    if heard.any():
+        scores[:, ~heard] = scores[:, heard].max(axis=1, keepdims=True)
+    return scores
+
+
+def _seals(encoder: Encoder, tasks: Sequence[_Task], mode: str) -> tuple[str, ...] | None:
+    """Digests of all that the figures of each task depend on; None where queries may move."""
+    anchors = [encoder.anchor(task.gallery.task, mode) for task in tasks]
+    if None in anchors:
+        return None
+    return tuple(f"{anchor} {task.seal}" for anchor, task in zip(anchors, tasks, strict=True))
+
+
 class _Pass:
-    """One query mode: every caption meets every video."""
+    """One query mode: every caption meets every video that it has not met.
 
-    def __init__(self, encoder: Encoder, tasks: Sequence[_Task], mode: str) -> None:
-        self._encoder, self._tasks, self._mode = encoder, tasks, mode
-        # Each query under its own task, made first and by itself: what it comes to does not depend on later tasks.
-        self._own = [
-            np.concatenate([self._encode(chunk, [task])[:, 0] for chunk in _chunks(task.texts, _VECTORS)])
-            if task.texts
-            else np.empty((0, 0), np.float32)
-            for task in tasks
-        ]
-        self._ranks: list[dict[GalleryName, list[Floats]]] = [{name: [] for name in GALLERIES} for _ in tasks]
-        self._precisions: list[dict[Scope, dict[int, list[Floats]]]] = [
-            {scope: {k: [] for k in _PRECISION_AT} for scope in SCOPES} for _ in tasks
-        ]
-        self._occurrences = np.zeros(sum(int(task.held_out.sum()) for task in tasks), np.int64)
-        self._captions = [self._best_captions(position) for position in range(len(tasks))]
+    Args:
+        standings: of the first tasks, which have met one another. Taken over, and changed.
+    """
 
-    def drift(self, memory: QueryMemory) -> dict[str, float | None]:
-        """By task, of those that the memory knows; the others are noted."""
-        known: dict[str, float | None] = {}
-        for task, vectors in zip(self._tasks, self._own, strict=True):
-            key = (self._mode, task.gallery.task)
-            if key in memory:
-                known[task.gallery.task] = mean_angle(memory[key], vectors)
-            memory.setdefault(key, vectors)
-        return known
+    def __init__(
+        self, encoder: Encoder, tasks: Sequence[_Task], mode: str, standings: Sequence[Standing]
+    ) -> None:
+        self.mode = mode
+        self.standings = list(standings)
+        self._encoder, self._tasks = encoder, tasks
+        self._unmet = [
+            list(range(len(standings) if position < len(standings) else 0, len(tasks)))
+            for position in range(len(tasks))
+        ]
+
+    @property
+    def work(self) -> int:
+        """Number of pairs of a query and a shard that are to meet."""
+        return sum(len(task.texts) * len(unmet) for task, unmet in zip(self._tasks, self._unmet, strict=True))
 
     def run(self) -> Iterator[int]:
-        """Measure; gives the number of queries after each part."""
-        for position, task in enumerate(self._tasks):
-            size = max(1, _VECTORS // max(1, len(self._tasks) - 1))
-            for start in range(0, len(task.texts), size):
+        """Measure; gives what is done of the work, part by part."""
+        # First each query under its own task: what it comes to does not depend on later tasks.
+        self.standings += [self._begin(position) for position in range(len(self.standings), len(self._tasks))]
+        for position, (task, unmet) in enumerate(zip(self._tasks, self._unmet, strict=True)):
+            size = max(1, _VECTORS // max(1, len(unmet)))
+            for start in range(0, len(task.texts) if unmet else 0, size):
                 part = slice(start, min(start + size, len(task.texts)))
                 self._meet(position, part)
-                yield part.stop - part.start
+                yield len(unmet) * (part.stop - part.start)
 
-    def fill(self, row: Row) -> None:
+    def fill(self, row: Row, memory: QueryMemory | None) -> None:
         """Write down what was measured."""
-        mode, names = self._mode, [task.gallery.task for task in self._tasks]
-        together = [{g: _joined(parts) for g, parts in ranks.items()} for ranks in self._ranks]
+        mode, names = self.mode, [task.gallery.task for task in self._tasks]
+        if memory is not None:
+            row.drift[mode] = self._drift(memory)
+        ranks = [{name: s.ranks[name].ranks() for name in GALLERIES} for s in self.standings]
         row.recalls[mode] = {
-            g: {name: summarise(ranks[g]) for name, ranks in zip(names, together, strict=True)}
+            g: {name: summarise(found[g]) for name, found in zip(names, ranks, strict=True)}
             for g in GALLERIES
         }
-        row.pooled[mode] = {g: summarise(_joined([ranks[g] for ranks in together])) for g in GALLERIES}
+        row.pooled[mode] = {g: summarise(np.concatenate([found[g] for found in ranks])) for g in GALLERIES}
         row.to_text[mode] = {
             scope: {
-                name: summarise(counts[scope].ranks())
-                for name, counts in zip(names, self._captions, strict=True)
+                name: summarise(s.captions[scope].ranks())
+                for name, s in zip(names, self.standings, strict=True)
             }
             for scope in SCOPES
         }
         row.mean_ap[mode] = {
             scope: {
-                name: {k: float(_joined(parts).mean()) for k, parts in precisions[scope].items()}
-                if _joined(precisions[scope][1]).size
+                name: {k: float(s.alike[scope].at(k).mean()) for k in _PRECISION_AT}
+                if s.alike[scope].totals.any()
                 else None
-                for name, precisions in zip(names, self._precisions, strict=True)
+                for name, s in zip(names, self.standings, strict=True)
             }
             for scope in SCOPES
         }
-        row.hubness[mode] = skewness(self._occurrences)
+        near = np.concatenate([s.nearest.marks[s.nearest.marks >= 0] for s in self.standings])
+        held_out = sum(int(task.held_out.sum()) for task in self._tasks)
+        row.hubness[mode] = skewness(np.bincount(near, minlength=held_out))
+
+    def _drift(self, memory: QueryMemory) -> dict[str, float | None]:
+        """By task, of those that the memory knows; the others are noted."""
+        known: dict[str, float | None] = {}
+        for task, standing in zip(self._tasks, self.standings, strict=True):
+            key = (self.mode, task.gallery.task)
+            if key in memory:
+                known[task.gallery.task] = mean_angle(memory[key], standing.own)
+            memory.setdefault(key, standing.own)
+        return known
 
     def _encode(self, texts: Sequence[str], tasks: Sequence[_Task]) -> Vectors:
-        return self._encoder.encode(texts, [task.gallery.task for task in tasks], self._mode)
+        return self._encoder.encode(texts, [task.gallery.task for task in tasks], self.mode)
 
-    def _best_captions(self, position: int) -> dict[Scope, RankCount]:
-        """For the videos of a task that have captions: counts that know the score of the best of these."""
-        task = self._tasks[position]
-        own = (self._own[position] * task.vectors[task.columns]).sum(axis=1) if task.texts else np.empty(0)
+    def _begin(self, position: int) -> Standing:
+        """A task's queries are encoded for its own shard, and find their own videos."""
+        task, own, truth = self._tasks[position], np.empty((0, 0), np.float32), np.empty(0)
+        if task.texts:
+            own = np.concatenate(
+                [self._encode(chunk, [task])[:, 0] for chunk in _chunks(task.texts, _VECTORS)]
+            )
+            videos = task.vectors
+            truth = np.einsum("qd,qd->q", own, videos[task.columns], dtype=np.float64)
+        every = slice(None)
         lifts: dict[Scope, Floats] = {
-            "local": np.zeros(len(own)),
-            "global": task.lift(slice(None), position)[:, 0],
+            "local": np.zeros(len(truth)),
+            "global": task.settled_lift(every, position)[:, 0],
         }
-        counts: dict[Scope, RankCount] = {}
+        captions: dict[Scope, Floats] = {}
         for scope, lift in lifts.items():
-            truth = np.full(len(task.asking), -np.inf)
-            np.maximum.at(truth, task.askers, own + lift)
-            counts[scope] = RankCount(truth)
-            counts[scope].add(truth[:, None])
-        return counts
+            captions[scope] = np.full(len(task.asking), -np.inf)
+            np.maximum.at(captions[scope], task.askers, truth + lift)
+        return Standing.begin(
+            own,
+            truth,
+            task.lift(every, position)[:, 0],
+            captions,
+            nearest=_NEAREST,
+            alike=max(_PRECISION_AT),
+        )
 
     def _meet(self, position: int, part: slice) -> None:
-        """Some queries of one task meet all videos of all tasks."""
-        task = self._tasks[position]
-        others = [other for index, other in enumerate(self._tasks) if index != position]
-        encoded = iter(self._encode(task.texts[part], others).swapaxes(0, 1) if others else ())
-        own = self._own[position][part] @ task.vectors.T  # once, so that truth meets itself
-        truth = own[np.arange(len(own)), task.columns[part]]
-        lifted = truth + task.lift(part, position)[:, 0]
-        counts = {name: RankCount(lifted if name in LIFTED else truth) for name in GALLERIES}
-        alike = {scope: _Alike(task.classes[task.columns[part]]) for scope in SCOPES}
-        nearest = BestOf(_NEAREST)
-        for index, other in enumerate(self._tasks):
-            scores = own if index == position else next(encoded) @ other.vectors.T
-            weighed = scores + task.lift(part, index)
+        """Some queries of one task meet all videos of the tasks that they have not met."""
+        task, standing, unmet = self._tasks[position], self.standings[position], self._unmet[position]
+        own = standing.own[part]
+        others = [self._tasks[index] for index in unmet if index != position]
+        shared = self._encoder.shared(self.mode)
+        encoded = iter(self._encode(task.texts[part], others).swapaxes(0, 1) if others and not shared else ())
+        ranks = {name: standing.ranks[name][part] for name in GALLERIES}
+        alike = {scope: standing.alike[scope][part] for scope in SCOPES}
+        nearest = standing.nearest[part]
+        wanted = task.classes[task.columns[part], None]
+        for index in unmet:
+            other, captions = self._tasks[index], self.standings[index].captions
+            scores = (own if shared or index == position else next(encoded)) @ other.vectors.T
+            held_out = scores[:, other.held_out]
+            lift = task.lift(part, index)
+            lifted = held_out + lift
+            relevant = (wanted == other.classes[other.held_out]) & (wanted >= 0)
             skip = None
             if index == position:
-                counts["local"].add(scores[:, other.held_out])
-                counts["local_all"].add(scores)
-                alike["local"].add(scores[:, other.held_out], other.classes[other.held_out])
                 skip = (
                     np.arange(len(task.asking))[:, None] == task.askers[part]
                 )  # their captions do not compete
-                self._captions[index]["local"].add(scores[:, other.asking].T, skip)
-            held_out = weighed[:, other.held_out]
-            counts["global"].add(held_out)
-            counts["global_raw"].add(scores[:, other.held_out])
-            counts["global_all"].add(weighed)
-            alike["global"].add(held_out, other.classes[other.held_out])
-            nearest.add(held_out, other.start + np.arange(held_out.shape[1]))
-            self._captions[index]["global"].add(weighed[:, other.asking].T, skip)
-        for name, count in counts.items():
-            self._ranks[position][name].append(count.ranks())
-        for scope, found in alike.items():
-            for k, values in found.precisions().items():
-                self._precisions[position][scope][k].append(values)
-        np.add.at(self._occurrences, nearest.marks.ravel(), 1)
-
-
-class _Alike:
-    """What has the class of a query's video, in a gallery that arrives in parts.
-
-    Args:
-        wanted: ``[Q]``, class of each query's video; −1 for none.
-    """
-
-    def __init__(self, wanted: Ids) -> None:
-        self._wanted = wanted
-        self._totals = np.zeros(len(wanted), np.int64)
-        self._best = BestOf(max(_PRECISION_AT))
-
-    def add(self, scores: Floats, classes: Ids) -> None:
-        """``[Q, n]`` scores of n more videos, and their classes ``[n]``."""
-        if (self._wanted < 0).all():
-            return
-        relevant = (self._wanted[:, None] == classes) & (classes >= 0)
-        self._totals += relevant.sum(axis=1)
-        self._best.add(handicapped(scores, relevant), relevant.astype(np.int64))
-
-    def precisions(self) -> dict[int, Floats]:
-        """AP@k by k, of the queries whose video has a class."""
-        known = self._totals > 0
-        if not known.any():
-            return {}
-        hits, totals = self._best.marks[known] == 1, self._totals[known]
-        return {k: average_precision(hits, totals, k) for k in _PRECISION_AT}
-
-
-def _joined(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate(parts) if parts else np.empty(0)
+                ranks["local"].add(held_out)
+                ranks["local_all"].add(scores)
+                if wanted.max() >= 0:
+                    alike["local"].add(held_out, relevant)
+                captions["local"].add(scores[:, other.asking].T, skip)
+            captions["global"].add((scores[:, other.asking] + task.settled_lift(part, index)).T, skip)
+            ranks["global"].add(lifted)
+            ranks["global_raw"].add(held_out)
+            ranks["global_all"].add(scores + lift)
+            if wanted.max() >= 0:
+                alike["global"].add(lifted, relevant)
+            nearest.add(lifted, other.start + np.arange(lifted.shape[1]))
 
 
 def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

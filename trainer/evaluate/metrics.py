@@ -6,8 +6,9 @@ Recalls are shares, 0..1; the papers print percents.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from trainer.errors import EvaluationError
 __all__ = [
     "BestOf",
     "Matrix",
+    "Precisions",
     "RankCount",
     "Recall",
     "average_precision",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.floating]
+Counts = TypeVar("Counts")
 
 # Dot products of float32 unit vectors differ by about this much with the order of summation, so closer scores
 # are equal scores.
@@ -67,9 +70,13 @@ class RankCount:
     """
 
     def __init__(self, truth: Floats) -> None:
-        self._truth = _finite(np.asarray(truth, np.float64))
-        self._better = np.zeros(len(truth), np.int64)
-        self._equal = np.zeros(len(truth), np.int64)
+        self.truth = _finite(np.asarray(truth, np.float64))
+        self.better = np.zeros(len(truth), np.int64)
+        self.equal = np.zeros(len(truth), np.int64)
+
+    def __getitem__(self, queries: slice) -> RankCount:
+        """Some of the queries; what is counted for them is counted here."""
+        return _view(self, queries)
 
     def add(self, scores: Floats, skip: npt.NDArray[np.bool_] | None = None) -> None:
         """Count ``[Q, n]`` scores of n more videos; the true video is among the parts exactly once.
@@ -77,18 +84,19 @@ class RankCount:
         Args:
             skip: ``[Q, n]``, those that do not compete: further right answers.
         """
-        over = _finite(np.asarray(scores, np.float64)) - self._truth[:, None]
-        better, equal = over > TIE, np.abs(over) <= TIE
+        truth = self.truth[:, None]
+        better, level = _finite(scores) > truth + TIE, scores >= truth - TIE
         if skip is not None:
-            better, equal = better & ~skip, equal & ~skip
-        self._better += better.sum(axis=1)
-        self._equal += equal.sum(axis=1)
+            better, level = better & ~skip, level & ~skip
+        found = np.count_nonzero(better, axis=1)
+        self.better += found
+        self.equal += np.count_nonzero(level, axis=1) - found
 
     def ranks(self) -> Floats:
         """``[Q]`` ranks, from 1."""
-        if (self._equal < 1).any():
+        if (self.equal < 1).any():
             raise EvaluationError("a query's true video is not in the gallery that it is ranked against")
-        return 1.0 + self._better + (self._equal - 1) / 2
+        return 1.0 + self.better + (self.equal - 1) / 2
 
 
 def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> Floats:
@@ -160,10 +168,9 @@ def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_], k: i
         scores: ``[Q, G]``, higher is better.
         relevant: ``[Q, G]``.
     """
-    best = BestOf(k)
-    best.add(handicapped(scores, relevant), np.asarray(relevant, np.int64))
-    totals = np.asarray(relevant).sum(axis=1)
-    precisions = average_precision(best.marks[totals > 0] == 1, totals[totals > 0], k)
+    found = Precisions(k, len(scores))
+    found.add(scores, relevant)
+    precisions = found.at(k)
     return float(precisions.mean()) if len(precisions) else None
 
 
@@ -185,29 +192,58 @@ def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64]
 
 
 class BestOf:
-    """The k best items of each query, found over a gallery that arrives in parts.
+    """The k best items of each of Q queries, found over a gallery that arrives in parts.
 
     Attributes:
-        scores: ``[Q, min(k, gallery)]``, best first.
-        marks: what the parts said of these items.
+        scores: ``[Q, k]``, best first; −∞ where the gallery has fewer items.
+        marks: ``[Q, k]``, what the parts said of these items; −1 where it has fewer.
     """
 
-    def __init__(self, k: int) -> None:
-        self._k = k
-        self.scores: Floats = np.empty((0, 0))
-        self.marks: npt.NDArray[np.int64] = np.empty((0, 0), np.int64)
+    def __init__(self, k: int, queries: int) -> None:
+        self.scores: Floats = np.full((queries, k), -np.inf)
+        self.marks = np.full((queries, k), -1, np.int64)
+
+    def __getitem__(self, queries: slice) -> BestOf:
+        """Some of the queries; what is found for them is found here."""
+        return _view(self, queries)
 
     def add(self, scores: Floats, marks: npt.NDArray[np.int64]) -> None:
         """Consider ``[Q, n]`` scores of n more items, with a mark for each, ``[n]`` or ``[Q, n]``."""
-        if not len(self.scores):
-            self.scores, self.marks = np.empty((len(scores), 0)), np.empty((len(scores), 0), np.int64)
+        k = self.scores.shape[1]
         together = np.concatenate([self.scores, scores], axis=1)
         marks = np.concatenate([self.marks, np.broadcast_to(marks, scores.shape)], axis=1)
-        if together.shape[1] > self._k:
-            kept = np.argpartition(-together, self._k - 1, axis=1)[:, : self._k]
+        if together.shape[1] > k:
+            kept = np.argpartition(-together, k - 1, axis=1)[:, :k]
             together, marks = _take(together, kept), _take(marks, kept)
         order = np.argsort(-together, axis=1, kind="stable")
-        self.scores, self.marks = _take(together, order), _take(marks, order)
+        self.scores[:], self.marks[:] = _take(together, order), _take(marks, order)
+
+
+class Precisions:
+    """AP@k of each of Q queries, as in :func:`mean_average_precision`, over a gallery that arrives in parts.
+
+    Attributes:
+        totals: ``[Q]``, number of relevant items so far.
+        best: the k best items; marked 1 where relevant.
+    """
+
+    def __init__(self, k: int, queries: int) -> None:
+        self.totals = np.zeros(queries, np.int64)
+        self.best = BestOf(k, queries)
+
+    def __getitem__(self, queries: slice) -> Precisions:
+        """Some of the queries; what is found for them is found here."""
+        return _view(self, queries)
+
+    def add(self, scores: Floats, relevant: npt.NDArray[np.bool_]) -> None:
+        """Consider ``[Q, n]`` scores of n more items, and which are relevant, ``[Q, n]``."""
+        self.totals += np.count_nonzero(relevant, axis=1)
+        self.best.add(handicapped(scores, relevant), np.asarray(relevant, np.int64))
+
+    def at(self, k: int) -> Floats:
+        """AP@k, of the queries that have something relevant."""
+        known = self.totals > 0
+        return average_precision(self.best.marks[known] == 1, self.totals[known], k)
 
 
 def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
@@ -241,10 +277,18 @@ def mean_angle(before: Floats, after: Floats) -> float | None:
 
 
 def _finite(scores: Floats) -> Floats:
-    if not np.isfinite(scores).all():
+    if scores.size and not np.isfinite([scores.min(), scores.max()]).all():  # either is nan if any is
         raise EvaluationError("a score is not a finite number")
     return scores
 
 
 def _take(values: npt.NDArray[Any], columns: npt.NDArray[np.integer]) -> npt.NDArray[Any]:
     return np.take_along_axis(values, columns, axis=1)
+
+
+def _view(counts: Counts, queries: slice) -> Counts:
+    """The same measure of some queries, on the same memory."""
+    part = copy(counts)
+    for name, values in vars(counts).items():
+        setattr(part, name, values[queries])
+    return part

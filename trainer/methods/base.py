@@ -51,6 +51,11 @@ class MethodConfig(BaseModel):
         default="auto",
         description="of the towers' matrix products while training; auto: bfloat16 where the hardware has it",
     )
+    checkpointing: bool = Field(
+        default=False,
+        description="compute the towers' blocks again in the backward pass instead of keeping what is inside them: "
+        "less memory, more time, for large backbones",
+    )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
 

@@ -1,0 +1,37 @@
+"""Attention for towers that are walked block by block."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["attend", "merge_heads", "split_heads"]
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
+    """softmax(Q Kᵀ / √d) V, all ``[..., heads, L, d]``; there may be fewer queries than keys if it is not causal.
+
+    For bfloat16 on a CPU torch has two kernels: a fused one with a slow backward pass, and one that computes in
+    float32 throughout. Written out, the products stay in bfloat16 and only the softmax between them is float32,
+    which is as exact as the rounding of the queries and keys allows.
+    """
+    if query.device.type != "cpu" or query.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)
+
+
+def split_heads(tokens: Tensor, heads: int) -> Tensor:
+    """``[..., L, heads · d]`` to ``[..., heads, L, d]``."""
+    return tokens.view(*tokens.shape[:-1], heads, -1).transpose(-2, -3)
+
+
+def merge_heads(tokens: Tensor) -> Tensor:
+    """``[..., heads, L, d]`` to ``[..., L, heads · d]``."""
+    return tokens.transpose(-2, -3).flatten(-2)

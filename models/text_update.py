@@ -1,0 +1,177 @@
+"""Updates of a text tower that are small enough for every shard to keep its own: low-rank matrices, and words.
+
+Two things change when a tower learns a domain. How it reads: W + λ·BA on the four projections (query, key, value, out)
+of every block's self-attention, W frozen (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR
+2022). And what words mean: a domain brings names of its own, of which the frozen tower knows little, and no update of
+its blocks can tell apart what its table of token embeddings does not. So the rows of the tokens that a domain's
+captions hold are learned with it. Those are few: as many as the captions have different tokens.
+
+As in :mod:`models.tame`, hidden states have a leading *candidate* dimension C: one forward answers a text under the
+updates of many tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["TextUpdate", "TextUpdates", "compact"]
+
+_INPUT = slice(0, 3)  # query, key and value: they read the same input
+_OUTPUT = slice(3, 4)  # the out-projection
+
+
+@dataclass(frozen=True)
+class TextUpdates:
+    """The updates that C candidates ask under.
+
+    Attributes:
+        a: ``[C, layers, 4, r, d]``.
+        b: ``[C, layers, 4, d, r]``.
+        words: ``[R, d]``, changes of token embeddings, those of all candidates one after the other.
+        row: ``[C, V]`` int32, the row in ``words`` of each token.
+        scale: λ.
+    """
+
+    a: Tensor
+    b: Tensor
+    words: Tensor
+    row: Tensor
+    scale: float
+
+    @property
+    def candidates(self) -> int:
+        return len(self.a)
+
+    @cached_property
+    def _layers(self) -> list[tuple[Tensor, Tensor]]:
+        """A and B of each block, taken apart at once: cut out one by one, each would hand back a gradient as large as
+        all layers together."""
+        return list(zip(self.a.unbind(1), self.b.unbind(1), strict=True))
+
+    @classmethod
+    def stack(cls, parts: Sequence[TextUpdates]) -> TextUpdates:
+        """The candidates of all parts, in order; their scales must agree."""
+        starts = [0]
+        for part in parts[:-1]:
+            starts.append(starts[-1] + len(part.words))
+        return cls(
+            a=torch.cat([part.a for part in parts]),
+            b=torch.cat([part.b for part in parts]),
+            words=torch.cat([part.words for part in parts]),
+            row=torch.cat([part.row + start for part, start in zip(parts, starts, strict=True)]),
+            scale=parts[0].scale,
+        )
+
+    def choose(self, candidates: Sequence[int]) -> TextUpdates:
+        """Some of the candidates, by position."""
+        chosen = list(candidates)
+        return TextUpdates(self.a[chosen], self.b[chosen], self.words, self.row[chosen], self.scale)
+
+    def to(self, device: torch.device) -> TextUpdates:
+        """On a device."""
+        a, b, words, row = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.row))
+        return TextUpdates(a, b, words, row, self.scale)
+
+    def embedding_delta(self, ids: Tensor) -> Tensor:
+        """What the words of texts ``[n, L]`` change in their token embeddings, ``[C, n, L, d]``."""
+        return F.embedding(self.row[:, ids], self.words)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """λ·BAX for query, key and value, ``[3, C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+        return self._deltas(layer, _INPUT, hidden)
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """λ·BAX for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
+        return self._deltas(layer, _OUTPUT, hidden)[0]
+
+    def _deltas(self, layer: int, projections: slice, hidden: Tensor) -> Tensor:
+        a, b = self._layers[layer]
+        a, b = a[:, projections], b[:, projections].transpose(0, 1)  # [C, P, r, d], [P, C, d, r]
+        low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
+        low = low.view(*low.shape[:2], *a.shape[1:3]).movedim(2, 0)  # [P, C, n·L, r]
+        deltas = low @ b.transpose(-1, -2)
+        return torch.mul(deltas, self.scale).view(len(deltas), *hidden.shape)
+
+
+class TextUpdate(nn.Module):
+    """The update of one task, trainable; the identity at the start.
+
+    Args:
+        width, layers: of the text tower.
+        vocabulary: V.
+        rank: r of A and B.
+        scale: λ.
+    """
+
+    def __init__(self, width: int, layers: int, vocabulary: int, *, rank: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        bound = 1 / math.sqrt(width)  # Kaiming uniform with a = √5, of fan-in `width`
+        self.a = nn.Parameter(torch.empty(layers, 4, rank, width).uniform_(-bound, bound))
+        self.b = nn.Parameter(torch.zeros(layers, 4, width, rank))
+        # Of every token while it is trained, of those that changed when it is kept.
+        self.words = nn.Parameter(torch.zeros(vocabulary, width))
+        self.register_buffer("row", torch.arange(vocabulary, dtype=torch.int32), persistent=False)
+
+    def updates(self) -> TextUpdates:
+        """As the only candidate."""
+        return TextUpdates(
+            self.a.unsqueeze(0),
+            self.b.unsqueeze(0),
+            self.words,
+            self.get_buffer("row").unsqueeze(0),
+            self.scale,
+        )
+
+    @torch.no_grad()
+    def forget_words(self, kept: Tensor) -> None:
+        """Set back what all tokens mean but these ids."""
+        words = torch.zeros_like(self.words)
+        words[kept] = self.words[kept]
+        self.words.copy_(words)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a release keeps, by name."""
+        changed = self.words.detach().any(dim=1).nonzero()[:, 0]
+        words = self.words.detach()[changed]
+        return {"a": self.a.detach(), "b": self.b.detach(), "tokens": changed, "words": words}
+
+    @torch.no_grad()
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what :meth:`tensors` gave; shapes must agree."""
+        for name in ("a", "b"):
+            if tensors[name].shape != getattr(self, name).shape:
+                raise RuntimeError(
+                    f"{name} is {tuple(tensors[name].shape)}, not {tuple(getattr(self, name).shape)}"
+                )
+            getattr(self, name).copy_(tensors[name])
+        self.words.zero_()
+        self.words[tensors["tokens"]] = tensors["words"].to(self.words.device)
+
+
+def compact(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdates:
+    """What :meth:`TextUpdate.tensors` gave as the only candidate, with rows for the changed tokens alone.
+
+    Raises:
+        ValueError: tensors that are no update of a tower with this vocabulary.
+    """
+    a, b, tokens, words = (tensors[name] for name in ("a", "b", "tokens", "words"))
+    width = a.shape[-1]
+    fits = a.ndim == b.ndim == 4 and b.shape == (*a.shape[:2], width, a.shape[2])
+    if not fits or words.shape != (len(tokens), width):
+        raise ValueError(
+            f"a {tuple(a.shape)}, b {tuple(b.shape)} and words {tuple(words.shape)} are no update"
+        )
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
+        raise ValueError(f"a token is not among the {vocabulary} of the backbone")
+    row = torch.zeros(1, vocabulary, dtype=torch.int32)
+    row[0, tokens] = torch.arange(1, len(tokens) + 1, dtype=torch.int32)
+    unchanged = words.new_zeros(1, width)
+    return TextUpdates(a.unsqueeze(0), b.unsqueeze(0), torch.cat([unchanged, words]), row, scale)

@@ -1,0 +1,62 @@
+"""Attention against softmax(Q Kᵀ / √d) V written out query by query."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.attention import attend, merge_heads, split_heads
+
+HEADS, SIZE, LENGTH = 2, 4, 6
+
+
+def _reference(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """``[heads, L, d]``, in float64."""
+    query, key, value = query.double(), key.double(), value.double()
+    result = torch.zeros_like(query)
+    for head in range(HEADS):
+        for i in range(query.shape[1]):
+            seen = i + 1 if causal else LENGTH
+            scores = torch.stack([query[head, i] @ key[head, j] / math.sqrt(SIZE) for j in range(seen)])
+            weights = torch.exp(scores - scores.max())
+            for j, weight in enumerate(weights / weights.sum()):
+                result[head, i] = result[head, i] + weight * value[head, j]
+    return result
+
+
+def _leaves(dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(HEADS, LENGTH, SIZE).to(dtype).requires_grad_() for _ in range(3)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_result_and_gradients(dtype: torch.dtype, tolerance: float, causal: bool) -> None:
+    leaves = _leaves(dtype)
+    found = attend(*leaves, causal=causal)
+    assert found.dtype == dtype
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = _reference(*exact, causal)
+    weights = torch.randn(found.shape)
+    gradients = torch.autograd.grad((found.float() * weights).sum(), leaves)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), exact)
+    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=2 * tolerance)
+    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient.double(), wanted, atol=3 * tolerance, rtol=3 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_some_of_the_queries_alone(dtype: torch.dtype) -> None:
+    query, key, value = _leaves(dtype)
+    torch.testing.assert_close(attend(query[:, :2], key, value), attend(query, key, value)[:, :2])
+
+
+def test_heads_are_split_and_merged() -> None:
+    tokens = torch.arange(2 * 3 * 8.0).view(2, 3, 8)
+    heads = split_heads(tokens, HEADS)
+    assert heads.shape == (2, HEADS, 3, 4)
+    assert heads[1, 1, 2].equal(tokens[1, 2, 4:])
+    assert merge_heads(heads).equal(tokens)

@@ -1,0 +1,95 @@
+"""Gradient checkpointing computes blocks twice, and learns the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.backbone import Backbone, tiny_backbone
+from models.checkpointing import checkpointed, checkpointing
+from models.ffa import FrameFusion
+from models.precision import forward_precision, mixed_precision
+from models.tame import Tame
+from models.towers import encode_frames, encode_texts
+
+TEXTS = ["a red circle moves left", "a square", "two stars spin and then vanish"]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=2).requires_grad_(True)
+
+
+@pytest.fixture(scope="module")
+def adapters() -> tuple[FrameFusion, Tame]:
+    torch.manual_seed(1)
+    fusion, tame = FrameFusion(128, 4, 4, layers=2), Tame(128, 4, experts=3, rank=2, dropout=0.5)
+    for gate in fusion.gates():
+        gate.data.fill_(0.3)
+    nn.init.normal_(tame.b, std=0.1)
+    tame.add_task()
+    return fusion, tame
+
+
+def _gradients(
+    backbone: Backbone, adapters: tuple[FrameFusion, Tame], *, enabled: bool, mixed: bool
+) -> tuple[list[Tensor], Counter[str]]:
+    """Of everything in both towers, with dropout and routing noise; and how often MLPs began."""
+    fusion, tame = adapters
+    runs: Counter[str] = Counter()
+    parameters = [*backbone.clip.parameters(), *fusion.parameters(), *tame.parameters()]
+    torch.manual_seed(2)
+    frames = torch.randint(0, 256, (3, 2, 56, 56, 3), dtype=torch.uint8)
+    with ExitStack() as hooks:
+        for name, blocks in {"image": backbone.visual_blocks, "text": backbone.text_blocks}.items():
+            for block in blocks:
+                handle = block.mlp.register_forward_pre_hook(lambda *_, tower=name: runs.update([tower]))
+                hooks.callback(handle.remove)
+        with mixed_precision(enabled=mixed), checkpointing(enabled=enabled):
+            videos = encode_frames(backbone, frames, fusion)[0]
+            texts = encode_texts(backbone, backbone.tokenize(TEXTS), tame.condition([0]))[0]
+        gradients = torch.autograd.grad((videos @ texts.T).diag().sum(), parameters, allow_unused=True)
+    return [gradient for gradient in gradients if gradient is not None], runs
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_gradients_are_the_same_bits(
+    backbone: Backbone, adapters: tuple[FrameFusion, Tame], mixed: bool
+) -> None:
+    plain, once = _gradients(backbone, adapters, enabled=False, mixed=mixed)
+    saving, twice = _gradients(backbone, adapters, enabled=True, mixed=mixed)
+    assert once == {"image": 4, "text": 4}
+    assert twice == {"image": 8, "text": 8}
+    assert len(plain) == len(saving)
+    assert all(map(torch.equal, plain, saving))
+    assert sum(gradient.abs().sum() > 0 for gradient in plain) > 100
+
+
+def test_a_block_that_brings_its_own_attention_is_repeated_in_its_precision() -> None:
+    """Which kernel attends is decided by a context that is over by the time of the backward pass."""
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(32, 4, batch_first=True)
+    device, tokens = torch.device("cpu"), torch.randn(2, 5, 32)
+
+    def gradients(enabled: bool) -> list[Tensor]:
+        with checkpointing(enabled=enabled), mixed_precision(), forward_precision(device):
+            hidden = checkpointed(lambda x: attention(x, x, x, need_weights=False)[0], tokens, device=device)
+        return list(torch.autograd.grad(hidden.float().square().sum(), list(attention.parameters())))
+
+    assert all(map(torch.equal, gradients(False), gradients(True)))
+
+
+def test_nothing_is_repeated_where_no_gradient_is_wanted(
+    backbone: Backbone, adapters: tuple[FrameFusion, Tame]
+) -> None:
+    frames = torch.randint(0, 256, (1, 2, 56, 56, 3), dtype=torch.uint8)
+    expected = encode_frames(backbone, frames)[0].detach()
+    with torch.no_grad(), checkpointing():
+        found = encode_frames(backbone, frames)[0]
+    assert found.equal(expected)
+    assert not found.requires_grad

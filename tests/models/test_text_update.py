@@ -1,0 +1,124 @@
+"""Updates of a text tower: what they compute, what they keep, and many of them in one forward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backbone import Backbone, tiny_backbone
+from models.text_update import TextUpdate, TextUpdates, compact
+from models.towers import encode_texts
+
+LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
+
+
+def _update(seed: int, *, scale: float = 0.5) -> TextUpdate:
+    torch.manual_seed(seed)
+    update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=scale).requires_grad_(False)
+    update.b.normal_()
+    update.words[torch.randperm(VOCABULARY)[:5]] = torch.randn(5, WIDTH)
+    return update
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(2)
+
+
+def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
+    parts = [_update(seed) for seed in (1, 2)]
+    updates = TextUpdates.stack([part.updates() for part in parts])
+    hidden = torch.randn(2, 4, 6, WIDTH)  # [C, n, L, d]
+    end = torch.zeros(4, dtype=torch.int64)
+    for layer in range(LAYERS):
+        inputs, output = updates.input_deltas(layer, hidden, end), updates.output_delta(layer, hidden, end)
+        for c, part in enumerate(parts):
+            for p in range(4):
+                found = output[c] if p == 3 else inputs[p, c]
+                for text in range(4):
+                    for place in range(6):
+                        x = hidden[c, text, place]
+                        expected = 0.5 * part.b[layer, p] @ (part.a[layer, p] @ x)
+                        torch.testing.assert_close(found[text, place], expected)
+
+
+def test_words_are_changed_for_the_candidate_that_learned_them() -> None:
+    parts = [_update(seed) for seed in (1, 2, 3)]
+    ids = torch.randint(0, VOCABULARY, (4, 7))
+    small = TextUpdates.stack([compact(part.tensors(), VOCABULARY, 0.5) for part in parts])
+    assert len(small.words) == 3 * (5 + 1)
+    for updates in (small, TextUpdates.stack([part.updates() for part in parts])):
+        expected = torch.stack([F.embedding(ids, part.words) for part in parts])
+        assert torch.equal(updates.embedding_delta(ids), expected)
+        assert torch.equal(updates.choose([2, 0]).embedding_delta(ids), expected[[2, 0]])
+
+
+def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Backbone) -> None:
+    ids = backbone.tokenize(["a red circle moves left", "two small stars", "it vanishes"])
+    updates = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0).requires_grad_(False)
+        update.b.normal_(std=0.05)
+        tokens = torch.unique(ids)[seed:]
+        update.words[tokens] = 0.05 * torch.randn(len(tokens), 128)
+        updates.append(update)
+    alone = torch.cat([encode_texts(backbone, ids, update.updates()) for update in updates])
+    stacked = TextUpdates.stack([compact(u.tensors(), backbone.vocabulary, 1.0) for u in updates])
+    torch.testing.assert_close(encode_texts(backbone, ids, stacked), alone, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(alone[0], alone[1], atol=1e-2)
+
+
+def test_words_mean_what_a_changed_table_of_embeddings_would(backbone: Backbone) -> None:
+    ids = backbone.tokenize(["a red circle moves left", "two small stars"])
+    update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0).requires_grad_(False)
+    changed = backbone.clone()
+    for token in torch.unique(ids).tolist():
+        update.words[token] = 0.1 * torch.randn(128)
+        changed.text.token_embedding.weight[token] += update.words[token]
+    torch.testing.assert_close(
+        encode_texts(backbone, ids, update.updates()), encode_texts(changed, ids), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_a_new_update_changes_nothing(backbone: Backbone) -> None:
+    ids = backbone.tokenize(["a red circle"])
+    update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0)
+    torch.testing.assert_close(encode_texts(backbone, ids, update.updates()), encode_texts(backbone, ids))
+    assert not len(update.tensors()["tokens"])
+
+
+def test_what_is_kept_comes_back() -> None:
+    update, other = _update(1), _update(2)
+    other.load_tensors(update.tensors())
+    assert all(torch.equal(a, b) for a, b in zip(update.parameters(), other.parameters(), strict=True))
+    kept = update.tensors()["tokens"][:2]
+    update.forget_words(kept)
+    assert torch.equal(update.tensors()["tokens"], kept)
+    assert torch.equal(update.words[kept], other.words[kept])
+    with pytest.raises(RuntimeError, match=r"a is \(2, 4, 3, 8\), not"):
+        TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK + 1, scale=1.0).load_tensors(update.tensors())
+
+
+def test_a_gradient_reaches_the_words_that_are_there_and_no_others() -> None:
+    update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=1.0)
+    update.updates().embedding_delta(torch.tensor([[3, 5, 3]])).sum().backward()  # type: ignore[no-untyped-call]
+    gradient = update.words.grad
+    assert isinstance(gradient, Tensor)
+    assert gradient.any(dim=1).nonzero()[:, 0].tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("tokens", torch.tensor([VOCABULARY, 1, 2, 3, 4]), "a token is not among the 20"),
+        ("words", torch.zeros(4, WIDTH), "are no update"),
+        ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "are no update"),
+    ],
+)
+def test_what_is_no_update_is_refused(name: str, value: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compact({**_update(1).tensors(), name: value}, VOCABULARY, 1.0)
