@@ -74,6 +74,11 @@ class Backbone(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def token_embedding(self) -> nn.Embedding:
+        """The table of the text tower's token embeddings, ``[V, width]``."""
+
+    @property
+    @abstractmethod
     def vocabulary(self) -> int:
         """Number of tokens that :meth:`tokenize` may give."""
 

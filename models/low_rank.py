@@ -67,6 +67,10 @@ class LowRankTower(nn.Module):
         """The matrices A and B of all updates."""
         return [parameter for update in self._updates.values() for parameter in update.parameters()]
 
+    def gains(self) -> list[nn.Parameter]:
+        """The matrix B of every update, with which all of it grows and shrinks."""
+        return [update.b for update in self._updates.values()]
+
     def tensors(self) -> dict[str, Tensor]:
         """A and B by block, projection and letter."""
         return {

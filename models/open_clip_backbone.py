@@ -65,6 +65,11 @@ class OpenClipBackbone(Backbone):
         return int(self.text.ln_final.normalized_shape[0])
 
     @property
+    def token_embedding(self) -> nn.Embedding:
+        table: nn.Embedding = self.text.token_embedding
+        return table
+
+    @property
     def vocabulary(self) -> int:
         return int(self.text.vocab_size)
 

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 # Cosine per nat of evidence. It lets words decide between shards whose cosines, made by differently conditioned
 # encoders, are not comparable as they stand; chosen on another seed of the video world than the one reported on.
-PRIOR = 0.02
+PRIOR = 0.04
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:

@@ -77,6 +77,10 @@ class TransformersBackbone(Backbone):
         return int(self.clip.visual.proj.shape[1])
 
     @property
+    def token_embedding(self) -> nn.Embedding:
+        return cast(nn.Embedding, self.text.bert.get_input_embeddings())
+
+    @property
     def vocabulary(self) -> int:
         return int(self.text.bert.config.vocab_size)
 

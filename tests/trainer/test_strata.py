@@ -59,8 +59,7 @@ def test_every_update_of_both_towers_is_trained_and_no_weight_of_the_backbone(
     first = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     learn_task(method, _task(tmp_path, "one", TEXTS))
     still = {name for name, t in method.state_dict().items() if name in first and torch.equal(t, first[name])}
-    # The text tower of the small backbone is routed nowhere; the other shapes of TAME have nothing to do.
-    assert still == {"tame.router", "tame.noise"}
+    assert not still
     assert all(torch.equal(tensor, before[name]) for name, tensor in backbone.tensors().items())
 
 
@@ -99,10 +98,35 @@ def test_shards_that_predate_the_adapters_are_asked_with_the_backbone(
     learn_task(method, _task(tmp_path, "other", TEXTS))
     releases = {"one": frozen.release(), "other": method.release()}
     encoder = QueryEncoder.open(backbone, releases["other"], releases)
-    for mode in encoder.modes:
-        asked = encoder.encode(TEXTS, ["one", "other"], mode)
-        np.testing.assert_allclose(asked[:, 0], encoder.frozen(TEXTS), atol=1e-5)
-        assert not np.allclose(asked[:, 1], asked[:, 0], atol=1e-4)
+    asked = encoder.encode(TEXTS, ["one", "other"], "pinned")
+    np.testing.assert_allclose(asked[:, 0], encoder.frozen(TEXTS), atol=1e-5)
+    assert not np.allclose(asked[:, 1], asked[:, 0], atol=1e-4)
+    np.testing.assert_allclose(encoder.encode(TEXTS, ["one"], "latest")[:, 0], asked[:, 1], atol=1e-5)
+
+
+def test_the_words_of_a_release_are_those_of_its_task(backbone: Backbone, tmp_path: Path) -> None:
+    method: Method | None = None
+    rows = []
+    for name, captions in (
+        ("one", ["a red circle", "a red star"]),
+        ("other", ["a blue circle", "two stars"]),
+    ):
+        method = start_method("strata", backbone, SMALL, method.release() if method else None)
+        learn_task(method, _task(tmp_path, name, captions))
+        tensors = method.release().tensors
+        assert set(tensors["text.tokens"].tolist()) == set(backbone.tokenize(captions).unique().tolist()) - {
+            0
+        }
+        rows.append(dict(zip(tensors["text.tokens"].tolist(), tensors["text.words"], strict=True)))
+    shared = rows[0].keys() & rows[1].keys()
+    assert shared
+    assert not any(torch.equal(rows[0][token], rows[1][token]) for token in shared)
+
+
+def test_without_a_rate_words_stay_as_they_are(backbone: Backbone, tmp_path: Path) -> None:
+    method = start_method("strata", backbone, {**SMALL, "word_learning_rate": 0}, None)
+    learn_task(method, _task(tmp_path, "one", TEXTS))
+    assert not len(method.release().tensors["text.tokens"])
 
 
 def test_shapes_of_a_library_cannot_be_changed_later(backbone: Backbone, tmp_path: Path) -> None:
@@ -112,3 +136,30 @@ def test_shapes_of_a_library_cannot_be_changed_later(backbone: Backbone, tmp_pat
         start_method("strata", backbone, {**SMALL, "rank": 3}, method.release())
     resumed = start_method("strata", backbone, {"epochs": 1}, method.release())
     assert resumed.fingerprint() == method.fingerprint()
+
+
+@pytest.mark.parametrize("carry", [0.0, 0.5, 1.0])
+def test_a_domain_begins_with_a_share_of_what_the_last_one_left(
+    backbone: Backbone, tmp_path: Path, carry: float
+) -> None:
+    first = start_method("strata", backbone, SMALL, None)
+    learn_task(first, _task(tmp_path, "one", TEXTS))
+    left = first.release()
+    second = start_method("strata", backbone, {**SMALL, "carry": carry}, left)
+    indexed = start_method("strata", backbone, {**SMALL, "carry": carry}, left)
+    second.begin_task("other", "other")
+    indexed.begin_task("other", "other", trained=False)
+    kept, begun = indexed.state_dict(), second.state_dict()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in left.tensors.items())
+    for name, tensor in left.tensors.items():
+        if name.endswith((".b", ".alpha")):
+            torch.testing.assert_close(begun[name], carry * tensor)
+        elif name.endswith(".a"):
+            assert torch.equal(begun[name], tensor)
+    if carry == 0:
+        frames = torch.randint(0, 256, (2, FRAMES, 56, 56, 3), dtype=torch.uint8)
+        frozen = start_method("zero_shot", backbone, {}, None)
+        torch.testing.assert_close(second.encode_videos(frames), frozen.encode_videos(frames))
+        assert not len(begun["text.tokens"])
+    else:
+        torch.testing.assert_close(begun["text.words"], carry * left.tensors["text.words"])

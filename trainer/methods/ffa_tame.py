@@ -166,6 +166,11 @@ class FfaTame(Method):
     def encode_videos(self, frames: Tensor) -> Tensor:
         return encode_frames(self.backbone, frames, self.fusion)[0]
 
+    @torch.inference_mode()
+    def encode_frames(self, frames: Tensor) -> Tensor:
+        """Unit vectors ``[n, M, dim]`` of the single frames, for late interaction."""
+        return encode_frames(self.backbone, frames, self.fusion)[1]
+
     def video_tensors(self) -> dict[str, Tensor]:
         return {f"ffa.{name}": tensor for name, tensor in self.fusion.state_dict().items()}
 

@@ -26,6 +26,12 @@ class FinetuneConfig(MethodConfig):
     """Settings of sequential fine-tuning."""
 
     learning_rate: float = Field(default=1e-5, gt=0, le=1)
+    word_learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="of the token embeddings, without decay; None: that of all weights",
+    )
 
 
 class Finetune(Method):
@@ -64,9 +70,13 @@ class Finetune(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        return [
-            {"params": trained, "lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
-        ]
+        rate, own = self.config.learning_rate, self.config.word_learning_rate
+        weights = {"params": trained, "lr": rate, "weight_decay": self.config.weight_decay}
+        if own is None:
+            return [weights]
+        words = self.model.token_embedding.weight
+        weights["params"] = [p for p in trained if p is not words]
+        return [weights, {"params": [words], "lr": own, "weight_decay": 0.0}]
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.model.tensors()

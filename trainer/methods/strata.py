@@ -1,14 +1,16 @@
 """Strata: adapters that may forget, because nothing asks them to remember.
 
 FFA + TAME holds one text encoder for all tasks and must learn slowly, lest queries drift away from videos that were
-embedded earlier. Here every shard is asked with the text adapters of the release that made it (pinned queries), so
+embedded earlier. Here every shard is asked with the text update of the release that made it (pinned queries), so
 its videos and its queries stand still together, and learning a new domain can take what steps it likes:
 
 - The image tower learns freely: Frame Fusion Adapters bring in time, and low-rank updates reach every matrix of
   its blocks. It is never needed again once the domain's videos are embedded.
-- The text tower learns one low-rank update per attention projection, without experts or router: the update is a
-  task's own, and small enough to be kept for ever.
-- Both start from what the previous domain left, so that what domains share is learned once.
+- The text tower learns what a domain's words mean (the embeddings of the tokens in its captions), with a step a
+  hundred times as large as its weights could take, and how to read them (one low-rank update per attention
+  projection). Both are a task's own, and small enough to be kept for ever.
+- Both towers start from half of what the previous domain left: what domains share need not be learned again, and
+  what they do not share must not be unlearned first.
 - Which shard a query means is told by its words (``models.routing``), which cosines of differently learned
   encoders cannot tell.
 
@@ -22,21 +24,19 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.backbone import Backbone
 from models.ffa import FrameFusion, Mix, Neighbour
 from models.low_rank import LowRankTower
 from models.release import ReleaseState
-from models.tame import BARE, Tame
+from models.text_update import TextUpdate
 from models.towers import encode_frames, encode_texts
 from trainer.data import Pair
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
 
 __all__ = ["Strata", "StrataConfig"]
-
-_OWN = 0  # the one expert that every task uses
 
 
 class StrataConfig(MethodConfig):
@@ -49,20 +49,28 @@ class StrataConfig(MethodConfig):
     ffa_mix: Mix = "convex"
     image_rank: int = Field(default=16, ge=1, le=1024, description="of the image tower's updates")
     rank: int = Field(default=16, ge=1, le=1024, description="of the text tower's updates")
-    scale: float = Field(default=1.0, gt=0, le=100, description="λ, of all updates")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the input of the text tower's updates")
+    scale: float = Field(default=1.0, gt=0, le=100, description="λ, of all low-rank updates")
+    carry: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the previous domain's updates that a domain begins with",
+    )
     image_learning_rate: float = Field(
         default=1e-4, gt=0, le=1, description="FFA and the image tower's updates"
     )
-    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="the text tower's updates")
+    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="the text tower's low-rank updates")
+    word_learning_rate: float = Field(
+        default=1e-3, ge=0, le=1, description="token embeddings; 0 leaves words as they are"
+    )
     gate_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="α of FFA")
 
 
 class Strata(Method):
-    """Low-rank updates of both towers and FFA, searched with pinned queries."""
+    """Low-rank updates of both towers, FFA and words, searched with pinned queries."""
 
     name = "strata"
-    kind = "tame"
+    kind = "low_rank"
     config_class = StrataConfig
     config: StrataConfig
     architecture: ClassVar[tuple[str, ...]] = (
@@ -88,39 +96,42 @@ class Strata(Method):
                 neighbour=config.ffa_neighbour,
                 mix=config.ffa_mix,
             )
-            self.text = Tame(
+            self.text = TextUpdate(
                 backbone.text_width,
                 len(backbone.text_blocks),
-                experts=1,
+                backbone.vocabulary,
                 rank=config.rank,
-                top_k=1,
                 scale=config.scale,
-                dropout=config.dropout,
             )
         self.fusion.to(backbone.device)
         self.text.to(backbone.device)
-        self.train(False)
         self.end_task()
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Open all updates; a task that is only indexed takes them as they are."""
-        untouched = not trained and all(expert == BARE for expert in self.text.task_experts)
-        # Without a router a prototype decides nothing.
-        self.text.add_task(expert=BARE if untouched else _OWN).data.zero_()
+        """Open all updates, brought back towards nothing; a task that is only indexed takes them as they are.
+
+        A network that goes on from weights that fit other data well learns worse than one that begins anew, unless
+        its weights are shrunk first (Ash and Adams, "On warm-starting neural network training", NeurIPS 2020).
+        """
         self._require_grad(trained)
+        if trained:
+            with torch.no_grad():
+                for parameter in self._from_zero():
+                    parameter.mul_(self.config.carry)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Contrast within the batch; what earlier domains hold cannot be mistaken, since routing comes first."""
         videos, _ = encode_frames(self.image.backbone, frames, self.fusion)
-        condition = self.text.condition([len(self.learned)])
-        queries = encode_texts(self.backbone, self.backbone.tokenize(texts), condition)[0]
+        queries = encode_texts(self.backbone, self.backbone.tokenize(texts), self.text.updates())[0]
         return in_task_loss(queries, videos, self.config.logit_scale)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Close all updates."""
+        """Close all updates; of the words, keep those that the task's captions hold."""
         self._require_grad(False)
+        if pairs:
+            self.text.forget_words(self.backbone.tokenize([pair.caption for pair in pairs]).unique())
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -130,14 +141,14 @@ class Strata(Method):
         fusion = [p for p in self.fusion.parameters() if all(p is not gate for gate in gates)]
         image = {"params": [*fusion, *self.image.updates()], "lr": config.image_learning_rate}
         text = {"params": [self.text.a, self.text.b], "lr": config.learning_rate}
-        groups = [image, text, {"params": gates, "lr": config.gate_learning_rate}]
-        return [{**group, "weight_decay": decay} for group in groups if group["params"]]
-
-    def train(self, mode: bool = True) -> None:
-        self.text.train(mode)
+        gates_of_time = {"params": gates, "lr": config.gate_learning_rate}
+        groups = [{**group, "weight_decay": decay} for group in (image, text, gates_of_time)]
+        # Decay would wear off the words of earlier domains, and those that a step does not hold.
+        groups.append({"params": [self.text.words], "lr": config.word_learning_rate, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self.video_tensors() | {f"tame.{name}": t for name, t in self.text.tensors().items()}
+        return self.video_tensors() | {f"text.{name}": t for name, t in self.text.tensors().items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         def under(prefix: str) -> dict[str, Tensor]:
@@ -145,7 +156,7 @@ class Strata(Method):
 
         self.image.load_tensors(under("image."))
         self.fusion.load_state_dict(under("ffa."))
-        self.text.load_tensors(under("tame."))
+        self.text.load_tensors(under("text."))
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -160,17 +171,15 @@ class Strata(Method):
     # -- inside -----------------------------------------------------------------------------------------
 
     def continue_from(self, previous: ReleaseState) -> None:
-        """Go on from a release; shards that predate the adapters are asked with the bare text tower."""
-        if previous.kind == "frozen":
-            for _ in previous.tasks:
-                self.text.add_task(expert=BARE).data.zero_()
-            return
-        self.load_state_dict(previous.tensors)
-        self.end_task()
+        """Go on from a release; one that learned nothing leaves nothing to go on from."""
+        if previous.kind != "frozen":
+            self.load_state_dict(previous.tensors)
+            self.end_task()
+
+    def _from_zero(self) -> list[nn.Parameter]:
+        """The factor of every update that is 0 in the beginning: what it is multiplied with, the update is."""
+        return [*self.image.gains(), *self.fusion.gates(), self.text.b, self.text.words]
 
     def _require_grad(self, trained: bool) -> None:
-        for parameter in (*self.image.updates(), *self.fusion.parameters(), self.text.a, self.text.b):
+        for parameter in (*self.image.updates(), *self.fusion.parameters(), *self.text.parameters()):
             parameter.requires_grad_(trained)
-        # Nothing is routed.
-        for parameter in (self.text.router, self.text.noise, *self.text.prototypes):
-            parameter.requires_grad_(False)
