@@ -171,7 +171,7 @@ class Campaign:
             peak_device_mib=meter.peak_device_mib,
             memory=meter.memory,
             settings=outcome.settings,
-            facts=self._facts(run),
+            facts=self.facts(run),
         )
         write_result(self.out, result)
         return ""
@@ -217,7 +217,8 @@ class Campaign:
     def _prior(self, run: Run) -> float:
         return self.protocol.prior if run.entry.prior is None else run.entry.prior
 
-    def _facts(self, run: Run) -> dict[str, Any]:
+    def facts(self, run: Run) -> dict[str, Any]:
+        """How a run came to be: command, commit, versions, machine."""
         packages = ("cinestrata", "torch", "open_clip_torch", "numpy")
         return {
             "command": self.command,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.figures import HeatMap, LineChart, write_page
+from benchmarks.markdown import spread, table
 from benchmarks.results import Result, read_results
 from trainer.evaluate.metrics import backward_forgetting, forward_transfer, learning_gain
 
@@ -23,20 +24,20 @@ def tables(results: Sequence[Result]) -> str:
     """The two tables that every run ends with: search over all shards, and inside a query's own shard."""
     return (
         f"**Global gallery** ({_UNKNOWN}; over all queries together)\n\n"
-        + _table(
+        + table(
             ["method", "queries", *_RECALLS, "BWF ↓", "routing@1 ↑", "seeds"],
             [
                 [
                     *_named(runs, mode),
                     *_measured(runs, mode, "global", [*_RECALLS.values(), "bwf"]),
-                    _spread([run.routing(1) for run in runs]),
+                    spread([run.routing(1) for run in runs]),
                     str(len(runs)),
                 ]
                 for runs, mode in _rows(results)
             ],
         )
         + f"\n**Local gallery** ({_KNOWN}; means over the tasks)\n\n"
-        + _table(
+        + table(
             ["method", "queries", *_RECALLS, "BWF ↓", "FR ↓", "HM ↑", "seeds"],
             [
                 [
@@ -136,7 +137,7 @@ def _named(runs: Sequence[Result], mode: str) -> list[str]:
 
 def _measured(runs: Sequence[Result], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
     figures = [run.measures(mode, gallery) for run in runs]
-    return [_spread([figure[measure] for figure in figures]) for measure in measures]
+    return [spread([figure[measure] for figure in figures]) for measure in measures]
 
 
 def _by_task(results: Sequence[Result]) -> str:
@@ -149,7 +150,7 @@ def _by_task(results: Sequence[Result]) -> str:
             lost = _average([_lost(matrix, task) for matrix in matrices]) if runs[0].sequential else None
             cells.append(_number(final) + (f" ({_number(lost)})" if lost is not None else ""))
         rows.append([*_named(runs, mode), *cells])
-    return _table(["method", "queries", *results[0].tasks], rows)
+    return table(["method", "queries", *results[0].tasks], rows)
 
 
 def _further(results: Sequence[Result]) -> str:
@@ -158,18 +159,18 @@ def _further(results: Sequence[Result]) -> str:
     rows = [
         [
             *_named(runs, mode),
-            _spread([run.to_text(mode, "local") for run in runs]),
-            _spread([run.to_text(mode, "global") for run in runs]),
-            _spread([_forward(run, floor) if mode == "latest" else None for run in runs]),
-            _spread([_gain(run, mode, floor) for run in runs]),
-            _spread([run.drift(mode) for run in runs]),
-            *(_spread([run.routing(m) for run in runs]) for m in (1, 2, 4)),
-            _spread([run.hubness(mode) for run in runs]),
+            spread([run.to_text(mode, "local") for run in runs]),
+            spread([run.to_text(mode, "global") for run in runs]),
+            spread([_forward(run, floor) if mode == "latest" else None for run in runs]),
+            spread([_gain(run, mode, floor) for run in runs]),
+            spread([run.drift(mode) for run in runs]),
+            *(spread([run.routing(m) for run in runs]) for m in (1, 2, 4)),
+            spread([run.hubness(mode) for run in runs]),
         ]
         for runs, mode in _rows(results)
     ]
     named = ["V→T local ↑", "V→T global ↑", "FWT ↑", "gain ↑", "drift ° ↓"]
-    return _table(["method", "queries", *named, *(f"routing@{m} ↑" for m in (1, 2, 4)), "hubness ↓"], rows)
+    return table(["method", "queries", *named, *(f"routing@{m} ↑" for m in (1, 2, 4)), "hubness ↓"], rows)
 
 
 def _forward(run: Result, floor: Sequence[_Figure] | None) -> _Figure:
@@ -193,27 +194,27 @@ def _matrices(results: Sequence[Result]) -> Iterator[str]:
                 if any(cell is not None for cell in row)
             ]
             yield f"{runs[0].label}, {mode}, {gallery} gallery\n"
-            yield _table(["", *runs[0].tasks], rows)
+            yield table(["", *runs[0].tasks], rows)
 
 
 def _costs(results: Sequence[Result]) -> str:
     rows = []
     for label in dict.fromkeys(result.label for result in results):
         runs = [result for result in results if result.label == label]
-        totals = [_spread([sum(run.seconds[phase]) for run in runs], "{:.1f}") for phase in _PHASES]
+        totals = [spread([sum(run.seconds[phase]) for run in runs], "{:.1f}") for phase in _PHASES]
         rows.append(
             [
                 label,
                 str(sum(runs[0].steps)),
                 *totals,
-                _spread([_growth(run, run.seconds, sum) for run in runs]),
-                _spread([max(map(max, run.peak_mib.values())) for run in runs], "{:.0f}"),
-                _spread([_growth(run, run.peak_mib, max) for run in runs]),
-                _spread([_device_peak(run) for run in runs], "{:.0f}"),
+                spread([_growth(run, run.seconds, sum) for run in runs]),
+                spread([max(map(max, run.peak_mib.values())) for run in runs], "{:.0f}"),
+                spread([_growth(run, run.peak_mib, max) for run in runs]),
+                spread([_device_peak(run) for run in runs], "{:.0f}"),
             ]
         )
     header = ["method", "steps", "training s", "indexing s", "evaluation s", "last / 2nd task"]
-    return _table([*header, "peak MiB", "last / 2nd task", "GPU MiB"], rows)
+    return table([*header, "peak MiB", "last / 2nd task", "GPU MiB"], rows)
 
 
 def _growth(run: Result, phases: dict[str, list[float]], combine: Callable[[list[float]], float]) -> _Figure:
@@ -301,17 +302,3 @@ def _average(values: Sequence[_Figure]) -> _Figure:
 
 def _number(value: _Figure) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _spread(values: Sequence[_Figure], style: str = "{:.2f}") -> str:
-    """Mean ± sample standard deviation; the mean alone of a single run."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    mean = style.format(statistics.fmean(known))
-    return mean if len(known) == 1 else f"{mean} ± {style.format(statistics.stdev(known))}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)

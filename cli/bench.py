@@ -16,7 +16,8 @@ import typer
 from cli.console import console, fail, in_words, progress_bar
 
 if TYPE_CHECKING:
-    from benchmarks.campaign import Run
+    from benchmarks.campaign import Campaign, Run
+    from benchmarks.protocol import Protocol
 
 __all__ = ["app"]
 
@@ -89,13 +90,10 @@ def run(
 
     What is done stays done: stop it at any time, and the same command goes on with the runs that are missing.
     """
-    from benchmarks.campaign import Campaign
     from benchmarks.entries import choose, parse_assignment
-    from benchmarks.preparation import prepare
     from benchmarks.protocol import load_protocol
     from benchmarks.report import tables
     from benchmarks.results import read_results
-    from models.backbone import frame_spec, load_backbone
     from trainer.methods import configure
 
     with _told():
@@ -108,28 +106,7 @@ def run(
         for entry in entries:  # before anything is decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
         place = out or _HOME / plan.name
-        with progress_bar("videos") as bar:
-            making = bar.add_task("Frames", total=None)
-            prepared = prepare(
-                plan,
-                frame_spec(chosen_backbone, plan.frames),
-                cache,
-                videos=videos,
-                tasks=tasks,
-                workers=min(os.cpu_count() or 1, 8),
-                progress=lambda done, total: bar.update(making, completed=done, total=total),
-            )
-        loaded = load_backbone(chosen_backbone, plan.frames)
-        campaign = Campaign(
-            protocol=plan,
-            tasks=prepared,
-            backbone=loaded.name,
-            fingerprint=loaded.fingerprint,
-            frames=loaded.spec.frames,
-            device=_device(device),
-            out=place,
-            command=shlex.join(["cinestrata", *sys.argv[1:]]),
-        )
+        campaign = _campaign(plan, chosen_backbone, place, cache, videos, tasks, device)
         runs = campaign.runs(entries, seeds)
         kept = [] if again else [one for one in runs if campaign.done(one)]
         if kept:
@@ -156,6 +133,99 @@ def run(
             console.print(f"Written to {place}. Figures: cinestrata bench report {place}", soft_wrap=True)
         if failed:
             fail(f"{len(failed)} of {len(runs)} runs failed.", "\n".join(f"{o}: {e}" for o, e in failed))
+
+
+@app.command()
+@in_words
+def merging(
+    protocol: Annotated[str, typer.Argument(help="As for `cinestrata bench run`.")],
+    method: Annotated[
+        str, typer.Option("--method", help="That learns the tasks, as in ffa_tame@learning_rate=1e-3.")
+    ] = "ffa_tame",
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Runs (default: the protocol's).")
+    ] = None,
+    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="Learn the first ones only.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"Folder of the results (default: {_HOME}/<protocol>-merging)."),
+    ] = None,
+    videos: Annotated[
+        Path | None, typer.Option("--videos", help="Folder of the videos, where the protocol needs some.")
+    ] = None,
+    device: Device = "auto",
+    cache: Annotated[Path, typer.Option("--cache", help="Folder of drawn and decoded frames.")] = (
+        _HOME / "frames"
+    ),
+) -> None:
+    """Compare ways to merge scores of shards, to route, to query and to pool frames, on the vectors of one method.
+
+    Every caption of every held-out video searches the shards of all tasks after the last one. Nothing is calibrated on
+    them: that takes captions of training and validation videos.
+    """
+    from benchmarks.entries import choose
+    from benchmarks.merging import compare
+    from benchmarks.merging_tables import tables
+    from benchmarks.protocol import load_protocol
+    from models.backbone import load_backbone
+    from trainer.methods import configure
+
+    with _told():
+        plan = load_protocol(protocol)
+        (entry,) = choose(plan.methods, [method])
+        configure(entry.method, plan.backbone, plan.settings_of(entry))
+        place = out or _HOME / f"{plan.name}-merging"
+        campaign = _campaign(plan, plan.backbone, place, cache, videos, tasks, device)
+        backbone = load_backbone(campaign.backbone, campaign.frames).to(campaign.device)
+        count = seeds or entry.seeds or plan.seeds
+        runs = []
+        with progress_bar("runs") as bar:
+            measuring = bar.add_task("Measuring", total=count)
+            for seed in range(count):
+
+                def report(line: str, seed: int = seed) -> None:
+                    bar.console.print(f"{entry.label}, seed {seed}: {line}", markup=False)
+
+                runs.append(compare(campaign, entry, backbone, seed, report))
+                bar.advance(measuring)
+        told = tables(runs)
+        (place / "table.md").write_text(f"    {campaign.command}\n\n{told}", encoding="utf-8")
+        console.print(told, markup=False, soft_wrap=True)
+        console.print(f"Written to {place}.", soft_wrap=True)
+
+
+@app.command()
+@in_words
+def speed(
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="A name, or open_clip:<model>/random for its shape alone.")
+    ] = "tiny",
+    method: Annotated[str, typer.Option("--method", help="That learns.")] = "ffa_tame",
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="Pairs in a step (default: the method's).")
+    ] = None,
+    frames: Annotated[
+        int | None, typer.Option("--frames", min=1, help="Of a video (default: the backbone's).")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Of a run.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of every loop.")] = 5,
+    device: Device = "auto",
+    out: Annotated[Path, typer.Option("--out", help="Folder of videos and results.")] = _HOME / "speed",
+) -> None:
+    """Compare the product's training loop with the straightforward one, and say what each of its devices brings."""
+    from benchmarks.speed import Plan, measure, table
+
+    plan = Plan(backbone, method, batch, frames, steps, repeats, _device(device))
+    with _told(), progress_bar("runs") as bar:
+        measuring = bar.add_task("Measuring", total=None)
+        found = measure(
+            plan,
+            out / "videos",
+            report=lambda done, total: bar.update(measuring, completed=done, total=total),
+        )
+    found.save(out)
+    console.print(table(found), markup=False, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
 
 
 @app.command()
@@ -197,6 +267,44 @@ def pretrain(
 
         pretrain(out, recipe, device=device, workers=workers, report=report)
     console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB) after {time.monotonic() - began:.0f} s.")
+
+
+def _campaign(
+    plan: Protocol,
+    backbone: str,
+    out: Path,
+    cache: Path,
+    videos: Path | None,
+    tasks: int | None,
+    device: str,
+) -> Campaign:
+    """What is to be run, with the frames of its videos in the cache."""
+    from benchmarks.campaign import Campaign
+    from benchmarks.preparation import prepare
+    from models.backbone import frame_spec, load_backbone
+
+    with progress_bar("videos") as bar:
+        making = bar.add_task("Frames", total=None)
+        prepared = prepare(
+            plan,
+            frame_spec(backbone, plan.frames),
+            cache,
+            videos=videos,
+            tasks=tasks,
+            workers=min(os.cpu_count() or 1, 8),
+            progress=lambda done, total: bar.update(making, completed=done, total=total),
+        )
+    loaded = load_backbone(backbone, plan.frames)
+    return Campaign(
+        protocol=plan,
+        tasks=prepared,
+        backbone=loaded.name,
+        fingerprint=loaded.fingerprint,
+        frames=loaded.spec.frames,
+        device=_device(device),
+        out=out,
+        command=shlex.join(["cinestrata", *sys.argv[1:]]),
+    )
 
 
 @contextmanager
