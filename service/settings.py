@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     # how it learns
     backbone: str = "tiny"
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
-    method: str = "ffa_tame"
+    method: str = "strata"
     query_mode: QueryMode = "pinned"
     # cosine per nat of routing evidence; 0 merges raw cosines
     routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR

@@ -56,7 +56,7 @@ def test_a_posted_task_is_stored_whole(catalog: Settings, make_file: Callable[[s
             ],
         )
     ).task
-    assert (made.state, made.position, made.method) == ("queued", 1, "ffa_tame")
+    assert (made.state, made.position, made.method) == ("queued", 1, "strata")
     assert made.settings == {"rank": 8, "beta": 0.5, "name": None}
     assert made.counts.videos == 1
     assert made.eta_seconds is not None
