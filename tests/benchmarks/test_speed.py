@@ -1,0 +1,107 @@
+"""What is measured is measured on the same data, and each device does what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import speed
+from benchmarks.errors import ProtocolError
+from benchmarks.meter import Meter
+from benchmarks.speed import LOOPS, Plan, measure, table
+from models.towers import encode_texts
+from trainer.data import load_clips
+
+PLAN = Plan(batch=2, frames=2, steps=2, repeats=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("videos")
+
+
+def test_rates_and_ratios_of_every_loop(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+
+    class Timed(Meter):
+        """The n-th run takes n seconds."""
+
+        def phase(self, name):  # type: ignore[no-untyped-def]
+            runs.append(name)
+            self.seconds[name] = [float(len(runs))]
+            return super().phase("really")
+
+    monkeypatch.setattr(speed, "Meter", Timed)
+    monkeypatch.setattr(speed, "_peak_alone", lambda loop, plan, folder: 7.0)
+    told: list[tuple[int, int]] = []
+    found = measure(PLAN, folder, report=lambda done, total: told.append((done, total)))
+    labels, n = [loop.label for loop in LOOPS], len(LOOPS)
+    assert runs == labels[::-1] + labels + labels[::-1]  # the first turn warms up
+    assert told == [(done, 3 * n) for done in range(1, 3 * n + 1)]
+    for place, row in enumerate(found.rows):
+        seconds = [n + place + 1, 3 * n - place]
+        assert row.rates == [4 / s for s in seconds]
+        assert row.ratios == pytest.approx([(n + 1) / seconds[0], 3 * n / seconds[1]])
+        assert row.peak_mib == (7.0 if row.loop.product or place == 0 else None)
+    assert found.padding[0] < found.padding[1] < 1
+    assert found.reading > 0
+    found.save(tmp_path)
+    assert len(json.loads((tmp_path / "speed.json").read_text())["rows"]) == n
+    written = (tmp_path / "speed.md").read_text()
+    assert written == table(found)
+    assert written.count("\n| ") == n + 2
+
+
+def test_all_loops_see_the_same_pictures_and_captions(folder: Path) -> None:
+    bench = speed._Bench(PLAN, folder)
+    assert len(bench.task.pairs) == 4
+    clips = list(bench.task.clips)
+    assert torch.equal(bench._decode(clips), load_clips(clips))
+    texts = [pair.caption for pair in bench.task.pairs]
+    ids, padded = bench.backbone.tokenize(texts), bench._padded.tokenize(texts)
+    assert padded.shape == (4, bench.backbone.text.context_length)
+    assert padded[:, : ids.shape[1]].equal(ids)
+    torch.testing.assert_close(*(encode_texts(b, b.tokenize(texts)) for b in (bench.backbone, bench._padded)))
+    lengths = [int(end) + 1 for end in bench.backbone.end_of_text(ids)]
+    assert bench.padding(LOOPS[0]) == pytest.approx(1 - np.mean(lengths) / padded.shape[1])
+
+
+def test_the_straightforward_loop_decodes_at_every_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = speed._Bench(PLAN, folder)
+    decoded: list[int] = []
+    monkeypatch.setattr(bench, "_decode", lambda clips: (decoded.append(len(clips)), load_clips(clips))[1])
+    for loop in LOOPS:
+        decoded.clear()
+        bench.run(loop, Meter(torch.device("cpu")))
+        assert decoded == ([] if loop.cached else [2, 2]), loop.label
+
+
+def test_peak_memory_is_that_of_the_run(folder: Path) -> None:
+    small, large = (speed._peak(LOOPS[1], Plan(batch=b, frames=2), folder, 1) for b in (2, 24))
+    assert 0 <= small < large
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(method="zero_shot"), "zero_shot.*trains nothing"),
+        (Plan(backbone="open_clip:ViT-nothing/random"), "no model 'ViT-nothing'"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(plan: Plan, said: str, folder: Path) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        measure(plan, folder)
+
+
+def test_the_shape_of_a_model_with_random_weights() -> None:
+    backbone = speed._load(Plan(backbone="open_clip:ViT-S-32/random", frames=3))
+    assert backbone.spec == (3, 224)
+    assert backbone.dim == 384
