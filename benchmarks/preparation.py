@@ -58,7 +58,7 @@ def prepare(
             number += 1
             path = folder / f"{video.footage.key}.npy"
             sources[path] = video.footage
-            clips.append(Clip(video.id, number, path, video.captions, video.split))
+            clips.append(Clip(video.id, number, path, video.captions, video.split, video.category))
         prepared.append(TaskData(task_id=part.id, name=part.name, clips=tuple(clips)))
     if not any(clip.captions for task in prepared for clip in task.test):
         raise ProtocolError("no held-out video has a caption, so there is nothing to measure")

@@ -14,6 +14,7 @@ from trainer.evaluate.metrics import backward_forgetting, forward_transfer, lear
 __all__ = ["tables", "write_report"]
 
 _RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
+_PRECISION_AT = 10
 _PHASES = ("training", "indexing", "evaluation")
 _UNKNOWN = "unknown task: every query searches the held-out videos of all tasks"
 _KNOWN = "known task: every query searches the held-out videos of its own task"
@@ -77,7 +78,8 @@ def write_report(folder: Path, results: Sequence[Result] | None = None) -> Path:
         _by_task(found),
         "## Further measures",
         "",
-        "V→T: R@1 of captions by held-out videos. FWT: R@1 of a task just before it is learned, over zero-shot (local "
+        "V→T: R@1 of captions by held-out videos. mAP: text to video, whatever has the class of the query's video is "
+        "right; where the data has classes. FWT: R@1 of a task just before it is learned, over zero-shot (local "
         "gallery); gain: R@1 of a task when it has just been learned, over zero-shot; both need a zero-shot result. "
         "Drift: mean angle that queries of earlier tasks have moved since. Routing@m: the own task is among the first "
         "m. Hubness: skewness of N_10 over the held-out videos.",
@@ -161,6 +163,7 @@ def _further(results: Sequence[Result]) -> str:
             *_named(runs, mode),
             spread([run.to_text(mode, "local") for run in runs]),
             spread([run.to_text(mode, "global") for run in runs]),
+            spread([run.mean_ap(mode, "global", _PRECISION_AT) for run in runs]),
             spread([_forward(run, floor) if mode == "latest" else None for run in runs]),
             spread([_gain(run, mode, floor) for run in runs]),
             spread([run.drift(mode) for run in runs]),
@@ -169,7 +172,8 @@ def _further(results: Sequence[Result]) -> str:
         ]
         for runs, mode in _rows(results)
     ]
-    named = ["V→T local ↑", "V→T global ↑", "FWT ↑", "gain ↑", "drift ° ↓"]
+    precise = f"mAP@{_PRECISION_AT} global ↑"
+    named = ["V→T local ↑", "V→T global ↑", precise, "FWT ↑", "gain ↑", "drift ° ↓"]
     return table(["method", "queries", *named, *(f"routing@{m} ↑" for m in (1, 2, 4)), "hubness ↓"], rows)
 
 

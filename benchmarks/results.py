@@ -104,6 +104,11 @@ class Result:
         recalls = self._last["to_text"][mode][gallery].values()
         return _mean([100 * recall["r1"] for recall in recalls if recall is not None])
 
+    def mean_ap(self, mode: str, gallery: str, k: int) -> float | None:
+        """mAP@k of text to video after the last task in percent, mean over the tasks that have classes."""
+        found = self._last["mean_ap"][mode][gallery].values()
+        return _mean([100 * at[str(k)] for at in found if at is not None])
+
     def drift(self, mode: str) -> float | None:
         """How far the queries of earlier tasks have moved since their task was learned, mean angle in degrees."""
         return _mean([angle for angle in self._last["drift"].get(mode, {}).values() if angle is not None])

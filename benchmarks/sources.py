@@ -38,6 +38,7 @@ class Video:
     captions: tuple[str, ...]
     split: Split | None  # None: only indexed
     footage: Footage
+    category: str | None = None  # where the data has classes
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class WorldSource(Facts):
                 )
             except ValueError as error:
                 raise ProtocolError(f"source: {error}") from error
-            drawn = (Video(c.id, c.captions, c.split, Drawn(c)) for c in clips)  # type: ignore[arg-type]
+            drawn = (Video(c.id, c.captions, c.split, Drawn(c), c.category) for c in clips)  # type: ignore[arg-type]
             yield Part(domain, domain, tuple(drawn))
 
 
@@ -112,7 +113,9 @@ class CtvrSource(Facts):
         for number, group in enumerate(groups, 1):
             names = [category.name for category in group]
             listed = [
-                _clip(row, split, found[row[0]], told) for category in group for split, row in category.rows()
+                _clip(row, split, found[row[0]], told, category.name)
+                for category in group
+                for split, row in category.rows()
             ]
             name = ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
             yield Part(f"task-{number:02d}", name, tuple(listed))
@@ -263,14 +266,15 @@ class _Category:
         yield from (("test", row) for row in self.test)
 
 
-def _clip(row: list, split: Split, path: Path, told: Mapping[str, tuple[str, ...]]) -> Video:
+def _clip(row: list, split: Split, path: Path, told: Mapping[str, tuple[str, ...]], category: str) -> Video:
     identifier, *more = row
     captions = tuple(more[:1]) or told.get(identifier, ())
     if not captions:
         raise ProtocolError(
             f"the file of training captions has none for {identifier}; fetch the complete one"
         )
-    return Video(identifier, captions, split, Filmed(path, (more[1], more[2]) if len(more) == 3 else None))
+    span = (more[1], more[2]) if len(more) == 3 else None
+    return Video(identifier, captions, split, Filmed(path, span), category)
 
 
 def _of_manifest(folder: Path, identifier: str, name: str) -> Part:

@@ -44,6 +44,7 @@ class Clip:
         captions: none, one or several.
         split: what it may be used for; ``test`` videos are never trained on, and those without one are only
             indexed.
+        category: its class, where the data has classes; for mAP alone.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Clip:
     frames_path: Path
     captions: tuple[str, ...]
     split: Split | None
+    category: str | None = None
 
 
 class Pair(NamedTuple):

@@ -236,6 +236,9 @@ def test_counts_are_those_of_the_published_splits(name: str, request: pytest.Fix
     assert all(count["val"] == 0 for count in counts)
     ids = [video.id for part in parts for video in part.videos]
     assert len(ids) == len(set(ids)) == train * len(parts) + sum(test)
+    categories = [category for part in parts for category in {video.category for video in part.videos}]
+    assert None not in categories
+    assert len(categories) == len(set(categories)), "a category belongs to one task"
 
 
 @pytest.mark.parametrize("name", ["msrvtt", "actnet"])
@@ -456,6 +459,11 @@ def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
     ]
     ids = [clip.vector_id for task in first for clip in task.clips]
     assert ids == list(range(1, 25))
+    for task in first:
+        assert Counter(clip.category for clip in task.clips) == dict.fromkeys(
+            {c.category for c in task.clips}, 6
+        )
+        assert len({clip.category for clip in task.clips}) == 2
     paths = [clip.frames_path for task in first for clip in task.clips]
     stamps = {path: path.stat().st_mtime_ns for path in paths}
     assert sorted(stamps) == sorted((tmp_path / "2x56").iterdir()), "nothing half-made is left"

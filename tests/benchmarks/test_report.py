@@ -42,6 +42,9 @@ def _row(shares: list[float], queries: list[int]) -> dict[str, Any]:
         "recalls": {"latest": both},
         "pooled": {"latest": {"local": pooled, "global": pooled}},
         "to_text": {"latest": both},
+        "mean_ap": {
+            "latest": {"global": {task: {"10": r1 / 2} for task, r1 in zip(TASKS, shares, strict=False)}}
+        },
         "drift": {"latest": dict.fromkeys(list(recalls)[:-1], 4.5)},
         "hubness": {"latest": 1.5},
         "routing_at": {task: {"1": 0.75, "2": 0.8, "4": 0.9} for task in recalls},
@@ -163,13 +166,13 @@ def test_a_report_has_tables_figures_and_circumstances(tmp_path: Path) -> None:
     ):
         assert words in text
     *_, by_task, further, costs = _cells(text, "finetune")
-    assert further[:6] == ["latest", "38.33", "38.33", "5.00", "30.00", "4.50"]
-    assert further[6:] == ["75.00", "80.00", "90.00", "1.50"]
+    assert further[:7] == ["latest", "38.33", "38.33", "19.17", "5.00", "30.00", "4.50"]
+    assert further[7:] == ["75.00", "80.00", "90.00", "1.50"]
     assert by_task == ["latest", "30.00 (30.00)", "35.00 (5.00)", "50.00 (0.00)"]
     # 8 s for the last task and 6 s for the second; 110 and 100 MiB.
     assert costs == ["15", "18.0", "3.0", "4.0", "1.33", "110", "1.10", "–"]
     *_, by_task, further, costs = _cells(text, "joint")
-    assert further[1:6] == ["60.00", "60.00", "–", "–", "4.50"]
+    assert further[1:7] == ["60.00", "60.00", "30.00", "–", "–", "4.50"]
     assert by_task == ["latest", "50.00", "60.00", "70.00"]
     assert costs == ["15", "30.0", "1.0", "2.0", "–", "200", "–", "–"]
     zero_shot, finetune = ["20.00", "10.00", "–"], ["50.00", "40.00", "–"]

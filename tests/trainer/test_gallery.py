@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,16 @@ def test_a_gallery_holds_out_the_test_videos(tmp_path: Path) -> None:
         "40",
         "again 40",
     ]
+
+
+def test_classes_of_videos_are_those_of_the_data(tmp_path: Path) -> None:
+    task = _task(tmp_path, "day", 0, [0, 30, 60])
+    shard = MemoryShard(np.arange(3), np.eye(3, 2, dtype=np.float32))
+    assert task_gallery(task, shard).labels is None
+    named = [
+        replace(clip, category=name) for clip, name in zip(task.clips, ("cat", None, "dog"), strict=True)
+    ]
+    assert task_gallery(replace(task, clips=tuple(named)), shard).labels == {0: "cat", 2: "dog"}
 
 
 def test_reindexing_follows_an_encoder_that_moves(tmp_path: Path) -> None:

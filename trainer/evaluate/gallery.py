@@ -85,6 +85,7 @@ def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) 
         task=task.task_id,
         shard=shard,
         held_out=np.array([clip.vector_id for clip in task.test], np.int64),
+        labels={clip.vector_id: clip.category for clip in task.clips if clip.category is not None} or None,
         queries=tuple(
             Query(caption, clip.vector_id) for clip in task.test for caption in clip.captions[:captions]
         ),
