@@ -171,7 +171,7 @@ def compact(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> Tex
         )
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
         raise ValueError(f"a token is not among the {vocabulary} of the backbone")
-    row = torch.zeros(1, vocabulary, dtype=torch.int32)
-    row[0, tokens] = torch.arange(1, len(tokens) + 1, dtype=torch.int32)
+    row = torch.zeros(1, vocabulary, dtype=torch.int32, device=tokens.device)
+    row[0, tokens] = torch.arange(1, len(tokens) + 1, dtype=torch.int32, device=tokens.device)
     unchanged = words.new_zeros(1, width)
     return TextUpdates(a.unsqueeze(0), b.unsqueeze(0), torch.cat([unchanged, words]), row, scale)
