@@ -93,7 +93,8 @@ def write_report(folder: Path, results: Sequence[Result] | None = None) -> Path:
         "## Costs",
         "",
         "Wall time of all tasks together, and that of the last task over that of the second; the most memory that "
-        f"any phase had in use ({first.memory}), and the last task's over the second's.",
+        f"any phase had in use ({first.memory}), and the last task's over the second's. Evaluation is what a worker "
+        "measures: the query mode that is searched in. What the other figures here took is left out.",
         "",
         _costs(found),
     ]

@@ -39,8 +39,9 @@ class Result:
         losses: mean loss of each epoch, per task.
         before: recall of each task in its local gallery just before it was learned, by the release before; None for
             the first one.
-        seconds: wall time by phase and task. Phases are training, indexing and evaluation; transfer, from the second
-            task on, is what ``before`` takes.
+        seconds: wall time by phase and task. Phases are training, indexing and evaluation, as in a worker; research is
+            what all further figures of ``rows`` take (in older results it is part of evaluation), and transfer, from
+            the second task on, what ``before`` takes.
         peak_mib: likewise, most memory in use; ``memory`` says how it was measured.
         settings: all settings of the method, as they were validated.
         facts: versions, command, commit, machine, sizes: what the figures cannot be read without.

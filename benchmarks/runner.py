@@ -93,6 +93,7 @@ class _Run:
         self._galleries: list[Gallery] = []
         self._pinned: dict[str, ReleaseState] = {}
         self._memory: QueryMemory = {}
+        self._served: Ledger = {}
         self._ledger: Ledger = {}
         self._meter = Meter(backbone.device)
         self.outcome = Outcome({}, self._meter)
@@ -157,7 +158,7 @@ class _Run:
 
     def _lay_down(self, method: Method, release: ReleaseState, tasks: Sequence[TaskData]) -> None:
         """Embed the videos of these tasks, or those of all learned tasks again."""
-        self._pinned |= {task.task_id: release for task in tasks}
+        self._pinned |= dict.fromkeys((task.task_id for task in tasks), release.for_queries())
         with self._meter.phase("indexing"):
             if self._reindex:
                 learned = self._tasks[: len(self._galleries) + len(tasks)]
@@ -168,14 +169,28 @@ class _Run:
                 self._galleries.append(task_gallery(task, shard, self._captions))
 
     def _measure(self, method: Method) -> None:
+        """First what a worker measures of a release, for what it costs; then everything."""
+        profiles = method.profiles.numpy()
         with self._meter.phase("evaluation"):
-            row = evaluate_row(
-                method.query_encoder(self._pinned),
+            encoder = method.query_encoder(self._pinned)
+            # Pinned queries would go to where the videos used to be.
+            offered = ("latest",) if self._reindex else encoder.modes
+            evaluate_row(
+                encoder,
                 self._galleries,
-                method.profiles.numpy(),
+                profiles,
                 prior=self._prior,
-                # Pinned queries would go to where the videos used to be.
-                modes=["latest"] if self._reindex else None,
+                modes=offered[-1:],  # the one that is searched in unless told otherwise
+                full=False,
+                ledger=self._served,
+            )
+        with self._meter.phase("research"):
+            row = evaluate_row(
+                encoder,
+                self._galleries,
+                profiles,
+                prior=self._prior,
+                modes=offered,
                 memory=self._memory,
                 ledger=self._ledger,
             )

@@ -1,7 +1,11 @@
-"""The embedded service as the demo starts it: exactly what ``cinestrata up`` is, in a process of its own."""
+"""The embedded service as the demo starts it: what ``cinestrata up`` is, in a process of its own.
+
+It measures every query mode, to show what each keeps.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -40,6 +44,7 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=complaints,
             text=True,
+            env={"CINESTRATA_MEASURED_MODES": "all", **os.environ},
             process_group=0,  # Ctrl-C in the terminal is for the demo, which then ends this in order
             preexec_fn=die_with_parent(),
         )

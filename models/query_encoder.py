@@ -41,7 +41,7 @@ class QueryEncoder:
 
     Attributes:
         tasks: ids of the learned tasks, in order.
-        modes: those that the release's method offers.
+        modes: those that the release's method offers; the one that keeps most of what was found is last.
     """
 
     def __init__(self, backbone: Backbone, release: ReleaseState) -> None:

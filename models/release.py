@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -87,6 +87,11 @@ class ReleaseState:
             if task.task_id == task_id:
                 return position
         raise ReleaseError(f"the release of method {self.method!r} has not learned task {task_id!r}")
+
+    def for_queries(self) -> ReleaseState:
+        """Without the tensors that only training and embedding need."""
+        begins = _FOR_QUERIES[self.kind]
+        return replace(self, tensors={n: t for n, t in self.tensors.items() if n.startswith(begins)})
 
 
 def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Tensor]) -> str:

@@ -12,13 +12,40 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["PRIOR", "Router", "log_weights", "token_presence", "token_profile"]
+__all__ = [
+    "COSINE_LIMIT",
+    "PRIOR",
+    "Router",
+    "log_weights",
+    "token_presence",
+    "token_profile",
+    "within_reach",
+]
 
 Floats = npt.NDArray[np.float32]
 
 # Cosine per nat of evidence. It lets words decide between shards whose cosines, made by differently conditioned
 # encoders, are not comparable as they stand; chosen on another seed of the video world than the one reported on.
 PRIOR = 0.04
+
+# No cosine is above 1. That of vectors which half precision once kept may be computed as a little more: bfloat16 can
+# make each longer by a share of 2⁻⁹.
+COSINE_LIMIT = 1.01
+
+
+def within_reach(lifts: npt.NDArray[np.floating], bar: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Which tasks can still matter to a text: those under which some video could score as much as ``bar``.
+
+    A video's score in the union of all shards is the cosine of the text's vector for its shard, plus what routing adds
+    for the task. The second is known before the text is encoded for that shard, and the first has a limit. Where both
+    together stay below the bar, the text need not be encoded for the task at all, and nothing is lost by it: this is a
+    bound, not a guess. With a bar that rises from shard to shard, as the k-th best score does, the likely come first.
+
+    Args:
+        lifts: prior × log weight of every text and task, of any shape.
+        bar: the lowest score that makes a difference, of a shape that goes with it; −∞ where any does.
+    """
+    return np.asarray(lifts + COSINE_LIMIT >= bar)
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:

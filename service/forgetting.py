@@ -9,7 +9,7 @@ from sqlalchemy import select
 from models.forgetting import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.models import Recall, Release, Task
-from service.settings import QueryMode, best_mode, settings
+from service.settings import QueryMode, settings
 from service.views import ForgettingView, Matrix
 
 __all__ = ["forgetting"]
@@ -30,9 +30,7 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
         }
         releases = {r.learned_order: r.id for r in session.scalars(select(Release))}
     modes = sorted({row.mode for row in rows})
-    wanted: QueryMode = mode or settings().query_mode
-    if mode is None and wanted not in modes and modes:
-        wanted = best_mode(modes)
+    wanted = mode or (settings().served_mode(modes) if modes else settings().query_mode)
     cells: dict[str, _Cells] = {gallery: {} for gallery in ("local", "global", "local_all", "global_all")}
     for row in rows:
         if row.mode == wanted:

@@ -25,7 +25,7 @@ from service.catalog.models import Video
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.library import stream_url, thumbnail_url
 from service.serving import Serving
-from service.settings import QueryMode, Settings, best_mode, settings
+from service.settings import QueryMode, Settings, settings
 from service.views import ReadyView, RoutingView, SearchResponse, SearchResult, TimingView
 
 __all__ = ["QueryService"]
@@ -262,8 +262,7 @@ class QueryService:
     def _mode(self, serving: Serving, mode: str | None) -> QueryMode:
         offered = serving.modes
         if mode is None:
-            configured = self._settings.query_mode
-            return configured if configured in offered else best_mode(offered)
+            return self._settings.served_mode(offered)
         if mode not in offered:
             raise InvalidInput.at(
                 "mode", f"Mode {mode[:40]!r} is not offered by this release.", f"Use {' or '.join(offered)}."

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.routing import PRIOR
 from service.methods import METHOD_NAMES
 
-__all__ = ["QueryMode", "Settings", "best_mode", "settings"]
+__all__ = ["QueryMode", "Settings", "settings"]
 
 QueryMode = Literal["pinned", "mapped", "latest"]  # best first
 
@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
     method: str = "strata"
     query_mode: QueryMode = "pinned"
+    # served: a release is measured as the service searches with it; all: in every mode that it offers, to compare them,
+    # which takes longer with every task
+    measured_modes: Literal["served", "all"] = "served"
     # cosine per nat of routing evidence; 0 merges raw cosines
     routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR
     torch_threads: int | None = Field(default=None, ge=1)
@@ -143,17 +146,16 @@ class Settings(BaseSettings):
         """The broker's address as a plain Redis client writes it (``unix://`` instead of ``redis+socket://``)."""
         return self.redis_url.replace("redis+socket://", "unix://", 1)
 
+    def served_mode(self, offered: Collection[str]) -> QueryMode:
+        """The mode in which a release that offers these is searched: the configured one, or the best of them."""
+        modes: tuple[QueryMode, ...] = get_args(QueryMode)
+        return next(mode for mode in (self.query_mode, *modes) if mode in offered)
+
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """The settings of this process. Raises pydantic's ``ValidationError`` naming each wrong variable."""
     return Settings()
-
-
-def best_mode(offered: Collection[str]) -> QueryMode:
-    """The mode that keeps most of what earlier tasks were found by, of those that a release offers."""
-    modes: tuple[QueryMode, ...] = get_args(QueryMode)
-    return next(mode for mode in modes if mode in offered)
 
 
 def _with_driver(url: str) -> str:

@@ -147,15 +147,17 @@ def measure(
     held_out: Mapping[str, HeldOut],
     *,
     prior: float = PRIOR,
+    modes: Callable[[Sequence[str]], Sequence[str]] = lambda offered: offered,
     ledger: Ledger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Row:
-    """The row of the recall matrix of a release that was just laid down.
+    """The row of the recall matrix of a release that was just laid down, as far as a user meets it.
 
     Tasks whose shards cannot be read are left out.
 
     Args:
         held_out: by task id; what is not in it has nothing to measure.
+        modes: which of the query modes that the release offers.
         prior, ledger: see :func:`trainer.evaluate.matrix.evaluate_row`.
         report: called with the share that is done.
     """
@@ -174,7 +176,16 @@ def measure(
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.numpy()[rows]
-    return evaluate_row(encoder, galleries, profiles, prior=prior, ledger=ledger, report=report)
+    return evaluate_row(
+        encoder,
+        galleries,
+        profiles,
+        prior=prior,
+        modes=modes(encoder.modes),
+        full=False,  # what a user meets, and not what methods are compared by
+        ledger=ledger,
+        report=report,
+    )
 
 
 def zero_shot_recall(

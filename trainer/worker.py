@@ -11,7 +11,7 @@ named by their content, and a task whose shard the manifest shows already is onl
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -261,17 +261,21 @@ def _facts(
         laid,
         held_out,
         prior=settings().routing_prior,
+        modes=_measured,
         ledger=ledger,
         report=lambda share: claim.progress("evaluating", share),
     )
     return list(_rows(row, task.task_id, zero_shot)), ledger
 
 
+def _measured(offered: Sequence[str]) -> Sequence[str]:
+    """Query modes to measure a release in. The dashboard offers those that there are figures for."""
+    return offered if settings().measured_modes == "all" else [settings().served_mode(offered)]
+
+
 def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFacts]:
     for mode, galleries in row.recalls.items():
         for gallery, recalls in galleries.items():
-            if gallery == "global_raw":  # what methods are compared by, not what a user meets
-                continue
             for task, recall in recalls.items():
                 if recall is not None:
                     routing = row.routing[task] if gallery == "global" else None

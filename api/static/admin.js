@@ -39,6 +39,8 @@ function redraw() {
   for (const node of document.querySelectorAll("#mode-switch button")) {
     node.setAttribute("aria-pressed", String(node.dataset.mode === measures.mode));
     node.disabled = !measures.modes.includes(node.dataset.mode);
+    node.dataset.means ??= node.title;
+    node.title = node.disabled ? `${node.dataset.means}. Not measured` : node.dataset.means;
   }
   drawMatrix(measures, view);
   drawFigures(measures);

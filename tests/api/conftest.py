@@ -29,6 +29,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("CINESTRATA_EVENT_SECONDS", "0")
+        patch.setenv("CINESTRATA_MEASURED_MODES", "all")
         settings.cache_clear()
         dispose()
         settings().media_root.mkdir(parents=True, exist_ok=True)

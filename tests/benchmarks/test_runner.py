@@ -30,7 +30,7 @@ from trainer.methods import Method, start_method
 
 SETTINGS = {"epochs": 2, "batch_size": 4}
 SMALL_FFA = {**SETTINGS, "experts": 2, "rank": 2}
-PHASES = {"training", "indexing", "evaluation"}  # of every task; "transfer" of all but the first
+PHASES = {"training", "indexing", "evaluation", "research"}  # of every task; "transfer" of all but the first
 
 
 @pytest.fixture(scope="module")
@@ -198,20 +198,37 @@ def test_rows_go_on_from_the_last_and_equal_rows_afresh(
     backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, int]] = []
+    served: list[Row] = []
+    modes: list[str] = []
 
-    def both(*args: Any, ledger: Ledger, memory: QueryMemory, **fields: Any) -> Row:
+    def both(
+        *args: Any, ledger: Ledger, memory: QueryMemory | None = None, full: bool = True, **fields: Any
+    ) -> Row:
         known.append({mode: len(page.standings) for mode, page in ledger.items()})
-        afresh = evaluate_row(*args, memory=dict(memory), **fields)
-        row = evaluate_row(*args, memory=memory, ledger=ledger, **fields)
+        noted = None if memory is None else dict(memory)
+        afresh = evaluate_row(*args, memory=noted, full=full, **fields)
+        row = evaluate_row(*args, memory=memory, ledger=ledger, full=full, **fields)
         assert row == afresh
+        if not full:  # as a worker measures it
+            served.append(row)
+            return row
+        lean = served.pop()
+        assert lean.routing == row.routing
+        ((mode, galleries),) = lean.recalls.items()
+        assert set(GALLERIES) - set(galleries) == {"global_raw"}
+        for gallery, recalls in galleries.items():
+            assert recalls == row.recalls[mode][gallery]
+            assert lean.pooled[mode][gallery] == row.pooled[mode][gallery]
+        modes.append(mode)
         return row
 
     monkeypatch.setattr(benchmarks.runner, "evaluate_row", both)
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA)
-    assert known == [{}, {"pinned": 1}]
+    assert known == [{}, {}, {"pinned": 1}, {"pinned": 1}]
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, reindex=True)
     run_method("finetune", backbone, tasks, seed=1, settings=SETTINGS)
-    assert known[2:] == [{}] * 4, "nothing stands still"
+    assert known[4:] == [{}] * 8, "nothing stands still"
+    assert modes == ["pinned"] * 2 + ["latest"] * 4
 
 
 # --- campaigns ---

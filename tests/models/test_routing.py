@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.backbone import tiny_backbone
-from models.routing import Router, log_weights, token_presence, token_profile
+from models.routing import COSINE_LIMIT, Router, log_weights, token_presence, token_profile, within_reach
 
 
 def test_presence_leaves_out_padding_and_the_ends_of_the_text() -> None:
@@ -64,3 +64,24 @@ def test_one_query_is_routed_as_many_are() -> None:
         for row, text in zip(many, presence, strict=True):
             one = router.log_weights(np.flatnonzero(text), np.array(tasks))
             np.testing.assert_allclose(one, row, atol=1e-5)
+
+
+def test_no_task_is_given_up_under_which_a_video_reaches_the_bar() -> None:
+    """Every cosine of unit vectors, in half precision too, against every bar; and beyond the limit none is left."""
+    rng = np.random.default_rng(8)
+    texts, videos = (rng.normal(size=(n, 3)).astype(np.float32) for n in (40, 30))
+    videos[:10] = texts[:10]  # cosines of exactly 1
+    texts, videos = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (texts, videos))
+    halves = [torch.from_numpy(v).bfloat16().float().numpy() for v in (texts, videos)]
+    cosines = np.maximum(texts @ videos.T, halves[0] @ halves[1].T)
+    lifts = rng.uniform(-3, 0, (40, 1))
+    bars = np.concatenate([rng.uniform(-3, 1.1, 50), (cosines + lifts).ravel()])
+    for text in range(40):
+        kept = within_reach(lifts[text], bars)
+        assert kept[(cosines[text] + lifts[text]).max() >= bars].all()
+        assert not kept[lifts[text] + COSINE_LIMIT < bars].any()
+    assert within_reach(lifts, -np.inf).all()
+    assert within_reach(np.array([[-0.5, -2.0], [0.0, -0.2]]), np.array([[0.4], [0.9]])).tolist() == [
+        [True, False],
+        [True, False],
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,22 +93,37 @@ def test_two_tasks_are_learned_laid_down_and_measured(post_videos: Post) -> None
 
     recalls = _recalls()
     galleries = ("local", "global", "local_all", "global_all")
-    cells = {
-        (i, t, m, g) for i, t in ((1, 1), (2, 1), (2, 2)) for m in ("latest", "pinned") for g in galleries
-    }
-    zero_shot = {(0, t, m, "local") for t in (1, 2) for m in ("latest", "pinned")}
+    cells = {(i, t, "pinned", g) for i, t in ((1, 1), (2, 1), (2, 2)) for g in galleries}
+    zero_shot = {(0, t, "pinned", "local") for t in (1, 2)}
     assert set(recalls) == cells | zero_shot
     assert {r.queries for r in recalls.values()} == {2}  # the first caption of each held-out video
     assert recalls[2, 1, "pinned", "local"].meanr == recalls[1, 1, "pinned", "local"].meanr
-    assert recalls[1, 1, "latest", "local"].r10 == 1  # two videos
-    assert recalls[1, 1, "latest", "global"].routing1 == 1  # only one task to route to
-    assert recalls[2, 1, "latest", "local"].routing1 is None
+    assert recalls[1, 1, "pinned", "local"].r10 == 1  # two videos
+    assert recalls[1, 1, "pinned", "global"].routing1 == 1  # only one task to route to
+    assert recalls[2, 1, "pinned", "local"].routing1 is None
+    assert forgetting("latest").matrix_local == [], "not measured, and not shown as nothing found"
+    assert forgetting("latest").modes == ["pinned"]
     view = forgetting("pinned")
     assert view.bwf_local == 0
     assert None not in view.zero_shot
 
     assert [t.task_id for t in _current().tasks] == [one, two]
     assert not list(settings().checkpoints_dir.iterdir())
+
+
+def test_other_query_modes_are_measured_where_they_are_wanted(
+    post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
+) -> None:
+    _ready(post_videos("day"))
+    settings_factory(tmp_path, measured_modes="all")
+    _ready(post_videos("night"))
+    settings_factory(tmp_path, measured_modes="served", query_mode="latest")
+    _ready(post_videos("dusk"))
+    measured = {(i, m) for i, _, m, _ in _recalls()} - {(0, "pinned"), (0, "latest")}
+    assert measured == {(1, "pinned"), (2, "pinned"), (2, "latest"), (3, "latest")}
+    view = forgetting("pinned")
+    assert [[cell is None for cell in row] for row in view.matrix_local] == [[False, True], [False, False]]
+    assert forgetting().mode == "latest"
 
 
 def test_a_row_goes_on_from_the_ledger_and_equals_one_afresh(
@@ -121,6 +137,10 @@ def test_a_row_goes_on_from_the_ledger_and_equals_one_afresh(
         known.append(len(ledger["pinned"].standings) if ledger else 0)
         row = original(*args, ledger=ledger, **fields)
         assert row == original(*args, **fields)
+        whole = original(*args, **{**fields, "full": True})
+        for gallery, recalls in row.recalls["pinned"].items():
+            assert recalls == whole.recalls["pinned"][gallery]
+        assert row.routing == whole.routing
         return row
 
     monkeypatch.setattr(learning, "evaluate_row", evaluate_row)
@@ -167,7 +187,7 @@ def test_old_videos_are_never_read_again(post_videos: Post) -> None:
     shutil.rmtree(settings().thumbnails_dir)
     _ready(post_videos("night"))
     assert all(np.array_equal(vector, kept[i]) for i, vector in _vectors(one).items())
-    assert _recalls()[2, 1, "latest", "global_all"].queries == 2
+    assert _recalls()[2, 1, "pinned", "global_all"].queries == 2
 
 
 def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
@@ -221,7 +241,7 @@ def test_zero_shot_indexes_and_measures(post_videos: Post) -> None:
     view = _ready(post_videos("day", method="zero_shot", settings={}))
     assert view.trained is False
     recalls = _recalls()
-    assert recalls[0, 1, "latest", "local"].meanr == recalls[1, 1, "latest", "local"].meanr
+    assert recalls[0, 1, "pinned", "local"].meanr == recalls[1, 1, "pinned", "local"].meanr
 
 
 def test_one_training_pair_is_enough(post_videos: Post) -> None:

@@ -14,7 +14,7 @@ afresh.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,6 +79,7 @@ class Standing:
         lift: npt.NDArray[np.floating],
         captions: Mapping[Scope, npt.NDArray[np.floating]],
         *,
+        galleries: Collection[GalleryName],
         nearest: int,
         alike: int,
     ) -> Standing:
@@ -88,7 +89,8 @@ class Standing:
             own: ``[Q, dim]``.
             truth: ``[Q]``, score of each query's video.
             lift: ``[Q]``, what routing adds to it.
-            captions: score of the best caption of each video that has any, by scope.
+            captions: score of the best caption of each video that has any, by scope; empty where they are not ranked.
+            galleries: in which to rank.
             nearest, alike: how many to keep.
         """
         counts = {scope: RankCount(best) for scope, best in captions.items()}
@@ -97,7 +99,7 @@ class Standing:
         lifted: tuple[GalleryName, ...] = ("global", "global_all")
         return cls(
             own=own,
-            ranks={name: RankCount(truth + lift if name in lifted else truth) for name in GALLERIES},
+            ranks={name: RankCount(truth + lift if name in lifted else truth) for name in galleries},
             alike={scope: Precisions(alike, len(truth)) for scope in SCOPES},
             nearest=BestOf(nearest, len(truth)),
             captions=counts,
@@ -128,6 +130,7 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
     columns: dict[str, npt.NDArray[Any]] = {}
     for mode, page in ledger.items():
         columns[f"{mode}/seals"] = np.array(page.seals)
+        columns[f"{mode}/galleries"] = np.array(list(page.standings[0].ranks))
         for name in ("queries", "videos"):
             columns[f"{mode}/{name}"] = np.array([getattr(s, name) for s in page.standings], np.int64)
         tables = [dict(_tables(standing)) for standing in page.standings]
@@ -159,12 +162,14 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> Page:
     own, near, alike = (
         columns[f"{mode}/{name}"] for name in ("own", "nearest/marks", "alike/local/best/marks")
     )
+    galleries = columns[f"{mode}/galleries"].tolist()
     standings = [
         Standing.begin(
             np.empty((count, own.shape[1]), own.dtype),
             np.zeros(count),
             np.zeros(count),
             {scope: np.zeros(asking) for scope in SCOPES},
+            galleries=galleries,
             nearest=near.shape[1],
             alike=alike.shape[1],
         )

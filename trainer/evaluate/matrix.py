@@ -6,6 +6,11 @@ routing says of each task. Both hold the held-out videos alone, as the papers me
 (``local_all``, ``global_all``). ``global_raw`` merges raw cosines, as the papers do, so that methods can be compared
 without what routing does for all of them.
 
+A row can be had without all that compares methods: then it holds what a user of the library meets, text to video and
+lifted. That alone seldom takes a query vector for every shard. Where what routing says leaves a shard's videos no
+chance to come level with a query's own (:func:`models.routing.within_reach`), the query is not encoded for it, and the
+figures are the same. Where words tell tasks apart, a query costs one encoding, however many tasks there are.
+
 Every caption meets every video once: in one row, or, where neither can change, in the row of the later of the two
 (:mod:`trainer.evaluate.ledger`). Along the rows of these scores captions look for videos; down the columns, videos for
 captions.
@@ -30,10 +35,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from models.routing import PRIOR
+from models.routing import PRIOR, within_reach
 from trainer.evaluate.gallery import Encoder, Gallery, Ids, Query, ShardVectors, Vectors
 from trainer.evaluate.ledger import GALLERIES, SCOPES, GalleryName, Ledger, Page, Scope, Standing
 from trainer.evaluate.metrics import (
+    TIE,
     Recall,
     mean_angle,
     rank_by_id,
@@ -104,6 +110,7 @@ def evaluate_row(
     *,
     prior: float = PRIOR,
     modes: Sequence[str] | None = None,
+    full: bool = True,
     memory: QueryMemory | None = None,
     ledger: Ledger | None = None,
     report: Callable[[float], None] = lambda share: None,
@@ -116,6 +123,8 @@ def evaluate_row(
         profiles: ``[T, V]`` of the tasks, in the same order.
         prior: cosine per nat of routing evidence, added to the scores of a union gallery; 0 merges raw cosines.
         modes: query modes; all that the release offers by default.
+        full: whether to measure everything. Otherwise ``global_raw``, ``to_text``, ``mean_ap`` and ``hubness`` are
+            left out, which take most pairs of a query and a shard. The rest takes few, and is the same either way.
         memory: handed from row to row, for query drift. A task's queries are noted in the first row that has them,
             which is to be that of the release that learned it; no old encoder is asked again.
         ledger: handed from row to row; holds what stands still, and takes on what this row adds to it. The figures are
@@ -133,10 +142,10 @@ def evaluate_row(
     steady = ledger is not None and bool(profiles.any(axis=1).all())
     passes: list[tuple[_Pass, tuple[str, ...] | None]] = []
     for mode in encoder.modes if modes is None else modes:
-        seals = _seals(encoder, tasks, mode) if steady else None
+        seals = _seals(encoder, tasks, mode, full) if steady else None
         page = ledger.pop(mode, None) if ledger else None  # until it is whole again
         fits = page is not None and seals is not None and page.seals == seals[: len(page.seals)]
-        passes.append((_Pass(encoder, tasks, mode, page.standings if page and fits else ()), seals))
+        passes.append((_Pass(encoder, tasks, mode, full, page.standings if page and fits else ()), seals))
     work = max(1, sum(measuring.work for measuring, _ in passes))
     done = 0
     for measuring, seals in passes:
@@ -274,25 +283,34 @@ def _evidence(presence: Vectors, profiles: Vectors) -> Floats:
     return scores
 
 
-def _seals(encoder: Encoder, tasks: Sequence[_Task], mode: str) -> tuple[str, ...] | None:
+def _seals(encoder: Encoder, tasks: Sequence[_Task], mode: str, full: bool) -> tuple[str, ...] | None:
     """Digests of all that the figures of each task depend on; None where queries may move."""
     anchors = [encoder.anchor(task.gallery.task, mode) for task in tasks]
     if None in anchors:
         return None
-    return tuple(f"{anchor} {task.seal}" for anchor, task in zip(anchors, tasks, strict=True))
+    extent = "full" if full else "lean"
+    return tuple(f"{anchor} {task.seal} {extent}" for anchor, task in zip(anchors, tasks, strict=True))
 
 
 class _Pass:
-    """One query mode: every caption meets every video that it has not met.
+    """One query mode: every caption meets every video that it has not met, and that may matter to it.
 
     Args:
+        full: see :func:`evaluate_row`.
         standings: of the first tasks, which have met one another. Taken over, and changed.
     """
 
     def __init__(
-        self, encoder: Encoder, tasks: Sequence[_Task], mode: str, standings: Sequence[Standing]
+        self,
+        encoder: Encoder,
+        tasks: Sequence[_Task],
+        mode: str,
+        full: bool,
+        standings: Sequence[Standing],
     ) -> None:
         self.mode = mode
+        self._full = full
+        self._galleries = [name for name in GALLERIES if full or name != "global_raw"]
         self.standings = list(standings)
         self._encoder, self._tasks = encoder, tasks
         self._unmet = [
@@ -321,12 +339,16 @@ class _Pass:
         mode, names = self.mode, [task.gallery.task for task in self._tasks]
         if memory is not None:
             row.drift[mode] = self._drift(memory)
-        ranks = [{name: s.ranks[name].ranks() for name in GALLERIES} for s in self.standings]
+        ranks = [{g: s.ranks[g].ranks() for g in self._galleries} for s in self.standings]
         row.recalls[mode] = {
             g: {name: summarise(found[g]) for name, found in zip(names, ranks, strict=True)}
-            for g in GALLERIES
+            for g in self._galleries
         }
-        row.pooled[mode] = {g: summarise(np.concatenate([found[g] for found in ranks])) for g in GALLERIES}
+        row.pooled[mode] = {
+            g: summarise(np.concatenate([found[g] for found in ranks])) for g in self._galleries
+        }
+        if not self._full:
+            return
         row.to_text[mode] = {
             scope: {
                 name: summarise(s.captions[scope].ranks())
@@ -374,8 +396,8 @@ class _Pass:
             "local": np.zeros(len(truth)),
             "global": task.settled_lift(every, position)[:, 0],
         }
-        captions: dict[Scope, Floats] = {}
-        for scope, lift in lifts.items():
+        captions: dict[Scope, Floats] = {scope: np.empty(0) for scope in SCOPES}
+        for scope, lift in lifts.items() if self._full else ():
             captions[scope] = np.full(len(task.asking), -np.inf)
             np.maximum.at(captions[scope], task.askers, truth + lift)
         return Standing.begin(
@@ -383,45 +405,70 @@ class _Pass:
             truth,
             task.lift(every, position)[:, 0],
             captions,
-            nearest=_NEAREST,
-            alike=max(_PRECISION_AT),
+            galleries=self._galleries,
+            nearest=_NEAREST if self._full else 0,
+            alike=max(_PRECISION_AT) if self._full else 0,
         )
 
     def _meet(self, position: int, part: slice) -> None:
-        """Some queries of one task meet all videos of the tasks that they have not met."""
-        task, standing, unmet = self._tasks[position], self.standings[position], self._unmet[position]
-        own = standing.own[part]
-        others = [self._tasks[index] for index in unmet if index != position]
-        shared = self._encoder.shared(self.mode)
-        encoded = iter(self._encode(task.texts[part], others).swapaxes(0, 1) if others and not shared else ())
-        ranks = {name: standing.ranks[name][part] for name in GALLERIES}
+        """Some queries of one task meet the videos of the tasks that they have not met."""
+        task, standing = self._tasks[position], self.standings[position]
+        ranks = {name: standing.ranks[name][part] for name in self._galleries}
         alike = {scope: standing.alike[scope][part] for scope in SCOPES}
         nearest = standing.nearest[part]
         wanted = task.classes[task.columns[part], None]
-        for index in unmet:
+        for index, vectors in self._vectors(position, part):
             other, captions = self._tasks[index], self.standings[index].captions
-            scores = (own if shared or index == position else next(encoded)) @ other.vectors.T
+            scores = vectors @ other.vectors.T
             held_out = scores[:, other.held_out]
             lift = task.lift(part, index)
             lifted = held_out + lift
+            ranks["global"].add(lifted)
+            ranks["global_all"].add(scores + lift)
+            if index == position:
+                ranks["local"].add(held_out)
+                ranks["local_all"].add(scores)
+            if not self._full:
+                continue
             relevant = (wanted == other.classes[other.held_out]) & (wanted >= 0)
             skip = None
             if index == position:
                 skip = (
                     np.arange(len(task.asking))[:, None] == task.askers[part]
                 )  # their captions do not compete
-                ranks["local"].add(held_out)
-                ranks["local_all"].add(scores)
                 if wanted.max() >= 0:
                     alike["local"].add(held_out, relevant)
                 captions["local"].add(scores[:, other.asking].T, skip)
             captions["global"].add((scores[:, other.asking] + task.settled_lift(part, index)).T, skip)
-            ranks["global"].add(lifted)
             ranks["global_raw"].add(held_out)
-            ranks["global_all"].add(scores + lift)
             if wanted.max() >= 0:
                 alike["global"].add(lifted, relevant)
             nearest.add(lifted, other.start + np.arange(lifted.shape[1]))
+
+    def _vectors(self, position: int, part: slice) -> Iterator[tuple[int, Vectors]]:
+        """The shards that some queries of one task are to meet, and the queries' vectors ``[n, dim]`` for each.
+
+        Where a shard's videos cannot come level with a query's own, the vector is zero: whatever it is, none does.
+        """
+        task, standing, unmet = self._tasks[position], self.standings[position], self._unmet[position]
+        own = standing.own[part]
+        if position in unmet:
+            yield position, own
+        others = [index for index in unmet if index != position]
+        if self._encoder.shared(self.mode):
+            yield from ((index, own) for index in others)
+        elif self._full and others:
+            everywhere = self._encode(task.texts[part], [self._tasks[index] for index in others])
+            yield from zip(others, everywhere.swapaxes(0, 1), strict=True)
+        else:
+            level = standing.ranks["global"].truth[part] - TIE
+            for index in others:
+                chosen = np.flatnonzero(within_reach(task.lift(part, index)[:, 0], level))
+                if len(chosen):
+                    vectors = np.zeros_like(own)
+                    texts = [task.texts[part.start + query] for query in chosen]
+                    vectors[chosen] = self._encode(texts, [self._tasks[index]])[:, 0]
+                    yield index, vectors
 
 
 def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
