@@ -33,7 +33,9 @@ PRIOR = 0.04
 COSINE_LIMIT = 1.01
 
 
-def within_reach(lifts: npt.NDArray[np.floating], bar: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+def within_reach(
+    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float
+) -> npt.NDArray[np.bool_]:
     """Which tasks can still matter to a text: those under which some video could score as much as ``bar``.
 
     A video's score in the union of all shards is the cosine of the text's vector for its shard, plus what routing adds

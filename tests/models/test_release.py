@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]
+
+
+def test_for_queries_is_what_is_read_for_queries(state: ReleaseState, tmp_path: Path) -> None:
+    whole = replace(state, tensors={**state.tensors, "ffa.weight": torch.randn(3)})
+    lean = whole.for_queries()
+    assert set(lean.tensors) == set(state.tensors)
+    write_release(tmp_path, whole)
+    read = read_release(tmp_path, for_queries=True)
+    assert set(read.tensors) == set(lean.tensors)
+    assert "ffa.weight" in whole.tensors
 
 
 def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path) -> None:

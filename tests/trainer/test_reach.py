@@ -51,7 +51,7 @@ class Library:
         def unit(*shape: int) -> Vectors:
             vectors = rng.integers(-1, 2, (*shape, 3)) if grid else rng.normal(size=(*shape, 3))
             vectors = np.where(vectors.any(axis=-1, keepdims=True), vectors, 1)
-            return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+            return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32)
 
         self.table = unit(tasks * queries, tasks)
         self.presence = (rng.random((tasks * queries, WORDS)) < 0.4).astype(np.float32)
@@ -105,7 +105,7 @@ def _lean(row: Row) -> Row:
     """What a full row has of what a user meets."""
     for found in (row.recalls, row.pooled):
         for galleries in found.values():
-            del galleries["global_raw"]  # type: ignore[arg-type]
+            del galleries["global_raw"]
     row.to_text, row.mean_ap, row.hubness = {}, {}, {}
     return row
 
