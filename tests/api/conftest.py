@@ -20,7 +20,7 @@ from service.views import TaskSpec
 from trainer.worker import learn_task
 
 BASE = "http://127.0.0.1:8000"
-QUICK = {"epochs": 1, "experts": 2, "rank": 4}
+QUICK = {"epochs": 1, "rank": 4}
 
 
 @pytest.fixture(scope="module")
