@@ -2,9 +2,12 @@
 
     manifest.json                    replaced as a whole; its replacement is the publish point
     shards/<id>/shard.json           what the shard is
-    shards/<id>/vectors.faiss        IndexFlatIP, float32, unit rows
+    shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
     releases/<id>/…                  files of a release, opaque here
+
+Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
+first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -21,7 +24,7 @@ from index.errors import ManifestError
 
 __all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "content_id"]
 
-SCHEMA = 1
+SCHEMA = 2
 _RESTORE = "restore it from a backup"
 
 
@@ -37,6 +40,7 @@ class ShardEntry:
         first_id, last_id: lowest and highest id of its vectors.
         bytes: of all files.
         files: name → SHA-256.
+        dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
     """
 
     id: str
@@ -49,6 +53,7 @@ class ShardEntry:
     last_id: int
     bytes: int
     files: dict[str, str]
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

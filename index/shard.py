@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from index.durable import damage
 from index.errors import ShardCorrupt, ShardMissing
-from index.format import SCHEMA, ShardEntry
+from index.format import ShardEntry
 from index.threads import search_threads
 
-__all__ = ["DESCRIPTION", "IDS", "VECTORS", "Hits", "Shard", "describe"]
+__all__ = ["DESCRIPTION", "IDS", "VECTORS", "Hits", "Shard", "describe", "empty"]
 
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
+_SCHEMAS = {"float32": 1, "float16": 2}  # in which each precision came
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -34,7 +35,9 @@ class Hits:
 
 
 class Shard:
-    """The frozen vectors of one task.
+    """The frozen vectors of one task, in half precision; scores are summed in single precision.
+
+    A cosine of rounded unit vectors is off by less than 0.0005, and a scan reads half the bytes.
 
     Opened with :meth:`open`. The file is mapped: opening costs milliseconds, pages come in as they are searched
     and are shared between processes. Nothing is ever added (faiss aborts the process on a write to a mapped index).
@@ -83,7 +86,7 @@ class Shard:
             raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
         if description != describe(entry):
             raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
-        if not isinstance(flat, faiss.IndexFlatIP) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
+        if _dtype(flat) != entry.dtype or (flat.ntotal, flat.d) != (entry.count, entry.dim):
             raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
         if not _fits(ids, entry):
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
@@ -116,7 +119,7 @@ class Shard:
         return Hits(self.ids[rows[order]], scores[order])
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Stored vectors ``[len(ids), dim]``.
+        """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 
         Raises:
             ShardMissing: an id is not in this shard.
@@ -152,7 +155,7 @@ class Shard:
 def describe(entry: ShardEntry) -> dict[str, Any]:
     """What ``shard.json`` says: enough to know a shard without the manifest."""
     return {
-        "schema": SCHEMA,
+        "schema": _SCHEMAS.get(entry.dtype),
         "task": entry.task,
         "release": entry.release,
         "fingerprint": entry.fingerprint,
@@ -161,9 +164,24 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
         "first_id": entry.first_id,
         "last_id": entry.last_id,
         "metric": "inner_product",
-        "dtype": "float32",
+        "dtype": entry.dtype,
         "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
     }
+
+
+def empty(dim: int, dtype: str) -> faiss.Index:
+    """An index of stored vectors, without any."""
+    if dtype == "float32":
+        return faiss.IndexFlatIP(dim)
+    return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+
+
+def _dtype(index: faiss.Index) -> str:
+    """Of the vectors in an index; an empty text where it is not one of ours."""
+    if isinstance(index, faiss.IndexFlatIP):
+        return "float32"
+    half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
+    return "float16" if half and index.metric_type == faiss.METRIC_INNER_PRODUCT else ""
 
 
 def _fits(ids: npt.NDArray[Any], entry: ShardEntry) -> bool:
