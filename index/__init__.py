@@ -13,7 +13,8 @@ from index.errors import (
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry
 from index.merge import Hit, merge
-from index.shard import Hits, Shard
+from index.segment import Hits, Segment
+from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
 from index.threads import one_thread_per_search
@@ -26,6 +27,7 @@ __all__ = [
     "ManifestError",
     "ReleaseCorrupt",
     "ReleaseEntry",
+    "Segment",
     "Shard",
     "ShardCorrupt",
     "ShardEntry",

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from index.durable import damage, exclusive, hash_files, replace_text, sync
 from index.errors import ManifestError, ShardRefused
 from index.format import Manifest, ReleaseEntry, ShardEntry, content_id
-from index.shard import DESCRIPTION, IDS, VECTORS, describe, empty
+from index.opened import OpenSegments
+from index.segment import DESCRIPTION, IDS, VECTORS, describe, empty
 
 __all__ = ["ShardStore"]
 
@@ -36,10 +37,20 @@ class ShardStore:
 
     One process writes (the learning worker), any number read. Shard and release folders are immutable; only
     ``manifest.json`` is ever replaced. Nothing is created before the first write, so readers need no right to write.
+
+    Attributes:
+        root: the folder.
+        opened: the segments that its readers in this process have mapped.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, open_bytes: int | None = None) -> None:
+        """A store in a folder.
+
+        Args:
+            open_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
+        """
         self.root = root
+        self.opened = OpenSegments(open_bytes)
 
     @property
     def manifest_path(self) -> Path:
@@ -92,7 +103,7 @@ class ShardStore:
         flat.add(vectors)
         # Through a file of ours: faiss would close its own without a word about bytes that a full disk did not take.
         with (staged / VECTORS).open("wb") as file:
-            faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))
+            faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
         np.save(staged / IDS, ids, allow_pickle=False)
         entry = ShardEntry(
             id="",

@@ -11,15 +11,15 @@ import faiss
 import numpy as np
 import pytest
 
-from index import Shard, ShardEntry, ShardStore, Snapshot
+from index import Segment, ShardEntry, ShardStore, Snapshot
 from index.durable import hash_files
 from index.format import content_id
 
 DIM = 8
 
 
-def _open(store: ShardStore, entry: ShardEntry) -> Shard:
-    return Shard.open(store.shard_folder(entry.id), entry)
+def _open(store: ShardStore, entry: ShardEntry) -> Segment:
+    return Segment.open(store.shard_folder(entry.id), entry)
 
 
 def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
