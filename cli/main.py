@@ -161,11 +161,14 @@ def demo(
 
 @app.command()
 @in_words
-def doctor(data: Data = None) -> None:
+def doctor(
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of lines.")] = False,
+) -> None:
     """Check everything that the product stands on; status 1 when something is wrong."""
     from cli.doctor import run_doctor
 
-    run_doctor(data)
+    run_doctor(data, as_json)
 
 
 if __name__ == "__main__":

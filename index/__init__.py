@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from index.audit import Audit, audit
 from index.errors import (
     FingerprintMismatch,
     ManifestError,
@@ -20,6 +21,7 @@ from index.store import ShardStore
 from index.threads import one_thread_per_search
 
 __all__ = [
+    "Audit",
     "FingerprintMismatch",
     "Hit",
     "Hits",
@@ -36,6 +38,7 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "audit",
     "merge",
     "one_thread_per_search",
 ]

@@ -88,6 +88,10 @@ class Manifest:
         """The store before its first publication."""
         return cls()
 
+    def folders(self) -> set[str]:
+        """Ids of the folders that it names."""
+        return {shard.id for shard in self.shards.values()} | set(self.releases)
+
     def dumps(self) -> str:
         """JSON with its own checksum."""
         body = {"schema": SCHEMA, **asdict(self)}

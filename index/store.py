@@ -183,18 +183,22 @@ class ShardStore:
             replace_text(self.manifest_path, manifest.dumps())
             return manifest
 
+    def folders(self) -> list[Path]:
+        """Every folder that is there: staged ones, and content, whether a manifest names it or not."""
+        parents = (self._staging, self._shards, self._releases)
+        return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
+
     def sweep(self) -> None:
         """Remove what writers left behind: staged folders, and content that no manifest names, older than an hour."""
         if not self.root.exists():
             return
         with exclusive(self.root / "write.lock"):
             manifest = self.manifest()
-            keep = {shard.id for shard in manifest.shards.values()} | set(manifest.releases)
+            keep = manifest.folders()
             before = time.time() - _ABANDONED_SECONDS
-            for parent in (self._staging, self._shards, self._releases):
-                for folder in parent.iterdir() if parent.exists() else ():
-                    if folder.name not in keep and folder.stat().st_mtime < before:
-                        shutil.rmtree(folder, ignore_errors=True)
+            for folder in self.folders():
+                if folder.name not in keep and folder.stat().st_mtime < before:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _settle(self, staged: Path, parent: Path) -> tuple[str, int, dict[str, str]]:
         """Sync a staged folder and rename it to its content id; gives that, the size and the files."""
