@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from index.audit import Audit, audit
+from index.backup import generation_files
 from index.errors import (
     FingerprintMismatch,
     ManifestError,
@@ -39,6 +40,7 @@ __all__ = [
     "ShardStoreError",
     "Snapshot",
     "audit",
+    "generation_files",
     "merge",
     "one_thread_per_search",
 ]

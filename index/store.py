@@ -7,7 +7,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +83,15 @@ class ShardStore:
         folder.mkdir(parents=True)
         return folder
 
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A staged folder that is gone afterwards, unless it was taken over: what fails leaves nothing behind."""
+        folder = self.stage()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def write_shard(
         self, *, task: str, release: str, fingerprint: str, ids: Ids, vectors: Vectors
     ) -> ShardEntry:
@@ -98,29 +108,29 @@ class ShardStore:
             ShardRefused: ids or vectors break these rules; names which.
         """
         ids, vectors = _checked(task, ids, vectors)
-        staged = self.stage()
-        flat = empty(vectors.shape[1], _DTYPE)
-        flat.add(vectors)
-        # Through a file of ours: faiss would close its own without a word about bytes that a full disk did not take.
-        with (staged / VECTORS).open("wb") as file:
-            faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
-        np.save(staged / IDS, ids, allow_pickle=False)
-        entry = ShardEntry(
-            id="",
-            task=task,
-            release=release,
-            fingerprint=fingerprint,
-            count=len(ids),
-            dim=vectors.shape[1],
-            first_id=int(ids[0]),
-            last_id=int(ids[-1]),
-            bytes=0,
-            files=hash_files(staged),
-            dtype=_DTYPE,
-        )
-        (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
-        shard, size, files = self._settle(staged, self._shards)
-        return replace(entry, id=shard, bytes=size, files=files)
+        with self.staging() as staged:
+            flat = empty(vectors.shape[1], _DTYPE)
+            flat.add(vectors)
+            # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
+            with (staged / VECTORS).open("wb") as file:
+                faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
+            np.save(staged / IDS, ids, allow_pickle=False)
+            entry = ShardEntry(
+                id="",
+                task=task,
+                release=release,
+                fingerprint=fingerprint,
+                count=len(ids),
+                dim=vectors.shape[1],
+                first_id=int(ids[0]),
+                last_id=int(ids[-1]),
+                bytes=0,
+                files=hash_files(staged),
+                dtype=_DTYPE,
+            )
+            (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
+            shard, size, files = self._settle(staged, self._shards)
+            return replace(entry, id=shard, bytes=size, files=files)
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:
         """Take over a staged folder of plain files as a release. It stays invisible until published.

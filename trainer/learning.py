@@ -129,9 +129,9 @@ def lay_down(
     """
     store = library.store
     state = method.release()
-    staged = store.stage()
-    write_release(staged, state)
-    release = store.adopt_release(staged)
+    with store.staging() as staged:
+        write_release(staged, state)
+        release = store.adopt_release(staged)
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
     shard = store.write_shard(

@@ -24,7 +24,20 @@ from cli.main import app
 from service.errors import InvalidInput
 from service.views import VideoSpec
 
-COMMANDS = ("up", "serve", "worker", "migrate", "ingest", "search", "tasks", "demo", "bench", "doctor")
+COMMANDS = (
+    "up",
+    "serve",
+    "worker",
+    "migrate",
+    "ingest",
+    "search",
+    "tasks",
+    "demo",
+    "bench",
+    "doctor",
+    "snapshot",
+    "restore",
+)
 
 
 @pytest.fixture(autouse=True)
