@@ -13,7 +13,7 @@ from index.errors import (
     ShardRefused,
     ShardStoreError,
 )
-from index.format import Manifest, ReleaseEntry, ShardEntry
+from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry
 from index.merge import Hit, merge
 from index.segment import Hits, Segment
 from index.shard import Shard
@@ -39,6 +39,7 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "TombstoneEntry",
     "audit",
     "generation_files",
     "merge",

@@ -25,7 +25,7 @@ class Audit:
 
     Attributes:
         manifest: the generation that was read.
-        ids: task → ids of its vectors, of the shards that are whole.
+        ids: task → ids that can be found in it, of the shards that are whole.
         wrong: what must be mended, each with the folder or the task that it is about.
         leftovers: folders that no manifest names. They do no harm: a writer is about to publish them, or they are
             swept away an hour after they were left.
@@ -50,30 +50,35 @@ def audit(store: ShardStore) -> Audit:
     manifest = store.manifest()
     wrong: list[str] = []
     ids: dict[str, Ids] = {}
+    deleted: dict[str, Ids] = {}
     for release in manifest.releases.values():
         problem = damage(store.release_folder(release.id), release.files, release.bytes, verify=True)
         if problem:
             wrong.append(f"release {release.id[:12]}: {problem}; restore releases/{release.id} from a backup")
     if manifest.release is not None and manifest.release not in manifest.releases:
         wrong.append(f"the current release {manifest.release[:12]} is not among the releases of the manifest")
-    for task, entry in manifest.shards.items():
+    for task in manifest.shards:
+        parts = manifest.parts(task)
         try:
-            segment = Segment.open(store.shard_folder(entry.id), entry)
+            deleted[task] = store.tombstones(manifest, task)
+            ids[task] = np.concatenate([Segment.open(store.shard_folder(p.id), p).ids for p in parts])
         except ShardStoreError as error:
             wrong.append(str(error))
             continue
-        ids[task] = segment.ids
-        if entry.task != task:
-            wrong.append(
-                f"shard {entry.id[:12]} of task {entry.task} stands in the manifest under task {task}"
-            )
-        if entry.release not in manifest.releases:
-            wrong.append(
-                f"shard {entry.id[:12]} of task {task} pins release {entry.release[:12]}, which is not there"
-            )
+        if len(np.setdiff1d(deleted[task], ids[task])):
+            wrong.append(f"task {task}: ids were deleted that it never had")
+        for part in parts:
+            name = f"shard {part.id[:12]} of task {part.task}"
+            if part.task != task:
+                wrong.append(f"{name} stands in the manifest under task {task}")
+            if part.release not in manifest.releases:
+                wrong.append(f"{name} pins release {part.release[:12]}, which is not there")
+            if (part.release, part.fingerprint) != (parts[0].release, parts[0].fingerprint):
+                wrong.append(f"{name} was made by another encoder than the first segment of the task")
     wrong += _shared(ids)
+    found = {task: np.setdiff1d(every, deleted[task]) for task, every in ids.items()}
     named = manifest.folders()
-    return Audit(manifest, ids, wrong, [path for path in folders if path.name not in named])
+    return Audit(manifest, found, wrong, [path for path in folders if path.name not in named])
 
 
 def _shared(ids: dict[str, Ids]) -> list[str]:

@@ -16,8 +16,13 @@ def generation_files(store: ShardStore, manifest: Manifest) -> dict[str, tuple[P
     Nothing needs to be locked: a folder that a later generation does without stays for an hour.
     """
     folders = [
-        *((store.shard_folder(entry.id), entry.files) for entry in manifest.shards.values()),
+        *(
+            (store.shard_folder(part.id), part.files)
+            for task in manifest.shards
+            for part in manifest.parts(task)
+        ),
         *((store.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
+        *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
     ]
     return {
         (folder / name).relative_to(store.root).as_posix(): (folder / name, digest)

@@ -5,6 +5,7 @@
     shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
     releases/<id>/…                  files of a release, opaque here
+    tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
 
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
 first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
@@ -22,7 +23,7 @@ from typing import Any
 
 from index.errors import ManifestError
 
-__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "content_id"]
+__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "TombstoneEntry", "content_id"]
 
 SCHEMA = 2
 _RESTORE = "restore it from a backup"
@@ -66,6 +67,17 @@ class ReleaseEntry:
 
 
 @dataclass(frozen=True)
+class TombstoneEntry:
+    """All deletions of a task: whose, how many, and their folder's id, size and files."""
+
+    id: str
+    task: str
+    count: int
+    bytes: int
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """One generation of the store.
 
@@ -75,6 +87,8 @@ class Manifest:
         release: id of the current release.
         releases: all that a shard pins, and the current one.
         shards: by task, in the order in which they were published.
+        appended: by task, the segments that its release made later.
+        tombstones: by task, what was deleted from its segments.
     """
 
     generation: int = 0
@@ -82,6 +96,8 @@ class Manifest:
     release: str | None = None
     releases: dict[str, ReleaseEntry] = field(default_factory=dict)
     shards: dict[str, ShardEntry] = field(default_factory=dict)
+    appended: dict[str, tuple[ShardEntry, ...]] = field(default_factory=dict)
+    tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Manifest:
@@ -90,7 +106,12 @@ class Manifest:
 
     def folders(self) -> set[str]:
         """Ids of the folders that it names."""
-        return {shard.id for shard in self.shards.values()} | set(self.releases)
+        stones = {entry.id for entry in self.tombstones.values()}
+        return {part.id for task in self.shards for part in self.parts(task)} | set(self.releases) | stones
+
+    def parts(self, task: str) -> tuple[ShardEntry, ...]:
+        """The segments of a task, the first one first."""
+        return (self.shards[task], *self.appended.get(task, ()))
 
     def dumps(self) -> str:
         """JSON with its own checksum."""
@@ -124,11 +145,18 @@ class Manifest:
                 release=body["release"],
                 releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
                 shards={key: ShardEntry(**entry) for key, entry in body["shards"].items()},
+                appended={
+                    key: tuple(ShardEntry(**entry) for entry in entries)
+                    for key, entries in body.get("appended", {}).items()
+                },
+                tombstones={
+                    key: TombstoneEntry(**entry) for key, entry in body.get("tombstones", {}).items()
+                },
             )
-            for release in manifest.releases.values():
-                _require_inside(release.id, release.files)
-            for shard in manifest.shards.values():
-                _require_inside(shard.id, shard.files)
+            parts = [part for task in manifest.shards for part in manifest.parts(task)]
+            folders: list[ReleaseEntry | TombstoneEntry | ShardEntry] = [*manifest.releases.values(), *parts]
+            for folder in [*folders, *manifest.tombstones.values()]:
+                _require_inside(folder.id, folder.files)
         except (KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"manifest.json lacks a field ({error}); {_RESTORE}") from error
         return manifest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,12 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.format import ShardEntry
 from index.threads import search_threads
 
-__all__ = ["DESCRIPTION", "IDS", "VECTORS", "Hits", "Segment", "describe", "empty", "require_whole"]
+__all__ = ["DESCRIPTION", "IDS", "VECTORS", "Alive", "Hits", "Segment", "describe", "empty", "require_whole"]
 
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
 _SCHEMAS = {"float32": 1, "float16": 2}  # in which each precision came
 
+Alive = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
@@ -89,12 +89,19 @@ class Segment:
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
         return cls(entry, flat, ids)
 
-    def search(self, query: Vectors, k: int, exclude: Iterable[int] | Ids = ()) -> Hits:
+    def without(self, ids: Ids) -> Alive:
+        """One bit for each row, for searches that leave these ids out; unknown ones do not matter."""
+        alive = np.ones(self.count, bool)
+        rows = self._rows(ids)
+        alive[rows[rows >= 0]] = False
+        return np.packbits(alive, bitorder="little")
+
+    def search(self, query: Vectors, k: int, alive: Alive | None = None) -> Hits:
         """The k nearest by inner product. Equal scores are ordered by id, also where k cuts between them.
 
         Args:
             query: ``float32 [dim]``, finite.
-            exclude: ids that were deleted; unknown ones do not matter.
+            alive: which rows may be found, see :meth:`without`; all by default.
 
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
@@ -104,11 +111,10 @@ class Segment:
         query = np.ascontiguousarray(query, np.float32)
         if query.shape != (self.dim,) or not np.isfinite(query).all():
             raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
-        excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
         # faiss leaves open which of equal scores survive the cut: look further until the cut is between unequal ones.
         wanted = k + 1
         while True:
-            rows, scores = self._search(query, min(wanted, self.count), excluded)
+            rows, scores = self._search(query, min(wanted, self.count), alive)
             if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
                 break
             wanted *= 2
@@ -129,15 +135,12 @@ class Segment:
             return np.empty((0, self.dim), np.float32)
         return np.asarray(self._flat.reconstruct_batch(rows), np.float32)
 
-    def _search(self, query: Vectors, k: int, excluded: Ids) -> tuple[Ids, Vectors]:
+    def _search(self, query: Vectors, k: int, alive: Alive | None) -> tuple[Ids, Vectors]:
         parameters = None
-        if len(excluded):
-            # A flat index numbers its vectors by position, so that is what is ruled out.
-            rows = self._rows(excluded)
-            ruled_out = faiss.IDSelectorBatch(rows[rows >= 0])
-            rest = faiss.IDSelectorNot(ruled_out)
+        if alive is not None:
+            chosen = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(alive))
             parameters = faiss.SearchParameters()
-            parameters.sel = rest
+            parameters.sel = chosen
         with search_threads():
             scores, found = self._flat.search(query[None], k, params=parameters)
         present = found[0] >= 0  # faiss fills up with −1 where fewer than k are left

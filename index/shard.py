@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from index.errors import ShardMissing
 from index.format import ShardEntry
 from index.opened import OpenSegments
-from index.segment import Hits
+from index.segment import Alive, Hits
 
 __all__ = ["Shard"]
 
@@ -19,22 +20,31 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Shard:
-    """The vectors of one task. Its file is opened when something is asked of it, and may be closed in between.
+    """The vectors of one task: its segments, without what was deleted.
 
-    Whatever is asked therefore raises ShardMissing or ShardCorrupt when the file was lost since the snapshot was made.
+    A file is opened when something is asked of it, and may be closed in between. Whatever is asked therefore raises
+    ShardMissing or ShardCorrupt when the file was lost since the snapshot was made.
 
     Attributes:
-        entry: what the manifest says about it.
+        parts: what the manifest says about its segments, the first one first.
+        deleted: ids that are not found any more, ascending.
     """
 
-    def __init__(self, entry: ShardEntry, folder: Path, opened: OpenSegments) -> None:
-        self.entry = entry
-        self._folder = folder
+    def __init__(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids, opened: OpenSegments) -> None:
+        self.parts = tuple(entry for _, entry in parts)
+        self.deleted = deleted
+        self._folders = [folder for folder, _ in parts]
         self._opened = opened
+        self._alive: dict[int, Alive] = {}  # of each segment, as far as deletions go
+
+    @property
+    def entry(self) -> ShardEntry:
+        """Of the first segment. Task, release, fingerprint and width are the same for all."""
+        return self.parts[0]
 
     @property
     def count(self) -> int:
-        return self.entry.count
+        return sum(entry.count for entry in self.parts) - len(self.deleted)
 
     @property
     def dim(self) -> int:
@@ -43,15 +53,56 @@ class Shard:
     @property
     def ids(self) -> Ids:
         """``int64 [count]``, ascending."""
-        with self._opened.use(self._folder, self.entry) as segment:
-            return segment.ids
+        every: list[Ids] = []
+        for folder, entry in zip(self._folders, self.parts, strict=True):
+            with self._opened.use(folder, entry) as segment:
+                every.append(segment.ids)
+        if len(every) == 1 and not len(self.deleted):
+            return every[0]
+        return np.setdiff1d(np.concatenate(every), self.deleted)
 
     def search(self, query: Vectors, k: int, exclude: Iterable[int] | Ids = ()) -> Hits:
-        """The k nearest by inner product, see :meth:`index.segment.Segment.search`."""
-        with self._opened.use(self._folder, self.entry) as segment:
-            return segment.search(query, k, exclude)
+        """The k nearest by inner product. Equal scores are ordered by id, also where k cuts between them.
+
+        Args:
+            query: ``float32 [dim]``, finite.
+            exclude: further ids to leave out; unknown ones do not matter.
+
+        Raises:
+            ValueError: the query is not a finite vector of this width, or ``k`` is below one.
+        """
+        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        found: list[Hits] = []
+        for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
+            with self._opened.use(folder, entry) as segment:
+                alive = self._alive.get(number)
+                if alive is None and len(self.deleted):
+                    alive = self._alive[number] = segment.without(self.deleted)
+                if len(more):
+                    alive = segment.without(np.concatenate([self.deleted, more]))
+                found.append(segment.search(query, k, alive))
+        if len(found) == 1:
+            return found[0]
+        ids = np.concatenate([hits.ids for hits in found])
+        scores = np.concatenate([hits.scores for hits in found])
+        best = np.lexsort((ids, -scores))[:k]
+        return Hits(ids[best], scores[best])
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Stored vectors ``float32 [len(ids), dim]``; raises ShardMissing for an unknown id."""
-        with self._opened.use(self._folder, self.entry) as segment:
-            return segment.vectors(ids)
+        """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+
+        Raises:
+            ShardMissing: an id is not in this shard, or was deleted.
+        """
+        ids = np.asarray(ids, np.int64)
+        found = np.empty((len(ids), self.dim), np.float32)
+        missing = np.ones(len(ids), bool)
+        for folder, entry in zip(self._folders, self.parts, strict=True):
+            with self._opened.use(folder, entry) as segment:
+                here = np.isin(ids, segment.ids)
+                found[here] = segment.vectors(ids[here])
+                missing &= ~here
+        missing |= np.isin(ids, self.deleted)
+        if missing.any():
+            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
+        return found

@@ -54,21 +54,27 @@ class Snapshot:
         manifest = store.manifest()
         shards: dict[str, Shard] = {}
         degraded: dict[str, str] = {}
-        for task, entry in manifest.shards.items():
+        for task in manifest.shards:
             known = previous._shards.get(task) if previous else None
-            if known is not None and known.entry == entry:
+            same = previous is not None and previous.manifest.tombstones.get(task) == manifest.tombstones.get(
+                task
+            )
+            if known is not None and same and known.parts == manifest.parts(task):
                 shards[task] = known
                 continue
             try:
-                folder = store.shard_folder(entry.id)
-                require_whole(folder, entry, verify=verify)
-                if verify:
-                    with store.opened.use(folder, entry):
-                        pass
-                shards[task] = Shard(entry, folder, store.opened)
+                deleted = store.tombstones(manifest, task)
+                parts = [(store.shard_folder(entry.id), entry) for entry in manifest.parts(task)]
+                for folder, entry in parts:
+                    if known is None or entry not in known.parts:
+                        require_whole(folder, entry, verify=verify)
+                        if verify:
+                            with store.opened.use(folder, entry):
+                                pass
+                shards[task] = Shard(parts, deleted, store.opened)
             except ShardStoreError as error:
                 degraded[task] = str(error)
-        store.opened.keep({entry.id for entry in manifest.shards.values()})
+        store.opened.keep(manifest.folders())
         snapshot = cls(store, manifest, shards, degraded, verify=verify)
         if previous is not None:
             snapshot._compared |= previous._compared

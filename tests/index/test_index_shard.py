@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Segment, ShardCorrupt, ShardEntry, ShardMissing, ShardStore
+from index import Segment, Shard, ShardCorrupt, ShardEntry, ShardMissing, ShardStore
 
 FILES = ["vectors.faiss", "ids.npy", "shard.json"]
 
 
-def open_shard(store: ShardStore, entry: ShardEntry) -> Segment:
-    return Segment.open(store.shard_folder(entry.id), entry)
+def open_shard(store: ShardStore, entry: ShardEntry) -> Shard:
+    return Shard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.opened)
 
 
 def test_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
