@@ -92,7 +92,7 @@ class Segment:
     def without(self, ids: Ids) -> Alive:
         """One bit for each row, for searches that leave these ids out; unknown ones do not matter."""
         alive = np.ones(self.count, bool)
-        rows = self._rows(ids)
+        rows = self.rows(ids)
         alive[rows[rows >= 0]] = False
         return np.packbits(alive, bitorder="little")
 
@@ -128,25 +128,39 @@ class Segment:
             ShardMissing: an id is not in this shard.
         """
         ids = np.asarray(ids, np.int64)
-        rows = self._rows(ids)
+        rows = self.rows(ids)
         if (rows < 0).any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[rows < 0][0])}")
         if not len(rows):
             return np.empty((0, self.dim), np.float32)
         return np.asarray(self._flat.reconstruct_batch(rows), np.float32)
 
-    def _search(self, query: Vectors, k: int, alive: Alive | None) -> tuple[Ids, Vectors]:
-        parameters = None
-        if alive is not None:
-            chosen = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(alive))
-            parameters = faiss.SearchParameters()
-            parameters.sel = chosen
+    def _search(self, query: Vectors, wanted: int, alive: Alive | None) -> tuple[Ids, Vectors]:
+        """The best ``wanted`` rows that are alive, or all of them where there are fewer."""
+        if alive is None:
+            return self._scan(query, wanted)
+        # Asking faiss about every row takes twice as long as the scan itself, so where few rows are dead it is asked
+        # for some more and the dead ones are dropped; only if they crowd the top does it have to ask.
+        more = 2 * wanted * self.count // max(int(np.bitwise_count(alive).sum()), 1)
+        if more <= min(4 * wanted, self.count):
+            rows, scores = self._scan(query, more)
+            kept = (alive[rows >> 3] >> (rows & 7)) & 1 == 1
+            if kept.sum() >= wanted:
+                return rows[kept][:wanted], scores[kept][:wanted]
+        chosen = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(alive))
+        parameters = faiss.SearchParameters()
+        parameters.sel = chosen
+        return self._scan(query, wanted, parameters)
+
+    def _scan(
+        self, query: Vectors, k: int, parameters: faiss.SearchParameters | None = None
+    ) -> tuple[Ids, Vectors]:
         with search_threads():
             scores, found = self._flat.search(query[None], k, params=parameters)
         present = found[0] >= 0  # faiss fills up with −1 where fewer than k are left
         return found[0][present], scores[0][present]
 
-    def _rows(self, ids: Ids) -> Ids:
+    def rows(self, ids: Ids) -> Ids:
         """Row of each id; −1 where there is none."""
         slots = np.searchsorted(self.ids, ids).clip(max=self.count - 1)
         return np.where(self.ids[slots] == ids, slots, -1)

@@ -99,10 +99,11 @@ class Shard:
         missing = np.ones(len(ids), bool)
         for folder, entry in zip(self._folders, self.parts, strict=True):
             with self._opened.use(folder, entry) as segment:
-                here = np.isin(ids, segment.ids)
+                here = segment.rows(ids) >= 0
                 found[here] = segment.vectors(ids[here])
                 missing &= ~here
-        missing |= np.isin(ids, self.deleted)
+        if len(self.deleted):
+            missing |= np.isin(ids, self.deleted)
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return found

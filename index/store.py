@@ -287,7 +287,7 @@ class ShardStore:
                 chunk = ids[start : start + _COPIED]
                 vectors = np.empty((len(chunk), flat.d), np.float32)
                 for segment in segments:
-                    here = np.isin(chunk, segment.ids, assume_unique=True)
+                    here = segment.rows(chunk) >= 0
                     vectors[here] = segment.vectors(chunk[here])
                 flat.add(vectors)
             first = parts[0]

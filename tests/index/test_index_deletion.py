@@ -98,6 +98,23 @@ def test_k_counts_what_is_left(store: ShardStore, lay_down: Callable, unit: Call
     assert _shard(store, "a").search(query, 3).ids.tolist() == []
 
 
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+@pytest.mark.parametrize("best_first", [True, False])
+def test_deletions_may_lie_anywhere(
+    store: ShardStore, lay_down: Callable, unit: Callable, share: float, best_first: bool
+) -> None:
+    # Among the best, where a longer look finds nothing but what was deleted, and among the worst.
+    lay_down(store, "a", range(400), seed=3)
+    query = unit(1, 9)[0]
+    vectors = dict(enumerate(unit(400, 3)))
+    order = _by_hand(vectors, query, 400)
+    gone = (order if best_first else order[::-1])[: int(share * 400)]
+    store.delete(gone)
+    left = [number for number in order if number not in gone]
+    for k in (1, 3, 20, 400):
+        assert _shard(store, "a").search(query, k).ids.tolist() == left[:k]
+
+
 def test_a_deleted_vector_is_not_given(store: ShardStore, lay_down: Callable) -> None:
     lay_down(store, "a", range(5))
     store.delete([3])
