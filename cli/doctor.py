@@ -1,7 +1,8 @@
-"""``cinestrata doctor``: everything that the product stands on, checked for real."""
+"""``cinestrata doctor``: everything that the product stands on, checked for real, whether it runs or not."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.broker import redis_argv
-from cli.console import console
+from cli.console import console, warnings
 from cli.folder import enter, running
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class _Trouble(Exception):
     """A check failed; the message says what to do."""
 
 
-def run_doctor(data: Path | None) -> None:
-    """Print one line for each check; leave with status 1 when any failed."""
+def run_doctor(data: Path | None, as_json: bool) -> None:
+    """Tell what each check found, in lines or as one JSON document; leave with status 1 when any failed."""
     settings = enter(data)
     checks: tuple[tuple[str, Callable[[Settings], str]], ...] = (
         ("software", _software),
@@ -42,17 +43,22 @@ def run_doctor(data: Path | None) -> None:
         ("backbone", _backbone),
         ("decoders", _decoders),
     )
-    failed = False
+    told: list[dict[str, str | bool]] = []
     for name, check in checks:
-        with console.status(f"Checking {name} …"):
+        with warnings.status(f"Checking {name} …"):
             try:
-                mark, said = "[green]ok     [/green]", check(settings)
+                ok, said = True, check(settings)
             except Exception as error:
-                failed = True
-                mark, said = "[red]trouble[/red]", str(error) or type(error).__name__
-        console.print(f"{mark}  {name:<12} ", end="")
-        console.print(said, markup=False, soft_wrap=True)
-    if failed:
+                ok, said = False, str(error) or type(error).__name__
+        told.append({"check": name, "ok": ok, "said": said})
+        if not as_json:
+            mark = "[green]ok     [/green]" if ok else "[red]trouble[/red]"
+            console.print(f"{mark}  {name:<12} ", end="")
+            console.print(said, markup=False, soft_wrap=True)
+    well = all(entry["ok"] for entry in told)
+    if as_json:
+        print(json.dumps({"ok": well, "checks": told}, ensure_ascii=False, indent=1))
+    if not well:
         raise typer.Exit(1)
 
 
@@ -121,15 +127,21 @@ def _broker(settings: Settings) -> str:
 
 
 def _index(settings: Settings) -> str:
-    from index import ShardStore, Snapshot
+    from cli.library_checks import check_catalog, check_releases
+    from index import ShardStore, audit
 
     if not settings.index_dir.exists():
         return "empty"
-    snapshot = Snapshot.open(ShardStore(settings.index_dir), verify=True)
-    if snapshot.degraded:
-        broken = "; ".join(f"{task}: {reason}" for task, reason in snapshot.degraded.items())
-        raise _Trouble(f"Set aside: {broken}. Restore the named folders from a backup; the rest is served.")
-    return f"generation {snapshot.generation}, {len(snapshot.tasks)} shards, every checksum right"
+    found = audit(ShardStore(settings.index_dir))
+    wrong = [*found.wrong, *check_releases(settings, found), *check_catalog(settings, found)]
+    if wrong:
+        raise _Trouble("\n".join([*wrong, "What is not named here is served."]))
+    manifest = found.manifest
+    left = f"; {len(found.leftovers)} folders are not in use (yet)" if found.leftovers else ""
+    return (
+        f"generation {manifest.generation}, {len(manifest.shards)} shards, {len(manifest.releases)} releases, "
+        f"every checksum right, as the catalog says{left}"
+    )
 
 
 def _backbone(settings: Settings) -> str:

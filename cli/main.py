@@ -161,11 +161,41 @@ def demo(
 
 @app.command()
 @in_words
-def doctor(data: Data = None) -> None:
+def doctor(
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of lines.")] = False,
+) -> None:
     """Check everything that the product stands on; status 1 when something is wrong."""
     from cli.doctor import run_doctor
 
-    run_doctor(data)
+    run_doctor(data, as_json)
+
+
+@app.command()
+@in_words
+def snapshot(
+    target: Annotated[Path, typer.Argument(help="A new folder, or a new .tar file.")],
+    data: Data = None,
+    index_only: Annotated[
+        bool, typer.Option("--index-only", help="Leave the catalog out, for it was dumped already.")
+    ] = False,
+) -> None:
+    """Copy catalog and index while everything runs, and read the copy back."""
+    from cli.backup import run_snapshot
+
+    run_snapshot(target, data, index_only)
+
+
+@app.command()
+@in_words
+def restore(
+    source: Annotated[Path, typer.Argument(help="What `cinestrata snapshot` wrote.", exists=True)],
+    data: Data = None,
+) -> None:
+    """Put a snapshot into a new data folder, after comparing every checksum."""
+    from cli.backup import run_restore
+
+    run_restore(source, data)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from index.audit import Audit, audit
+from index.backup import generation_files
 from index.errors import (
     FingerprintMismatch,
     ManifestError,
@@ -11,14 +13,16 @@ from index.errors import (
     ShardRefused,
     ShardStoreError,
 )
-from index.format import Manifest, ReleaseEntry, ShardEntry
+from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry
 from index.merge import Hit, merge
-from index.shard import Hits, Shard
+from index.segment import Hits, Segment
+from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
 from index.threads import one_thread_per_search
 
 __all__ = [
+    "Audit",
     "FingerprintMismatch",
     "Hit",
     "Hits",
@@ -26,6 +30,7 @@ __all__ = [
     "ManifestError",
     "ReleaseCorrupt",
     "ReleaseEntry",
+    "Segment",
     "Shard",
     "ShardCorrupt",
     "ShardEntry",
@@ -34,6 +39,9 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "TombstoneEntry",
+    "audit",
+    "generation_files",
     "merge",
     "one_thread_per_search",
 ]

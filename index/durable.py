@@ -24,9 +24,13 @@ def sync(path: Path) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Replace a file by a whole new one; readers of the old one keep it."""
     staged = path.with_suffix(".new")
-    staged.write_text(text, encoding="utf-8")
-    sync(staged)
-    os.replace(staged, path)
+    try:
+        staged.write_text(text, encoding="utf-8")
+        sync(staged)
+        os.replace(staged, path)
+    except OSError:
+        staged.unlink(missing_ok=True)  # a full disk needs the room
+        raise
     sync(path.parent)
 
 

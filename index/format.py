@@ -2,9 +2,13 @@
 
     manifest.json                    replaced as a whole; its replacement is the publish point
     shards/<id>/shard.json           what the shard is
-    shards/<id>/vectors.faiss        IndexFlatIP, float32, unit rows
+    shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
     releases/<id>/…                  files of a release, opaque here
+    tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
+
+Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
+first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -19,9 +23,9 @@ from typing import Any
 
 from index.errors import ManifestError
 
-__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "content_id"]
+__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "TombstoneEntry", "content_id"]
 
-SCHEMA = 1
+SCHEMA = 2
 _RESTORE = "restore it from a backup"
 
 
@@ -37,6 +41,7 @@ class ShardEntry:
         first_id, last_id: lowest and highest id of its vectors.
         bytes: of all files.
         files: name → SHA-256.
+        dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
     """
 
     id: str
@@ -49,6 +54,7 @@ class ShardEntry:
     last_id: int
     bytes: int
     files: dict[str, str]
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,17 @@ class ReleaseEntry:
     """A release as the manifest knows it: its folder's id, size and files."""
 
     id: str
+    bytes: int
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class TombstoneEntry:
+    """All deletions of a task: whose, how many, and their folder's id, size and files."""
+
+    id: str
+    task: str
+    count: int
     bytes: int
     files: dict[str, str]
 
@@ -70,6 +87,8 @@ class Manifest:
         release: id of the current release.
         releases: all that a shard pins, and the current one.
         shards: by task, in the order in which they were published.
+        appended: by task, the segments that its release made later.
+        tombstones: by task, what was deleted from its segments.
     """
 
     generation: int = 0
@@ -77,11 +96,22 @@ class Manifest:
     release: str | None = None
     releases: dict[str, ReleaseEntry] = field(default_factory=dict)
     shards: dict[str, ShardEntry] = field(default_factory=dict)
+    appended: dict[str, tuple[ShardEntry, ...]] = field(default_factory=dict)
+    tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Manifest:
         """The store before its first publication."""
         return cls()
+
+    def folders(self) -> set[str]:
+        """Ids of the folders that it names."""
+        stones = {entry.id for entry in self.tombstones.values()}
+        return {part.id for task in self.shards for part in self.parts(task)} | set(self.releases) | stones
+
+    def parts(self, task: str) -> tuple[ShardEntry, ...]:
+        """The segments of a task, the first one first."""
+        return (self.shards[task], *self.appended.get(task, ()))
 
     def dumps(self) -> str:
         """JSON with its own checksum."""
@@ -115,11 +145,18 @@ class Manifest:
                 release=body["release"],
                 releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
                 shards={key: ShardEntry(**entry) for key, entry in body["shards"].items()},
+                appended={
+                    key: tuple(ShardEntry(**entry) for entry in entries)
+                    for key, entries in body.get("appended", {}).items()
+                },
+                tombstones={
+                    key: TombstoneEntry(**entry) for key, entry in body.get("tombstones", {}).items()
+                },
             )
-            for release in manifest.releases.values():
-                _require_inside(release.id, release.files)
-            for shard in manifest.shards.values():
-                _require_inside(shard.id, shard.files)
+            parts = [part for task in manifest.shards for part in manifest.parts(task)]
+            folders: list[ReleaseEntry | TombstoneEntry | ShardEntry] = [*manifest.releases.values(), *parts]
+            for folder in [*folders, *manifest.tombstones.values()]:
+                _require_inside(folder.id, folder.files)
         except (KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"manifest.json lacks a field ({error}); {_RESTORE}") from error
         return manifest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from index.shard import Hits
+from index.segment import Hits
 
 __all__ = ["Hit", "merge"]
 

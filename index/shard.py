@@ -1,175 +1,109 @@
-"""One shard, read only and memory mapped."""
+"""What a task has in the store, as its readers see it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.durable import damage
-from index.errors import ShardCorrupt, ShardMissing
-from index.format import SCHEMA, ShardEntry
-from index.threads import search_threads
+from index.errors import ShardMissing
+from index.format import ShardEntry
+from index.opened import OpenSegments
+from index.segment import Alive, Hits
 
-__all__ = ["DESCRIPTION", "IDS", "VECTORS", "Hits", "Shard", "describe"]
-
-VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
+__all__ = ["Shard"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Hits:
-    """Best first: ``ids`` int64 and ``scores`` float32 (inner products), of equal length."""
-
-    ids: Ids
-    scores: Vectors
-
-
 class Shard:
-    """The frozen vectors of one task.
+    """The vectors of one task: its segments, without what was deleted.
 
-    Opened with :meth:`open`. The file is mapped: opening costs milliseconds, pages come in as they are searched
-    and are shared between processes. Nothing is ever added (faiss aborts the process on a write to a mapped index).
+    A file is opened when something is asked of it, and may be closed in between. Whatever is asked therefore raises
+    ShardMissing or ShardCorrupt when the file was lost since the snapshot was made.
 
     Attributes:
-        entry: what the manifest says about it.
-        ids: ``int64 [n]``, ascending; the id of each row.
+        parts: what the manifest says about its segments, the first one first.
+        deleted: ids that are not found any more, ascending.
     """
 
-    def __init__(self, entry: ShardEntry, flat: faiss.Index, ids: Ids) -> None:
-        self.entry = entry
-        self.ids = ids
-        self._flat = flat
+    def __init__(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids, opened: OpenSegments) -> None:
+        self.parts = tuple(entry for _, entry in parts)
+        self.deleted = deleted
+        self._folders = [folder for folder, _ in parts]
+        self._opened = opened
+        self._alive: dict[int, Alive] = {}  # of each segment, as far as deletions go
+
+    @property
+    def entry(self) -> ShardEntry:
+        """Of the first segment. Task, release, fingerprint and width are the same for all."""
+        return self.parts[0]
 
     @property
     def count(self) -> int:
-        return self.entry.count
+        return sum(entry.count for entry in self.parts) - len(self.deleted)
 
     @property
     def dim(self) -> int:
         return self.entry.dim
 
-    @classmethod
-    def open(cls, folder: Path, entry: ShardEntry, *, verify: bool = True) -> Shard:
-        """Map a shard.
-
-        Args:
-            verify: read every byte and compare checksums; otherwise only sizes and counts.
-
-        Raises:
-            ShardMissing: the folder is not there.
-            ShardCorrupt: a file is missing, was altered, or contradicts the manifest.
-        """
-        name = f"shard {entry.id[:12]} of task {entry.task}"
-        if not folder.is_dir():
-            raise ShardMissing(f"{name}: its folder is missing; restore it from a backup")
-        # Before faiss reads a byte: its readers trust what they are given.
-        problem = damage(folder, entry.files, entry.bytes, verify=verify)
-        if problem:
-            raise ShardCorrupt(f"{name}: {problem}; restore it from a backup")
-        try:
-            description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-            flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
-            ids = np.load(folder / IDS, allow_pickle=False)
-        except (OSError, EOFError, ValueError, RuntimeError) as error:
-            raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
-        if description != describe(entry):
-            raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
-        if not isinstance(flat, faiss.IndexFlatIP) or (flat.ntotal, flat.d) != (entry.count, entry.dim):
-            raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
-        if not _fits(ids, entry):
-            raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
-        return cls(entry, flat, ids)
+    @property
+    def ids(self) -> Ids:
+        """``int64 [count]``, ascending."""
+        every: list[Ids] = []
+        for folder, entry in zip(self._folders, self.parts, strict=True):
+            with self._opened.use(folder, entry) as segment:
+                every.append(segment.ids)
+        if len(every) == 1 and not len(self.deleted):
+            return every[0]
+        return np.setdiff1d(np.concatenate(every), self.deleted)
 
     def search(self, query: Vectors, k: int, exclude: Iterable[int] | Ids = ()) -> Hits:
         """The k nearest by inner product. Equal scores are ordered by id, also where k cuts between them.
 
         Args:
             query: ``float32 [dim]``, finite.
-            exclude: ids that were deleted; unknown ones do not matter.
+            exclude: further ids to leave out; unknown ones do not matter.
 
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        query = np.ascontiguousarray(query, np.float32)
-        if query.shape != (self.dim,) or not np.isfinite(query).all():
-            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
-        excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        # faiss leaves open which of equal scores survive the cut: look further until the cut is between unequal ones.
-        wanted = k + 1
-        while True:
-            rows, scores = self._search(query, min(wanted, self.count), excluded)
-            if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
-                break
-            wanted *= 2
-        order = np.lexsort((rows, -scores))[:k]
-        return Hits(self.ids[rows[order]], scores[order])
+        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        found: list[Hits] = []
+        for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
+            with self._opened.use(folder, entry) as segment:
+                alive = self._alive.get(number)
+                if alive is None and len(self.deleted):
+                    alive = self._alive[number] = segment.without(self.deleted)
+                if len(more):
+                    alive = segment.without(np.concatenate([self.deleted, more]))
+                found.append(segment.search(query, k, alive))
+        if len(found) == 1:
+            return found[0]
+        ids = np.concatenate([hits.ids for hits in found])
+        scores = np.concatenate([hits.scores for hits in found])
+        best = np.lexsort((ids, -scores))[:k]
+        return Hits(ids[best], scores[best])
 
     def vectors(self, ids: Ids) -> Vectors:
-        """Stored vectors ``[len(ids), dim]``.
+        """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
 
         Raises:
-            ShardMissing: an id is not in this shard.
+            ShardMissing: an id is not in this shard, or was deleted.
         """
         ids = np.asarray(ids, np.int64)
-        rows = self._rows(ids)
-        if (rows < 0).any():
-            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[rows < 0][0])}")
-        if not len(rows):
-            return np.empty((0, self.dim), np.float32)
-        return np.asarray(self._flat.reconstruct_batch(rows), np.float32)
-
-    def _search(self, query: Vectors, k: int, excluded: Ids) -> tuple[Ids, Vectors]:
-        parameters = None
-        if len(excluded):
-            # A flat index numbers its vectors by position, so that is what is ruled out.
-            rows = self._rows(excluded)
-            ruled_out = faiss.IDSelectorBatch(rows[rows >= 0])
-            rest = faiss.IDSelectorNot(ruled_out)
-            parameters = faiss.SearchParameters()
-            parameters.sel = rest
-        with search_threads():
-            scores, found = self._flat.search(query[None], k, params=parameters)
-        present = found[0] >= 0  # faiss fills up with −1 where fewer than k are left
-        return found[0][present], scores[0][present]
-
-    def _rows(self, ids: Ids) -> Ids:
-        """Row of each id; −1 where there is none."""
-        slots = np.searchsorted(self.ids, ids).clip(max=self.count - 1)
-        return np.where(self.ids[slots] == ids, slots, -1)
-
-
-def describe(entry: ShardEntry) -> dict[str, Any]:
-    """What ``shard.json`` says: enough to know a shard without the manifest."""
-    return {
-        "schema": SCHEMA,
-        "task": entry.task,
-        "release": entry.release,
-        "fingerprint": entry.fingerprint,
-        "count": entry.count,
-        "dim": entry.dim,
-        "first_id": entry.first_id,
-        "last_id": entry.last_id,
-        "metric": "inner_product",
-        "dtype": "float32",
-        "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
-    }
-
-
-def _fits(ids: npt.NDArray[Any], entry: ShardEntry) -> bool:
-    return (
-        ids.dtype == np.int64
-        and ids.shape == (entry.count,)
-        and (int(ids[0]), int(ids[-1])) == (entry.first_id, entry.last_id)
-        and bool((np.diff(ids) > 0).all())
-    )
+        found = np.empty((len(ids), self.dim), np.float32)
+        missing = np.ones(len(ids), bool)
+        for folder, entry in zip(self._folders, self.parts, strict=True):
+            with self._opened.use(folder, entry) as segment:
+                here = segment.rows(ids) >= 0
+                found[here] = segment.vectors(ids[here])
+                missing &= ~here
+        if len(self.deleted):
+            missing |= np.isin(ids, self.deleted)
+        if missing.any():
+            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
+        return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from index.durable import damage
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
 from index.format import Manifest, ReleaseEntry
+from index.segment import require_whole
 from index.shard import Shard
 from index.store import ShardStore
 
@@ -14,7 +15,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """An immutable view of one manifest generation.
+    """A view of one manifest generation, which stays as it is for as long as its files do.
 
     Attributes:
         manifest: what it shows.
@@ -39,12 +40,13 @@ class Snapshot:
 
     @classmethod
     def open(cls, store: ShardStore, *, verify: bool = True, previous: Snapshot | None = None) -> Snapshot:
-        """Map every shard of the current manifest.
+        """See the current manifest, and set aside the shards that are not what it says.
 
         Args:
-            verify: compare checksums of shards that are opened now; sizes always are.
-            previous: shards that it has open are taken over, for they cannot have changed: what a new
-                generation costs does not grow with the number of tasks.
+            verify: read every byte of shards that are new here, compare checksums, and open them once; otherwise
+                only sizes are looked at, and a shard is opened when something is asked of it.
+            previous: shards that it has are taken over, for they cannot have changed: what a new generation
+                costs does not grow with the number of tasks.
 
         Raises:
             ManifestError: the manifest itself cannot be trusted.
@@ -52,15 +54,27 @@ class Snapshot:
         manifest = store.manifest()
         shards: dict[str, Shard] = {}
         degraded: dict[str, str] = {}
-        for task, entry in manifest.shards.items():
+        for task in manifest.shards:
             known = previous._shards.get(task) if previous else None
-            if known is not None and known.entry == entry:
+            same = previous is not None and previous.manifest.tombstones.get(task) == manifest.tombstones.get(
+                task
+            )
+            if known is not None and same and known.parts == manifest.parts(task):
                 shards[task] = known
                 continue
             try:
-                shards[task] = Shard.open(store.shard_folder(entry.id), entry, verify=verify)
+                deleted = store.tombstones(manifest, task)
+                parts = [(store.shard_folder(entry.id), entry) for entry in manifest.parts(task)]
+                for folder, entry in parts:
+                    if known is None or entry not in known.parts:
+                        require_whole(folder, entry, verify=verify)
+                        if verify:
+                            with store.opened.use(folder, entry):
+                                pass
+                shards[task] = Shard(parts, deleted, store.opened)
             except ShardStoreError as error:
                 degraded[task] = str(error)
+        store.opened.keep(manifest.folders())
         snapshot = cls(store, manifest, shards, degraded, verify=verify)
         if previous is not None:
             snapshot._compared |= previous._compared
@@ -78,6 +92,11 @@ class Snapshot:
     def tasks(self) -> list[str]:
         """Tasks whose shards can be searched, in the order of their publication."""
         return list(self._shards)
+
+    def set_aside(self, task: str, reason: str) -> None:
+        """Do without a shard that could not be opened when it was needed. The next snapshot looks at it anew."""
+        self.degraded[task] = reason
+        self._shards.pop(task, None)
 
     def release_folder(self, release: str) -> Path:
         """Folder of a release of this generation. Its files are compared with their checksums when it is first asked

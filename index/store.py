@@ -7,7 +7,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from index.durable import damage, exclusive, hash_files, replace_text, sync
-from index.errors import ManifestError, ShardRefused
-from index.format import Manifest, ReleaseEntry, ShardEntry, content_id
-from index.shard import DESCRIPTION, IDS, VECTORS, describe
+from index.errors import ManifestError, ShardMissing, ShardRefused
+from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
+from index.opened import OpenSegments
+from index.segment import DESCRIPTION, IDS, VECTORS, Segment, describe, empty
+from index.tombstones import DELETED, read_tombstones
 
 __all__ = ["ShardStore"]
 
 _UNIT = 1e-3  # how far a row's length may be from one
 _ABANDONED_SECONDS = 3600
+_DTYPE = "float16"  # of what is written now
+_WIDTHS = ("float16", "float32")
+_COPIED = 16_384  # vectors at a time
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -35,10 +41,20 @@ class ShardStore:
 
     One process writes (the learning worker), any number read. Shard and release folders are immutable; only
     ``manifest.json`` is ever replaced. Nothing is created before the first write, so readers need no right to write.
+
+    Attributes:
+        root: the folder.
+        opened: the segments that its readers in this process have mapped.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, open_bytes: int | None = None) -> None:
+        """A store in a folder.
+
+        Args:
+            open_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
+        """
         self.root = root
+        self.opened = OpenSegments(open_bytes)
 
     @property
     def manifest_path(self) -> Path:
@@ -53,6 +69,10 @@ class ShardStore:
         return self.root / "releases"
 
     @property
+    def _tombstones(self) -> Path:
+        return self.root / "tombstones"
+
+    @property
     def _staging(self) -> Path:
         return self.root / "tmp"
 
@@ -64,11 +84,24 @@ class ShardStore:
         """Folder of a release by id."""
         return self._releases / release
 
+    def tombstone_folder(self, tombstones: str) -> Path:
+        """Folder of a task's deletions by id."""
+        return self._tombstones / tombstones
+
     def stage(self) -> Path:
         """A fresh temporary folder on the store's file system."""
         folder = self._staging / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A staged folder that is gone afterwards, unless it was taken over: what fails leaves nothing behind."""
+        folder = self.stage()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write_shard(
         self, *, task: str, release: str, fingerprint: str, ids: Ids, vectors: Vectors
@@ -80,32 +113,40 @@ class ShardStore:
             release: id of the release that made the vectors.
             fingerprint: of its video encoder.
             ids: ``int64 [n]``, non-negative, each once.
-            vectors: ``float32 [n, dim]``, rows of unit length.
+            vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
 
         Raises:
             ShardRefused: ids or vectors break these rules; names which.
         """
         ids, vectors = _checked(task, ids, vectors)
-        staged = self.stage()
-        flat = faiss.IndexFlatIP(vectors.shape[1])
+        flat = empty(vectors.shape[1], _DTYPE)
         flat.add(vectors)
-        faiss.write_index(flat, str(staged / VECTORS))
-        np.save(staged / IDS, ids, allow_pickle=False)
-        entry = ShardEntry(
-            id="",
-            task=task,
-            release=release,
-            fingerprint=fingerprint,
-            count=len(ids),
-            dim=vectors.shape[1],
-            first_id=int(ids[0]),
-            last_id=int(ids[-1]),
-            bytes=0,
-            files=hash_files(staged),
-        )
-        (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
-        shard, size, files = self._settle(staged, self._shards)
-        return replace(entry, id=shard, bytes=size, files=files)
+        return self._write(task, release, fingerprint, ids, flat, _DTYPE)
+
+    def _write(
+        self, task: str, release: str, fingerprint: str, ids: Ids, flat: faiss.Index, dtype: str
+    ) -> ShardEntry:
+        with self.staging() as staged:
+            # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
+            with (staged / VECTORS).open("wb") as file:
+                faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
+            np.save(staged / IDS, ids, allow_pickle=False)
+            entry = ShardEntry(
+                id="",
+                task=task,
+                release=release,
+                fingerprint=fingerprint,
+                count=len(ids),
+                dim=flat.d,
+                first_id=int(ids[0]),
+                last_id=int(ids[-1]),
+                bytes=0,
+                files=hash_files(staged),
+                dtype=dtype,
+            )
+            (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
+            shard, size, files = self._settle(staged, self._shards)
+            return replace(entry, id=shard, bytes=size, files=files)
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:
         """Take over a staged folder of plain files as a release. It stays invisible until published.
@@ -154,19 +195,140 @@ class ShardStore:
                 sync(self.root)  # whoever published it may have died just before this
                 return current
             _require_whole(f"release {release.id[:12]}", self.release_folder(release.id), release)
-            published = dict(current.shards)
+            manifest = replace(current, release=release.id, releases=releases)
             for shard in new:
-                self._require_fit(shard, published, releases)
-                published[shard.task] = shard
-            manifest = Manifest(
-                generation=current.generation + 1,
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
-                release=release.id,
-                releases=releases,
-                shards=published,
+                self._require_new_task(shard, manifest)
+                self._require_fit(shard, manifest)
+                manifest = replace(manifest, shards={**manifest.shards, shard.task: shard})
+            return self._publish(manifest)
+
+    def append(self, segment: ShardEntry) -> Manifest:
+        """Make further vectors of a published task visible, beside those that it has.
+
+        Appending what is there already changes nothing.
+
+        Raises:
+            ShardRefused: the task is not published, its release is not the one that made the segment, an id is
+                there already, or the segment is not in the store as it was written.
+            ManifestError: the current manifest cannot be trusted.
+        """
+        with exclusive(self.root / "write.lock"):
+            current = self.manifest()
+            name = f"segment {segment.id[:12]} of task {segment.task}"
+            if segment.task not in current.shards:
+                raise ShardRefused(f"{name}: the task is not published")
+            parts = current.parts(segment.task)
+            if segment in parts:
+                return current
+            pinned = parts[0]
+            if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
+                raise ShardRefused(
+                    f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
+                    f"{pinned.release[:12]}; embed with that one"
+                )
+            self._require_fit(segment, current)
+            appended = {**current.appended, segment.task: (*parts[1:], segment)}
+            return self._publish(replace(current, appended=appended))
+
+    def delete(self, ids: Iterable[int]) -> Manifest:
+        """Let no search find these ids any more. Their vectors stay where they are until the task is compacted.
+
+        Deleting what was deleted already changes nothing.
+
+        Raises:
+            ShardMissing: no task has such an id; nothing is deleted then.
+            ManifestError, ShardCorrupt: what is there cannot be trusted.
+        """
+        wanted = np.unique(np.fromiter(ids, np.int64))
+        with exclusive(self.root / "write.lock"):
+            current = self.manifest()
+            unknown, tombstones = wanted, dict(current.tombstones)
+            for task in current.shards:
+                theirs = [self._ids(part) for part in current.parts(task)]
+                here = np.intersect1d(wanted, np.concatenate(theirs), assume_unique=True)
+                unknown = np.setdiff1d(unknown, here, assume_unique=True)
+                before = self.tombstones(current, task)
+                after = np.union1d(before, here)
+                if len(after) > len(before):
+                    tombstones[task] = self._write_tombstones(task, after)
+            if len(unknown):
+                raise ShardMissing(f"no task has a vector {int(unknown[0])}")
+            return (
+                self._publish(replace(current, tombstones=tombstones))
+                if tombstones != current.tombstones
+                else current
             )
-            replace_text(self.manifest_path, manifest.dumps())
+
+    def compact(self, task: str) -> Manifest:
+        """Copy what a task has, without what was deleted, into one new segment. Nothing is embedded again.
+
+        The vectors are copied bit by bit, so every search gives what it gave before. Other writers wait meanwhile.
+
+        Raises:
+            ShardMissing: the task is not published, or a file of it is missing.
+            ShardRefused: nothing of it is left.
+            ManifestError, ShardCorrupt: what is there cannot be trusted.
+        """
+        with exclusive(self.root / "write.lock"):
+            current = self.manifest()
+            if task not in current.shards:
+                raise ShardMissing(f"task {task} has no shard")
+            parts, deleted = current.parts(task), self.tombstones(current, task)
+            if len(parts) == 1 and not len(deleted):
+                return current
+            segments = [Segment.open(self.shard_folder(part.id), part) for part in parts]
+            ids = np.setdiff1d(np.concatenate([s.ids for s in segments]), deleted)
+            if not len(ids):
+                raise ShardRefused(f"every vector of task {task} is deleted, so nothing would be left of it")
+            # The widest that it has: half precision survives single, not the other way round.
+            dtype = max((part.dtype for part in parts), key=_WIDTHS.index)
+            flat = empty(parts[0].dim, dtype)
+            for start in range(0, len(ids), _COPIED):
+                chunk = ids[start : start + _COPIED]
+                vectors = np.empty((len(chunk), flat.d), np.float32)
+                for segment in segments:
+                    here = segment.rows(chunk) >= 0
+                    vectors[here] = segment.vectors(chunk[here])
+                flat.add(vectors)
+            first = parts[0]
+            shard = self._write(task, first.release, first.fingerprint, ids, flat, dtype)
+            _require_whole(f"shard {shard.id[:12]}", self.shard_folder(shard.id), shard)
+            manifest = self._publish(
+                replace(
+                    current,
+                    shards={**current.shards, task: shard},
+                    appended={key: rest for key, rest in current.appended.items() if key != task},
+                    tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
+                )
+            )
             return manifest
+
+    def tombstones(self, manifest: Manifest, task: str) -> Ids:
+        """Ids that were deleted from a task, ascending; raises ShardCorrupt."""
+        entry = manifest.tombstones.get(task)
+        return read_tombstones(self.tombstone_folder(entry.id) if entry else self.root, entry)
+
+    def _write_tombstones(self, task: str, ids: Ids) -> TombstoneEntry:
+        with self.staging() as staged:
+            np.save(staged / DELETED, ids, allow_pickle=False)
+            identifier, size, files = self._settle(staged, self._tombstones)
+        return TombstoneEntry(identifier, task, len(ids), size, files)
+
+    def _publish(self, manifest: Manifest) -> Manifest:
+        """Make a changed manifest the next generation. What it does without stays for an hour: it may be read."""
+        for name in self.manifest().folders() - manifest.folders():
+            for parent in (self._shards, self._tombstones):
+                if (parent / name).exists():
+                    os.utime(parent / name)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        published = replace(manifest, generation=manifest.generation + 1, created=created)
+        replace_text(self.manifest_path, published.dumps())
+        return published
+
+    def folders(self) -> list[Path]:
+        """Every folder that is there: staged ones, and content, whether a manifest names it or not."""
+        parents = (self._staging, self._shards, self._releases, self._tombstones)
+        return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
     def sweep(self) -> None:
         """Remove what writers left behind: staged folders, and content that no manifest names, older than an hour."""
@@ -174,12 +336,11 @@ class ShardStore:
             return
         with exclusive(self.root / "write.lock"):
             manifest = self.manifest()
-            keep = {shard.id for shard in manifest.shards.values()} | set(manifest.releases)
+            keep = manifest.folders()
             before = time.time() - _ABANDONED_SECONDS
-            for parent in (self._staging, self._shards, self._releases):
-                for folder in parent.iterdir() if parent.exists() else ():
-                    if folder.name not in keep and folder.stat().st_mtime < before:
-                        shutil.rmtree(folder, ignore_errors=True)
+            for folder in self.folders():
+                if folder.name not in keep and folder.stat().st_mtime < before:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _settle(self, staged: Path, parent: Path) -> tuple[str, int, dict[str, str]]:
         """Sync a staged folder and rename it to its content id; gives that, the size and the files."""
@@ -202,19 +363,22 @@ class ShardStore:
             sync(folder)
         return target.name, size, files
 
-    def _require_fit(
-        self, shard: ShardEntry, published: Mapping[str, ShardEntry], releases: Mapping[str, ReleaseEntry]
-    ) -> None:
+    def _require_new_task(self, shard: ShardEntry, manifest: Manifest) -> None:
+        """Raises ShardRefused unless the shard is the first of its task, and its release is known."""
+        name = f"shard {shard.id[:12]} of task {shard.task}"
+        if shard.release not in manifest.releases:
+            raise ShardRefused(f"{name}: its release {shard.release[:12]} is neither published nor given")
+        other = manifest.shards.get(shard.task)
+        if other is not None:
+            raise ShardRefused(
+                f"{name}: the task already has shard {other.id[:12]}; a published shard is never replaced"
+            )
+
+    def _require_fit(self, shard: ShardEntry, manifest: Manifest) -> None:
         """Raises ShardRefused unless the shard is whole and goes together with those that are published."""
         name = f"shard {shard.id[:12]} of task {shard.task}"
         _require_whole(name, self.shard_folder(shard.id), shard)
-        if shard.release not in releases:
-            raise ShardRefused(f"{name}: its release {shard.release[:12]} is neither published nor given")
-        for other in published.values():
-            if other.task == shard.task:
-                raise ShardRefused(
-                    f"{name}: the task already has shard {other.id[:12]}; a published shard is never replaced"
-                )
+        for other in (part for task in manifest.shards for part in manifest.parts(task)):
             if other.dim != shard.dim:
                 raise ShardRefused(
                     f"{name}: its vectors have {shard.dim} dimensions, those of task {other.task} have {other.dim}"

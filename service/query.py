@@ -49,7 +49,7 @@ class QueryService:
     def __init__(self, configured: Settings | None = None) -> None:
         self.last_error: str | None = None
         self._settings = configured or settings()
-        self._store = ShardStore(self._settings.index_dir)
+        self._store = ShardStore(self._settings.index_dir, open_bytes=self._settings.open_bytes)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._looked = False  # at the index, once at least
@@ -87,6 +87,8 @@ class QueryService:
         with self._refreshing:
             stamp = self._stamp()
             due = self._retry_at is not None and time.monotonic() >= self._retry_at
+            # What broke while it served is looked at right away, and from then on now and again.
+            due = due or (self._retry_at is None and bool(self.degraded()))
             if self._looked and stamp == self._seen and not due:
                 return False
             self._seen = stamp
@@ -172,7 +174,7 @@ class QueryService:
         queries = dict(zip(tasks, encoded.vectors, strict=True))
         # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
         lift = {name: self._settings.routing_prior * log_weight for name, log_weight in routing}
-        hits = {name: _lifted(serving.shards[name].search(v, k), lift[name]) for name, v in queries.items()}
+        hits = {name: _lifted(serving.search(name, v, k), lift[name]) for name, v in queries.items()}
         after_search = time.perf_counter()
         results = _results(merge(hits, k), serving)
         end = time.perf_counter()
@@ -215,8 +217,8 @@ class QueryService:
         if snapshot.manifest == previous.snapshot.manifest and not previous.degraded:
             return None
         fresh = Serving.load(snapshot, self._backbone)
-        same = (fresh.snapshot.manifest, fresh.degraded) == (previous.snapshot.manifest, previous.degraded)
-        return None if same else fresh
+        same = fresh.snapshot.manifest == previous.snapshot.manifest and fresh.degraded == previous.degraded
+        return None if same and fresh.shards.keys() == previous.shards.keys() else fresh
 
     def _stamp(self) -> tuple[int, int, int] | None:
         """Changes whenever the manifest is replaced."""

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from index import Shard, ShardStoreError, Snapshot
+from index import Hits, Shard, ShardStoreError, Snapshot
 from models.backbone import Backbone
 from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
@@ -45,7 +45,7 @@ class Serving:
         snapshot: the generation.
         shards: what can be searched, by task id, in learned order.
         names: task id → name.
-        degraded: task id → why it cannot be searched.
+        degraded: task id → why it cannot be searched. Grows when a shard breaks while it serves.
         modes: those that the release's method offers.
         positions: task id → its place among the tasks that the router knows.
         router: tells which tasks a text sounds like.
@@ -55,7 +55,7 @@ class Serving:
     snapshot: Snapshot
     shards: Mapping[str, Shard]
     names: Mapping[str, str]
-    degraded: Mapping[str, str]
+    degraded: dict[str, str]
     modes: tuple[str, ...]
     positions: Mapping[str, int]
     router: Router
@@ -106,6 +106,16 @@ class Serving:
             router=Router(release.profiles.numpy()),
             encode=lru_cache(maxsize=_REMEMBERED)(encode),
         )
+
+    def search(self, task: str, query: Vectors, k: int) -> Hits:
+        """The k nearest in a task's shard; nothing in one that cannot be opened any more, which is set aside."""
+        if task not in self.degraded:
+            try:
+                return self.shards[task].search(query, k)
+            except ShardStoreError as error:
+                self.snapshot.set_aside(task, str(error))
+                self.degraded[task] = str(error)
+        return Hits(np.empty(0, np.int64), np.empty(0, np.float32))
 
     def route(self, encoded: EncodedQuery, tasks: Sequence[str]) -> list[tuple[str, float]]:
         """Log of how much the text sounds like each task, best first; the weights sum to one."""

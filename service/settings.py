@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
 
+    # how it searches
+    open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
+
     # how it learns
     backbone: str = "tiny"
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's

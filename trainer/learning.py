@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index import ReleaseEntry, ShardEntry
+from index import ReleaseEntry, Segment, ShardEntry
 from models.backbone import Backbone
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
 from models.routing import PRIOR
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
-from trainer.embedding import MemoryShard, embed
+from trainer.embedding import embed
 from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
 from trainer.library import Library
@@ -129,15 +129,16 @@ def lay_down(
     """
     store = library.store
     state = method.release()
-    staged = store.stage()
-    write_release(staged, state)
-    release = store.adopt_release(staged)
+    with store.staging() as staged:
+        write_release(staged, state)
+        release = store.adopt_release(staged)
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
     shard = store.write_shard(
         task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
     )
-    return Laid(state, release, shard, MemoryShard(ids, vectors))
+    # Read back, because what is measured must be what is found: the store rounds.
+    return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
 
 
 def measure(

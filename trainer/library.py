@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from index import Manifest, Shard, ShardStore, Snapshot
+from index import Manifest, Shard, ShardStore, ShardStoreError, Snapshot
 from index.durable import hash_files
 from models.release import ReleaseState, read_release
 from trainer.data import StoredVectors
@@ -68,7 +68,13 @@ class Library:
         """A task's shard; None when it is degraded."""
         if task in self.degraded:
             return None
-        return self._snapshot.shard(task, fingerprint=self.manifest.shards[task].fingerprint)
+        shard = self._snapshot.shard(task, fingerprint=self.manifest.shards[task].fingerprint)
+        try:
+            _ = shard.ids  # opened here, where it can still be set aside
+        except ShardStoreError as error:
+            self._snapshot.set_aside(task, str(error))
+            return None
+        return shard
 
     def memory(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
         """Stored vectors of earlier tasks.

@@ -43,6 +43,8 @@ def in_words(error: BaseException, retry: str) -> Words | None:
         return Words(
             f"{message}.", f"Start the worker with the backbone that the library needs, then {retry}."
         )
+    if "No space left on device" in str(error):
+        return Words(f"The disk is full ({message}).", f"Make room for the data folder, then {retry}.")
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return Words(
             f"Out of memory while learning ({message}).",

@@ -20,11 +20,12 @@ def store(tmp_path: Path) -> ShardStore:
 
 @pytest.fixture
 def unit() -> Callable[..., np.ndarray]:
-    """Seeded unit vectors ``[count, dim]``."""
+    """Seeded unit vectors ``[count, dim]``, of numbers that half precision holds."""
 
     def make(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
         vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors.astype(np.float16).astype(np.float32)
 
     return make
 

@@ -29,7 +29,8 @@ def _releases(draw: st.DrawFn) -> ReleaseEntry:
 def _shards(draw: st.DrawFn) -> ShardEntry:
     files = draw(_files)
     words, counts = st.tuples(_words, _words, _words), st.tuples(*[_counts] * 5)
-    return ShardEntry(content_id(files), *draw(words), *draw(counts), files)
+    dtype = draw(st.sampled_from(["float32", "float16"]))
+    return ShardEntry(content_id(files), *draw(words), *draw(counts), files, dtype)
 
 
 @st.composite

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Shard, ShardCorrupt, ShardEntry, ShardMissing, ShardStore
+from index import Segment, Shard, ShardCorrupt, ShardEntry, ShardMissing, ShardStore
 
 FILES = ["vectors.faiss", "ids.npy", "shard.json"]
 
 
 def open_shard(store: ShardStore, entry: ShardEntry) -> Shard:
-    return Shard.open(store.shard_folder(entry.id), entry)
+    return Shard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.opened)
 
 
 def test_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
@@ -78,10 +78,10 @@ def test_truncated_and_missing_files_are_named_even_unverified(
     folder = store.shard_folder(entry.id)
     (folder / name).write_bytes((folder / name).read_bytes()[:-1])
     with pytest.raises(ShardCorrupt, match=r"task cooking: its files have \d+ bytes instead of"):
-        Shard.open(folder, entry, verify=verify)
+        Segment.open(folder, entry, verify=verify)
     (folder / name).unlink()
     with pytest.raises(ShardCorrupt, match=f"task cooking: {name} is missing"):
-        Shard.open(folder, entry, verify=verify)
+        Segment.open(folder, entry, verify=verify)
 
 
 @pytest.mark.parametrize("text", ["[]", "nonsense", "{}", "1"])
@@ -92,7 +92,7 @@ def test_a_description_of_rubbish_is_corrupt_even_unverified(
     path = store.shard_folder(entry.id) / "shard.json"
     path.write_text(text.ljust(path.stat().st_size))
     with pytest.raises(ShardCorrupt, match="task cooking"):
-        Shard.open(store.shard_folder(entry.id), entry, verify=False)
+        Segment.open(store.shard_folder(entry.id), entry, verify=False)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_an_entry_that_contradicts_the_files_is_refused(
 ) -> None:
     _, entry = write(store, "t", range(5))
     with pytest.raises(ShardCorrupt, match="contradicts the manifest"):
-        Shard.open(store.shard_folder(entry.id), replace(entry, **change))
+        Segment.open(store.shard_folder(entry.id), replace(entry, **change))

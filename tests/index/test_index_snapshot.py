@@ -147,8 +147,8 @@ def test_a_snapshot_does_not_change_under_its_reader(
     new = Snapshot.open(two, previous=old)
     assert (old.generation, old.tasks) == (2, ["a", "b"])
     assert (new.generation, new.tasks) == (3, ["a", "b", "c"])
-    assert new.shard("a", fingerprint="encoder of a") is old.shard("a", fingerprint="encoder of a")
     shutil.rmtree(_folder(two, "a"))  # an open shard survives the loss of its folder
+    assert new.shard("a", fingerprint="encoder of a").search(unit(5, 1)[3], 1).ids.tolist() == [3]
     assert old.shard("a", fingerprint="encoder of a").search(unit(5, 1)[3], 1).ids.tolist() == [3]
 
 
@@ -188,14 +188,15 @@ def test_the_limit_reaches_the_thread_that_searches(
     shard = Snapshot.open(two).shard("a", fingerprint="encoder of a")
     inside: list[int] = []
     after: list[int] = []
-    flat = shard._flat
+    with two.opened.use(_folder(two, "a"), shard.entry) as segment:
+        flat = segment._flat
 
     class Watched:
         def search(self, *arguments: object, **named: object) -> object:
             inside.append(faiss.omp_get_max_threads())
             return flat.search(*arguments, **named)
 
-    monkeypatch.setattr(shard, "_flat", Watched())
+    monkeypatch.setattr(segment, "_flat", Watched())
 
     def run() -> None:
         faiss.omp_set_num_threads(3)

@@ -101,6 +101,7 @@ def test_an_empty_shard_is_refused(store: ShardStore) -> None:
 
 def test_unit_length_allows_for_rounding(store: ShardStore, unit: Callable) -> None:
     vectors = unit(3)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[1] *= 1.0009
     store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
     vectors[1] *= 1.0009

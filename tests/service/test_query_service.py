@@ -214,7 +214,9 @@ def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, Quer
     lift = [
         settings().routing_prior * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)
     ]
-    scores = library.features([*BIRDS, *CARS]) @ library.features([text])[0] + np.array(lift)
+    # In the batches in which they were stored: another batch's last bits may round to another neighbour.
+    stored = np.concatenate([library.features(captions) for captions in (BIRDS, CARS)])
+    scores = stored.astype(np.float16).astype(np.float32) @ library.features([text])[0] + np.array(lift)
     names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
     assert [result.video_id for result in answer.results] == [names[n] for n in np.argsort(-scores)]
     assert [result.score for result in answer.results] == pytest.approx(
@@ -653,6 +655,30 @@ def test_a_library_of_another_backbone_is_refused(library: Library, configured: 
         assert not service.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):
         service.search("a taxi")
+
+
+def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
+    library: Library, configured: Settings
+) -> None:
+    service = QueryService(configured.model_copy(update={"open_bytes": 0}))  # closed after every search
+    assert service.refresh()
+    assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
+    folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
+    folder.rename(folder.with_suffix(".away"))
+    answer = service.search("an owl", k=20)
+    assert {result.task for result in answer.results} == {"cars"}
+    assert "folder is missing" in answer.degraded["birds"]
+    assert (service.ready().ready, list(service.ready().degraded)) == (True, ["birds"])
+    with pytest.raises(Unavailable, match="folder is missing"):
+        service.search("an owl", task="birds")
+    assert service.refresh()  # at once, and then without it
+    assert (service.ready().tasks, list(service.ready().degraded)) == (1, ["birds"])
+    assert not service.refresh()
+    folder.with_suffix(".away").rename(folder)
+    service._retry_at = time.monotonic()
+    assert service.refresh()
+    assert service.ready().degraded == {}
+    assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
 
 
 def test_the_background_thread_follows_the_index(

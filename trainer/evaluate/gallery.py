@@ -38,7 +38,8 @@ class Encoder(Protocol):
 class ShardVectors(Protocol):
     """What a shard offers."""
 
-    ids: Ids
+    @property
+    def ids(self) -> Ids: ...
 
     def vectors(self, ids: Ids) -> Vectors: ...
 

@@ -1,0 +1,93 @@
+"""Whether what was laid down fits together: shards, releases, and what the catalog says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from index import Audit
+    from service.settings import Settings
+
+__all__ = ["check_catalog", "check_releases"]
+
+_MEND = "restore catalog and index from the same snapshot"
+
+
+def check_releases(settings: Settings, found: Audit) -> list[str]:
+    """What is wrong with the releases: each must be readable, and the current one must know every shard.
+
+    A release that is damaged is named by the audit already.
+    """
+    import torch
+
+    from index import ShardStore
+    from models.errors import ModelError
+    from models.release import read_release
+
+    store, manifest = ShardStore(settings.index_dir), found.manifest
+    wrong: list[str] = []
+    for identifier in manifest.releases:
+        if any(said.startswith(f"release {identifier[:12]}") for said in found.wrong):
+            continue
+        try:
+            release = read_release(store.release_folder(identifier), for_queries=True)
+        except (ModelError, OSError) as error:
+            wrong.append(str(error))
+            continue
+        known = {task.task_id: task.fingerprint for task in release.tasks}
+        name = f"release {identifier[:12]}"
+        if len(release.profiles) != len(release.tasks) or not torch.isfinite(release.profiles).all():
+            wrong.append(f"{name}: its routing profiles are not one finite row for each task")
+        for task, shard in manifest.shards.items():
+            if task in known and known[task] != shard.fingerprint:
+                wrong.append(
+                    f"{name}: for task {task} it names encoder {known[task][:12]}, the shard was made by "
+                    f"{shard.fingerprint[:12]}"
+                )
+            elif task not in known and identifier in (manifest.release, shard.release):
+                wrong.append(f"{name}: it does not know task {task}, so that shard cannot be searched")
+    return wrong
+
+
+def check_catalog(settings: Settings, found: Audit) -> list[str]:
+    """What the catalog and the manifest say of each other that is not true.
+
+    May run while tasks are learned: the manifest is replaced first, and the catalog follows.
+    """
+    import numpy as np
+    from sqlalchemy import select
+
+    from index import ShardStore
+    from service.catalog.database import engine, session_scope
+    from service.catalog.models import FINAL_STATES, Shard, Task, Video
+
+    if settings.database_url.startswith("sqlite") and not Path(engine(settings).url.database or "").exists():
+        return [f"there is no catalog; {_MEND}"] if found.manifest.shards else []
+    wrong: list[str] = []
+    with session_scope() as session:
+        states = {task: state for task, state in session.execute(select(Task.id, Task.state))}
+        rows = {
+            row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
+        }
+        for task, ids in found.ids.items():
+            known = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
+            unknown = np.setdiff1d(ids, np.array(known, np.int64))
+            if task in states and len(unknown):
+                wrong.append(
+                    f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"
+                )
+    manifest = ShardStore(
+        settings.index_dir
+    ).manifest()  # after the catalog: what that calls ready is published
+    for task, state in states.items():
+        if state == "ready" and task not in manifest.shards:
+            wrong.append(f"task {task} is ready, and the manifest has no shard of it; {_MEND}")
+    for task, shard in manifest.shards.items():
+        if task not in states:
+            wrong.append(f"the shard of task {task} belongs to no task of the catalog; {_MEND}")
+        elif task in rows and rows[task] != (shard.release, shard.fingerprint, shard.dim):
+            wrong.append(f"the catalog describes another shard of task {task} than the manifest has; {_MEND}")
+        elif task not in rows and states[task] in FINAL_STATES:
+            wrong.append(f"task {task} is {states[task]}, and the catalog does not know its shard; {_MEND}")
+    return wrong

@@ -1,0 +1,107 @@
+"""A data folder of its own for every test that asks for one, and tasks that are laid down in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from index import Manifest, ShardStore
+from models.release import ReleaseState, ReleaseTask, write_release
+from service.catalog.database import dispose, session_scope
+from service.catalog.migrations import upgrade
+from service.catalog.models import Release, Shard, Task, Video
+from service.settings import Settings, settings
+
+DIM = 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """The settings of an empty data folder, with a catalog."""
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / "data"))
+    dispose()
+    settings.cache_clear()
+    upgrade()
+    yield settings()
+    dispose()
+    settings.cache_clear()
+
+
+@pytest.fixture
+def lay_down(folder: Settings) -> Callable[..., Manifest]:
+    """Publish a task ``tsk_<name>`` of some videos, as a worker does: manifest first, catalog next."""
+
+    def make(name: str, videos: int = 4) -> Manifest:
+        store = ShardStore(folder.index_dir)
+        task, number = f"tsk_{name}", len(store.manifest().shards)
+        with session_scope(write=True) as session:
+            at = datetime.now(UTC)
+            session.add(
+                Task(
+                    id=task, position=number, name=name, method="zero_shot", state="evaluating", created_at=at
+                )
+            )
+            session.flush()
+            rows = [Video(id=f"{name}-{n}", task_id=task, uri=f"{n}.mp4") for n in range(videos)]
+            session.add_all(rows)
+            session.flush()
+            ids = np.array([row.vector_id for row in rows], np.int64)
+        known = [ReleaseTask(other, other, f"encoder {other}") for other in [*store.manifest().shards, task]]
+        state = ReleaseState(
+            method="zero_shot",
+            kind="frozen",
+            backbone="tiny",
+            backbone_fingerprint="b",
+            fingerprint=f"encoder {task}",
+            frames=1,
+            tasks=known,
+            config={},
+            profiles=torch.zeros(len(known), 16),
+        )
+        staged = store.stage()
+        write_release(staged, state)
+        release = store.adopt_release(staged)
+        vectors = np.random.default_rng(number).normal(size=(videos, DIM)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        shard = store.write_shard(
+            task=task, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        )
+        manifest = store.publish(release=release, shards=[shard])
+        with session_scope(write=True) as session:
+            session.add(
+                Release(
+                    id=release.id,
+                    task_id=task,
+                    learned_order=number + 1,
+                    method="zero_shot",
+                    backbone="tiny",
+                    kind="frozen",
+                    fingerprint=state.fingerprint,
+                    bytes=release.bytes,
+                    created_at=at,
+                )
+            )
+            session.flush()
+            session.add(
+                Shard(
+                    id=shard.id,
+                    task_id=task,
+                    release_id=release.id,
+                    fingerprint=shard.fingerprint,
+                    count=shard.count,
+                    dim=shard.dim,
+                    bytes=shard.bytes,
+                    created_at=at,
+                )
+            )
+            row = session.get(Task, task)
+            assert row is not None
+            row.state, row.learned_order, row.release_id = "ready", number + 1, release.id
+        return manifest
+
+    return make

@@ -1,0 +1,286 @@
+"""A snapshot is whole or not there, also when a task is published meanwhile; and it comes back as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import resource
+import shutil
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from cli import backup, doctor
+from cli.main import app
+from index import ShardStore, Snapshot
+from service.catalog.database import dispose, session_scope
+from service.catalog.models import Task
+from service.settings import Settings, settings
+
+
+def _run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def _ready() -> set[str]:
+    with session_scope() as session:
+        return set(session.scalars(select(Task.id).where(Task.state == "ready")))
+
+
+def _ranking(store: ShardStore, query: np.ndarray) -> dict[str, list[int]]:
+    snapshot = Snapshot.open(store)
+    return {
+        task: snapshot.shard(task, fingerprint=entry.fingerprint).search(query, 3).ids.tolist()
+        for task, entry in snapshot.manifest.shards.items()
+    }
+
+
+@pytest.fixture
+def two(folder: Settings, lay_down: Callable) -> ShardStore:
+    lay_down("a", 5)
+    lay_down("b", 3)
+    return ShardStore(folder.index_dir)
+
+
+@pytest.mark.parametrize("name", ["copy", "copy.tar"])
+def test_what_is_restored_is_what_was_there(two: ShardStore, tmp_path: Path, name: str) -> None:
+    query = np.eye(8, dtype=np.float32)[2]
+    expected, manifest, ready = _ranking(two, query), two.manifest(), _ready()
+    told = _run("snapshot", tmp_path / "deep" / name)
+    assert told.exit_code == 0, told.output
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == [name]
+    shutil.rmtree(two.root)
+    told = _run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other")
+    assert told.exit_code == 0, told.output
+    dispose()
+    store = ShardStore(settings().index_dir)
+    assert settings().data_dir == tmp_path / "other"
+    assert (store.manifest(), _ready(), _ranking(store, query)) == (manifest, ready, expected)
+    assert "every checksum right" in doctor._index(settings())
+    assert not list((tmp_path / "other").glob(".restore-*"))
+
+
+def test_a_snapshot_beside_a_writer_is_one_generation(
+    two: ShardStore, tmp_path: Path, lay_down: Callable
+) -> None:
+    # Before the files of the manifest are copied, and between catalog and manifest, further tasks are published.
+    began, stop = threading.Event(), threading.Event()
+
+    def publish() -> None:
+        number = 0
+        while not stop.is_set():
+            lay_down(f"more{number}")
+            began.set()
+            number += 1
+
+    writer = threading.Thread(target=publish)
+    writer.start()
+    try:
+        began.wait()
+        for number in range(3):
+            told = _run("snapshot", tmp_path / f"copy{number}")
+            assert told.exit_code == 0, told.output
+    finally:
+        stop.set()
+        writer.join()
+    last = two.manifest().generation
+    generations = []
+    for number in range(3):
+        told = _run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
+        assert told.exit_code == 0, told.output
+        dispose()
+        manifest = ShardStore(settings().index_dir).manifest()
+        assert _ready() <= set(manifest.shards)  # what was acknowledged is there
+        assert Snapshot.open(ShardStore(settings().index_dir)).degraded == {}
+        generations.append(manifest.generation)
+    assert 2 < generations[0] <= generations[1] <= generations[2] <= last
+
+
+def test_a_task_published_between_catalog_and_manifest_is_in_the_copy(
+    two: ShardStore, tmp_path: Path, lay_down: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = backup._require_whole_catalog
+
+    def publish_first(path: Path) -> None:
+        check(path)
+        monkeypatch.setattr(backup, "_require_whole_catalog", check)
+        lay_down("between")
+
+    monkeypatch.setattr(backup, "_require_whole_catalog", publish_first)
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
+    dispose()
+    assert _ready() == {"tsk_a", "tsk_b"}
+    assert set(ShardStore(settings().index_dir).manifest().shards) == {"tsk_a", "tsk_b", "tsk_between"}
+
+
+@contextmanager
+def _no_file_beyond(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("suffix", ["", ".tar"])
+def test_a_full_disk_leaves_nothing(two: ShardStore, tmp_path: Path, suffix: str) -> None:
+    place = tmp_path / "copies"
+    assert _run("snapshot", place / f"whole{suffix}").exit_code == 0
+    files = [path for path in place.rglob("*") if path.is_file()]
+    sizes = sorted({path.stat().st_size for path in files})
+    for size in sizes:
+        with _no_file_beyond(size - 1):
+            told = _run("snapshot", place / f"copy{suffix}")
+        assert told.exit_code == 1
+        assert "No snapshot was made" in told.output
+        assert [path.name for path in place.iterdir()] == [f"whole{suffix}"]
+    if not suffix:
+        for size in sizes:
+            with _no_file_beyond(size - 1):
+                told = _run("restore", place / "whole", "--data", tmp_path / "other")
+            assert told.exit_code == 1, size
+            assert not (tmp_path / "other" / "index").exists()
+            assert not (tmp_path / "other" / "catalog.sqlite3").exists()
+            assert not list((tmp_path / "other").glob(".restore-*"))
+
+
+def test_a_snapshot_that_would_not_fit_is_not_begun(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
+    told = _run("snapshot", tmp_path / "copies" / "copy")
+    assert (told.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+    assert "100 free" in told.output
+
+
+def test_a_damaged_library_is_not_copied(two: ShardStore, tmp_path: Path) -> None:
+    path = two.shard_folder(two.manifest().shards["tsk_a"].id) / "ids.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")
+    told = _run("snapshot", tmp_path / "copies" / "copy")
+    assert told.exit_code == 1
+    assert "ids.npy is not what it was when it was published" in " ".join(told.output.split())
+    assert not list((tmp_path / "copies").iterdir())
+
+
+def _flip_vectors(copy: Path) -> None:
+    path = next(copy.rglob("vectors.faiss"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+
+
+def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    body = json.loads((copy / "snapshot.json").read_text())
+    change(body)
+    (copy / "snapshot.json").write_text(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_flip_vectors, r"vectors\.faiss is not what it was"),
+        (lambda copy: next(copy.rglob("ids.npy")).unlink(), "ids.npy"),
+        (lambda copy: (copy / "snapshot.json").unlink(), "no snapshot"),
+        (lambda copy: (copy / "snapshot.json").write_text("[]"), "cannot be read"),
+        (lambda copy: _edit(copy, lambda body: body.update(schema=9)), "schema 9"),
+        (
+            lambda copy: _edit(copy, lambda body: body["files"].pop("index/manifest.json")),
+            "lacks index/manifest",
+        ),
+        (
+            lambda copy: _edit(
+                copy, lambda body: body["files"].update({"index/../../x": {"bytes": 0, "sha256": ""}})
+            ),
+            "outside the data folder",
+        ),
+        (
+            lambda copy: _edit(
+                copy, lambda body: body["files"].update({"/etc/x": {"bytes": 0, "sha256": ""}})
+            ),
+            "outside the data folder",
+        ),
+        (
+            lambda copy: _edit(
+                copy,
+                lambda body: [body["files"].pop(name) for name in list(body["files"]) if "releases" in name],
+            ),
+            "release .* is missing",
+        ),
+    ],
+)
+def test_a_damaged_snapshot_restores_nothing(
+    two: ShardStore, tmp_path: Path, harm: Callable[[Path], object], said: str
+) -> None:
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    harm(tmp_path / "copy")
+    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert told.exit_code == 1
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
+    assert re.search(said, " ".join(told.output.split()))
+
+
+def test_a_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
+    assert _run("snapshot", tmp_path / "copy.tar").exit_code == 0
+    whole = (tmp_path / "copy.tar").read_bytes()
+    for length in (0, 100, 2000, len(whole) // 2):
+        (tmp_path / "cut.tar").write_bytes(whole[:length])
+        told = _run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
+        assert told.exit_code == 1, length
+        assert "Nothing was restored" in told.output
+        assert not (tmp_path / "other" / "index").exists()
+
+
+def test_an_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) -> None:
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        content = (tmp_path / "copy" / "snapshot.json").read_bytes()
+        member = tarfile.TarInfo("snapshot.json")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+        link = tarfile.TarInfo("index")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+        archive.addfile(link)
+    told = _run("restore", tmp_path / "evil.tar", "--data", tmp_path / "other")
+    assert told.exit_code == 1
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
+
+
+def test_nothing_is_overwritten(two: ShardStore, tmp_path: Path) -> None:
+    before = two.manifest()
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    again = _run("snapshot", tmp_path / "copy")
+    assert (again.exit_code, "there already" in again.output) == (1, True)
+    onto = _run("restore", tmp_path / "copy")
+    assert (onto.exit_code, "there already" in onto.output) == (1, True)
+    assert two.manifest() == before
+
+
+def test_nothing_to_copy_is_said(folder: Settings, tmp_path: Path) -> None:
+    told = _run("snapshot", tmp_path / "copies" / "copy")
+    assert (told.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+    assert "Nothing has been learned" in told.output
+
+
+def test_postgresql_is_dumped_by_its_own_tool(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql://nobody@nowhere/cinestrata")
+    told = _run("snapshot", tmp_path / "copy")
+    assert told.exit_code == 1
+    assert "pg_dump" in told.output
+    assert not (tmp_path / "copy").exists()
+    assert _run("snapshot", "--index-only", tmp_path / "copy").exit_code == 0
+    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert told.exit_code == 0, told.output
+    assert "pg_restore" in told.output
+    assert ShardStore(tmp_path / "other" / "index").manifest() == two.manifest()

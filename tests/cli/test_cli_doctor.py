@@ -1,0 +1,155 @@
+"""The doctor looks at everything: each kind of harm is found, and named with what it befell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, update
+from typer.testing import CliRunner
+
+from cli import doctor
+from cli.main import app
+from index import ShardStore
+from service.catalog.database import session_scope
+from service.catalog.models import Shard, Task, Video
+from service.settings import Settings
+
+Harm = Callable[[ShardStore], None]
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _shard(store: ShardStore, task: str) -> Path:
+    return store.shard_folder(store.manifest().shards[task].id)
+
+
+def _release(store: ShardStore, task: str) -> Path:
+    return store.release_folder(store.manifest().shards[task].release)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _from_the_future(store: ShardStore) -> None:
+    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 3'))
+
+
+def _catalog(statement: object) -> Harm:
+    def harm(store: ShardStore) -> None:
+        with session_scope(write=True) as session:
+            session.execute(statement)  # type: ignore[call-overload]
+
+    return harm
+
+
+HARMS: dict[str, tuple[Harm, str]] = {
+    "a flipped byte": (
+        lambda s: _flip(_shard(s, "tsk_a") / "vectors.faiss"),
+        r"task tsk_a: vectors\.faiss was altered",
+    ),
+    "a truncated file": (
+        lambda s: _truncate(_shard(s, "tsk_b") / "ids.npy"),
+        "task tsk_b: its files have .* bytes instead",
+    ),
+    "a missing folder": (lambda s: shutil.rmtree(_shard(s, "tsk_a")), "task tsk_a: its folder is missing"),
+    "a flipped byte of an old release": (
+        lambda s: _flip(_release(s, "tsk_a") / "weights.safetensors"),
+        r"release \w{12}: weights\.safetensors was altered; restore releases/\w{64}",
+    ),
+    "a missing release": (
+        lambda s: shutil.rmtree(_release(s, "tsk_b")),
+        r"release \w{12}: .*is missing",
+    ),
+    "a manifest from the future": (_from_the_future, "schema 3.*newer Cinestrata"),
+    "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
+    "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, and the manifest has no shard"),
+    "a task that the catalog lost": (
+        lambda s: [
+            _catalog(delete(table).where(column == "tsk_b"))(s)  # type: ignore[func-returns-value]
+            for table, column in ((Shard, Shard.task_id), (Video, Video.task_id))
+        ],
+        "4 vectors of task tsk_b belong to no video",
+    ),
+    "a shard that the catalog lost": (
+        _catalog(delete(Shard).where(Shard.task_id == "tsk_b")),
+        "tsk_b is ready, and the catalog does not know its shard",
+    ),
+    "a shard that the catalog describes otherwise": (
+        _catalog(update(Shard).where(Shard.task_id == "tsk_a").values(fingerprint="x")),
+        "another shard of task tsk_a",
+    ),
+}
+
+
+@pytest.fixture
+def two(folder: Settings, lay_down: Callable) -> ShardStore:
+    lay_down("a")
+    lay_down("b")
+    return ShardStore(folder.index_dir)
+
+
+def test_a_whole_library_is_well(two: ShardStore, folder: Settings) -> None:
+    assert doctor._index(folder) == (
+        "generation 2, 2 shards, 2 releases, every checksum right, as the catalog says"
+    )
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_every_harm_is_found_by_name(two: ShardStore, folder: Settings, harm: str) -> None:
+    do, said = HARMS[harm]
+    do(two)
+    with pytest.raises(Exception, match=said):
+        doctor._index(folder)
+
+
+def test_several_harms_are_all_named(two: ShardStore, folder: Settings) -> None:
+    _flip(_shard(two, "tsk_a") / "ids.npy")
+    _flip(_release(two, "tsk_b") / "release.json")
+    with pytest.raises(doctor._Trouble, match=r"(?s)release \w{12}.*tsk_a"):
+        doctor._index(folder)
+
+
+def test_what_is_not_in_use_is_told_and_does_no_harm(two: ShardStore, folder: Settings) -> None:
+    two.stage()
+    shutil.copytree(_shard(two, "tsk_a"), two.root / "shards" / ("0" * 64))
+    assert doctor._index(folder).endswith("2 folders are not in use (yet)")
+
+
+def test_a_task_that_is_being_published_is_no_harm(two: ShardStore, folder: Settings) -> None:
+    with session_scope(write=True) as session:
+        session.execute(delete(Shard).where(Shard.task_id == "tsk_b"))
+        session.execute(update(Task).where(Task.id == "tsk_b").values(state="evaluating"))
+    assert doctor._index(folder).startswith("generation 2")
+
+
+def test_the_current_release_must_know_every_shard(two: ShardStore, folder: Settings) -> None:
+    manifest = two.manifest()
+    two.manifest_path.write_text(replace(manifest, release=manifest.shards["tsk_a"].release).dumps())
+    with pytest.raises(doctor._Trouble, match="does not know task tsk_b"):
+        doctor._index(folder)
+
+
+def test_the_whole_is_told_as_json_with_its_status(
+    two: ShardStore, folder: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("_software", "_broker", "_backbone", "_decoders"):
+        monkeypatch.setattr(doctor, other, lambda settings: "not looked at")
+    well = CliRunner().invoke(app, ["doctor", "--json"])
+    assert (well.exit_code, json.loads(well.stdout)["ok"]) == (0, True)
+    _flip(_shard(two, "tsk_a") / "vectors.faiss")
+    told = CliRunner().invoke(app, ["doctor", "--json"])
+    assert told.exit_code == 1
+    body = json.loads(told.stdout)
+    assert body["ok"] is False
+    assert [entry["check"] for entry in body["checks"] if not entry["ok"]] == ["index"]
+    assert "tsk_a" in next(entry["said"] for entry in body["checks"] if not entry["ok"])

@@ -1,0 +1,247 @@
+"""Deletions, appended segments and compaction: what is found equals one shard that was written so from the start."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from index import (
+    Manifest,
+    Shard,
+    ShardEntry,
+    ShardMissing,
+    ShardRefused,
+    ShardStore,
+    Snapshot,
+    audit,
+    generation_files,
+)
+
+DIM = 8
+
+
+@pytest.fixture
+def extend(unit: Callable) -> Callable[..., ShardEntry]:
+    """Write, but do not publish, a further segment of a task."""
+
+    def make(store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, **change: str) -> ShardEntry:
+        first = store.manifest().shards[task]
+        made = {"release": first.release, "fingerprint": first.fingerprint, **change}
+        numbers = np.array(list(ids), np.int64)
+        return store.write_shard(task=task, ids=numbers, vectors=unit(len(numbers), seed), **made)
+
+    return make
+
+
+def _shard(store: ShardStore, task: str, previous: Snapshot | None = None) -> Shard:
+    return Snapshot.open(store, previous=previous).shard(task, fingerprint=f"encoder of {task}")
+
+
+def _by_hand(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
+    scores = {number: float(vector.astype(np.float64) @ query) for number, vector in vectors.items()}
+    return sorted(scores, key=lambda number: (-scores[number], number))[:k]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_history_is_searched_as_what_is_left(
+    store: ShardStore, lay_down: Callable, extend: Callable, unit: Callable, seed: int
+) -> None:
+    # Appends, deletions and compactions at random, against a dictionary.
+    chance = np.random.default_rng(seed)
+    lay_down(store, "a", range(20), seed=50)
+    lay_down(store, "other", range(1000, 1010), seed=51)
+    left = dict(enumerate(unit(20, 50)))
+    fresh = chance.permutation(np.arange(20, 900)).tolist()  # segments need not follow each other
+    snapshot: Snapshot | None = None
+    for turn in range(12):
+        match chance.integers(3):
+            case 0:
+                count = int(chance.integers(1, 9))
+                ids = [fresh.pop() for _ in range(count)]
+                store.append(extend(store, "a", ids, seed=turn))
+                left |= dict(zip(ids, unit(count, turn), strict=True))
+            case 1:
+                gone = chance.choice(sorted(left), size=min(5, len(left) - 1), replace=False)
+                store.delete(int(number) for number in gone)
+                left = {number: vector for number, vector in left.items() if number not in gone}
+            case _:
+                store.compact("a")
+        snapshot = Snapshot.open(store, previous=snapshot)
+        shard = snapshot.shard("a", fingerprint="encoder of a")
+        assert shard.ids.tolist() == sorted(left)
+        assert shard.count == len(left)
+        assert (shard.vectors(shard.ids) == np.array([left[number] for number in sorted(left)])).all()
+        for query in unit(3, 70 + turn):
+            for k in (1, 7, 1000):
+                assert shard.search(query, k).ids.tolist() == _by_hand(left, query, k)
+            skipped = sorted(left)[::2]
+            rest = {number: vector for number, vector in left.items() if number not in skipped}
+            assert shard.search(query, 5, exclude=skipped).ids.tolist() == _by_hand(rest, query, 5)
+        assert audit(store).wrong == []
+        copied = {name.split("/")[1] for name in generation_files(store, store.manifest())}
+        assert copied == store.manifest().folders()
+    assert _shard(store, "other").count == 10
+
+
+def test_k_counts_what_is_left(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", range(10))
+    query = unit(1, 9)[0]
+    before = _shard(store, "a").search(query, 10).ids.tolist()
+    store.delete(before[:4])
+    assert _shard(store, "a").search(query, 3).ids.tolist() == before[4:7]
+    store.delete(before)
+    assert _shard(store, "a").search(query, 3).ids.tolist() == []
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+@pytest.mark.parametrize("best_first", [True, False])
+def test_deletions_may_lie_anywhere(
+    store: ShardStore, lay_down: Callable, unit: Callable, share: float, best_first: bool
+) -> None:
+    # Among the best, where a longer look finds nothing but what was deleted, and among the worst.
+    lay_down(store, "a", range(400), seed=3)
+    query = unit(1, 9)[0]
+    vectors = dict(enumerate(unit(400, 3)))
+    order = _by_hand(vectors, query, 400)
+    gone = (order if best_first else order[::-1])[: int(share * 400)]
+    store.delete(gone)
+    left = [number for number in order if number not in gone]
+    for k in (1, 3, 20, 400):
+        assert _shard(store, "a").search(query, k).ids.tolist() == left[:k]
+
+
+def test_a_deleted_vector_is_not_given(store: ShardStore, lay_down: Callable) -> None:
+    lay_down(store, "a", range(5))
+    store.delete([3])
+    with pytest.raises(ShardMissing, match="task a has no vector 3"):
+        _shard(store, "a").vectors(np.array([2, 3]))
+
+
+def test_compaction_changes_no_bit_of_any_score(
+    store: ShardStore, lay_down: Callable, extend: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(40), seed=1)
+    store.append(extend(store, "a", range(100, 130), seed=2))
+    store.append(
+        extend(store, "a", range(60, 70), seed=1)
+    )  # the first ones again: equal scores across segments
+    store.delete(range(0, 40, 3))
+    before = [_shard(store, "a").search(query, 50) for query in unit(5, 3)]
+    store.compact("a")
+    after = [_shard(store, "a").search(query, 50) for query in unit(5, 3)]
+    for one, other in zip(before, after, strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.scores.tobytes() == other.scores.tobytes()
+    manifest = store.manifest()
+    assert (manifest.appended, manifest.tombstones) == ({}, {})
+    assert manifest.shards["a"].count == 40 + 30 + 10 - 14
+    assert store.compact("a") == manifest  # there is nothing left to do
+
+
+def test_readers_of_an_older_generation_go_on(
+    store: ShardStore, lay_down: Callable, extend: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(10))
+    store.append(extend(store, "a", range(10, 15), seed=1))
+    hours_ago = time.time() - 3 * 3600
+    for folder in store.folders():
+        os.utime(folder, (hours_ago, hours_ago))
+    limited = ShardStore(store.root, open_bytes=0)  # opens its files for every search
+    old = Snapshot.open(limited)
+    query = unit(1, 4)[0]
+    before = old.shard("a", fingerprint="encoder of a").search(query, 15).ids.tolist()
+    store.delete([before[0]])
+    store.compact("a")
+    store.sweep()
+    assert old.shard("a", fingerprint="encoder of a").search(query, 15).ids.tolist() == before
+    for folder in store.folders():
+        os.utime(folder, (hours_ago, hours_ago))
+    store.sweep()
+    assert {folder.name for folder in store.folders()} == store.manifest().folders()
+    assert _shard(store, "a").search(query, 15).ids.tolist() == before[1:]
+
+
+def test_a_new_generation_reads_only_what_is_new(
+    store: ShardStore, lay_down: Callable, extend: Callable
+) -> None:
+    lay_down(store, "a", range(10))
+    first = Snapshot.open(store)
+    path = store.shard_folder(first.manifest.shards["a"].id) / "vectors.faiss"
+    whole = path.read_bytes()
+    store.append(extend(store, "a", range(10, 15), seed=1))
+    store.delete([2])
+    path.write_bytes(whole[:-1] + b"\7")  # would be noticed by whoever reads it again
+    assert Snapshot.open(store, previous=first).degraded == {}
+    assert list(Snapshot.open(store).degraded) == ["a"]
+
+
+def test_damaged_deletions_set_the_task_aside(store: ShardStore, lay_down: Callable) -> None:
+    lay_down(store, "a", range(10))
+    lay_down(store, "b", range(10, 20))
+    entry = store.delete([3]).tombstones["a"]
+    path = store.tombstone_folder(entry.id) / "deleted.npy"
+    whole = path.read_bytes()
+    for harm in (whole[:-1], whole[:-1] + b"\7", b""):
+        path.write_bytes(harm)
+        snapshot = Snapshot.open(store, verify=False)  # or what was deleted would be found again
+        assert (snapshot.tasks, list(snapshot.degraded)) == (["b"], ["a"])
+        assert "deletions" in snapshot.degraded["a"]
+        assert any("deletions" in said for said in audit(store).wrong)
+    path.unlink()
+    assert "deleted.npy is missing" in Snapshot.open(store).degraded["a"]
+
+
+def test_deleting_is_repeatable_and_all_or_nothing(store: ShardStore, lay_down: Callable) -> None:
+    lay_down(store, "a", range(5))
+    lay_down(store, "b", range(5, 10))
+    manifest = store.delete([1, 7])
+    assert {task: entry.count for task, entry in manifest.tombstones.items()} == {"a": 1, "b": 1}
+    assert store.delete([7, 1]) == manifest
+    with pytest.raises(ShardMissing, match="no task has a vector 99"):
+        store.delete([2, 99])
+    assert store.manifest() == manifest
+    assert Manifest.loads(manifest.dumps()) == manifest
+
+
+def test_only_what_the_pinned_release_made_is_appended(
+    store: ShardStore, lay_down: Callable, extend: Callable, adopt: Callable
+) -> None:
+    before = lay_down(store, "a", range(5))
+    for change in ({"release": adopt(store, "another").id}, {"fingerprint": "another"}):
+        with pytest.raises(ShardRefused, match="embed with that one"):
+            store.append(extend(store, "a", range(5, 7), **change))
+    with pytest.raises(ShardRefused, match="id 4 belongs to task a already"):
+        store.append(extend(store, "a", range(4, 7)))
+    with pytest.raises(ShardRefused, match="not published"):
+        store.append(replace(extend(store, "a", range(5, 7)), task="nobody"))
+    assert store.manifest() == before
+    segment = extend(store, "a", range(5, 7))
+    assert store.append(segment) == store.append(segment)
+    assert store.manifest().generation == 2
+
+
+def test_ids_of_appended_segments_are_taken(
+    store: ShardStore, lay_down: Callable, extend: Callable, write: Callable
+) -> None:
+    lay_down(store, "a", range(5))
+    store.append(extend(store, "a", range(100, 105)))
+    store.delete([102])
+    release, shard = write(store, "b", range(102, 104))
+    with pytest.raises(ShardRefused, match="id 102 belongs to task a already"):
+        store.publish(release=release, shards=[shard])
+
+
+def test_an_empty_task_is_not_compacted(store: ShardStore, lay_down: Callable) -> None:
+    lay_down(store, "a", range(3))
+    manifest = store.delete(range(3))
+    with pytest.raises(ShardRefused, match="nothing would be left"):
+        store.compact("a")
+    with pytest.raises(ShardMissing, match="nobody has no shard"):
+        store.compact("nobody")
+    assert store.manifest() == manifest
+    assert _shard(store, "a").ids.tolist() == []

@@ -1,0 +1,179 @@
+"""Shards of many tasks under a budget: which are mapped, which is closed first, and what is never closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import Segment, ShardCorrupt, ShardMissing, ShardStore, Snapshot
+
+TASKS = ["a", "b", "c", "d"]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tasks in the order in which their files are opened."""
+    order: list[str] = []
+    real = Segment.open.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: type[Segment], folder: Path, entry: object, **named: object) -> Segment:
+        order.append(entry.task)  # type: ignore[attr-defined]
+        return real(cls, folder, entry, **named)
+
+    monkeypatch.setattr(Segment, "open", classmethod(watched))
+    return order
+
+
+@pytest.fixture
+def four(store: ShardStore, lay_down: Callable) -> ShardStore:
+    """Four tasks of five vectors each, and of the same size on disk."""
+    for number, task in enumerate(TASKS):
+        lay_down(store, task, range(10 + 5 * number, 15 + 5 * number), seed=number)
+    assert len({entry.bytes for entry in store.manifest().shards.values()}) == 1
+    return store
+
+
+def _with_room_for(store: ShardStore, count: float) -> tuple[ShardStore, Snapshot, int]:
+    size = store.manifest().shards["a"].bytes
+    limited = ShardStore(store.root, open_bytes=int(count * size))
+    return limited, Snapshot.open(limited, verify=False), size
+
+
+def _search(snapshot: Snapshot, task: str, query: np.ndarray, k: int = 3) -> list[int]:
+    return snapshot.shard(task, fingerprint=f"encoder of {task}").search(query, k).ids.tolist()
+
+
+def test_nothing_is_opened_before_something_is_asked(
+    four: ShardStore, opened: list[str], unit: Callable
+) -> None:
+    store, snapshot, size = _with_room_for(four, 9)
+    assert (opened, store.opened.bytes) == ([], 0)
+    for task in "bbcb":
+        _search(snapshot, task, unit(1)[0])
+    assert (opened, store.opened.bytes) == (["b", "c"], 2 * size)
+
+
+def test_what_was_searched_longest_ago_is_closed_first(
+    four: ShardStore, opened: list[str], unit: Callable
+) -> None:
+    # An independent least-recently-used list tells which searches must have opened a file.
+    store, snapshot, size = _with_room_for(four, 2.5)
+    order = np.random.default_rng(3).choice(TASKS, size=60).tolist()
+    recent: list[str] = []
+    expected: list[str] = []
+    for task in order:
+        if task in recent:
+            recent.remove(task)
+        else:
+            expected.append(task)
+        recent = [*recent, task][-2:]
+        _search(snapshot, task, unit(1)[0])
+        assert store.opened.bytes <= 2 * size
+    assert opened == expected
+    assert 10 < len(expected) < 60  # both happened
+
+
+def test_a_budget_changes_no_answer(four: ShardStore, unit: Callable) -> None:
+    everything = Snapshot.open(four)
+    for room in (0, 1, 3.5):
+        _, snapshot, _ = _with_room_for(four, room)
+        for query in unit(5, seed=9):
+            for task in TASKS:
+                assert _search(snapshot, task, query) == _search(everything, task, query)
+
+
+def test_what_is_in_use_is_not_closed(four: ShardStore, opened: list[str], unit: Callable) -> None:
+    store, snapshot, size = _with_room_for(four, 0)
+    entry = snapshot.manifest.shards["a"]
+    with store.opened.use(store.shard_folder(entry.id), entry) as segment:
+        for task in "bcd":
+            _search(snapshot, task, unit(1)[0])
+            assert store.opened.bytes == size  # a alone: those that were done are closed
+        with store.opened.use(store.shard_folder(entry.id), entry) as again:
+            assert again is segment
+        store.opened.keep(set())
+        assert store.opened.bytes == size
+    assert store.opened.bytes == 0
+    assert opened == ["a", "b", "c", "d"]
+
+
+def test_a_new_generation_closes_what_it_does_without(four: ShardStore, unit: Callable) -> None:
+    store, snapshot, size = _with_room_for(four, 9)
+    for task in "ab":
+        _search(snapshot, task, unit(1)[0])
+    store.opened.keep({snapshot.manifest.shards["b"].id})
+    assert store.opened.bytes == size
+
+
+def test_threads_under_a_tight_budget_find_what_one_finds_alone(four: ShardStore, unit: Callable) -> None:
+    store, snapshot, _ = _with_room_for(four, 1)
+    queries = unit(30, seed=4)
+    expected = {task: [_search(Snapshot.open(four), task, query) for query in queries] for task in TASKS}
+    found: dict[str, list[list[int]]] = {}
+    start = threading.Barrier(len(TASKS))
+
+    def run(task: str) -> None:
+        start.wait()
+        found[task] = [_search(snapshot, task, query) for query in queries]
+
+    workers = [threading.Thread(target=run, args=(task,)) for task in TASKS]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == expected
+    assert store.opened.bytes <= store.manifest().shards["a"].bytes
+
+
+def test_threads_that_want_the_same_file_open_it_once(
+    four: ShardStore, opened: list[str], unit: Callable
+) -> None:
+    _, snapshot, _ = _with_room_for(four, 9)
+    start = threading.Barrier(6)
+
+    def run() -> None:
+        start.wait()
+        _search(snapshot, "a", unit(1)[0])
+
+    workers = [threading.Thread(target=run) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert opened == ["a"]
+
+
+@pytest.mark.parametrize("harm", ["remove", "truncate", "rubbish"])
+def test_what_broke_since_is_named_and_can_be_mended(four: ShardStore, unit: Callable, harm: str) -> None:
+    store, snapshot, _ = _with_room_for(four, 9)
+    path = four.shard_folder(snapshot.manifest.shards["a"].id) / "vectors.faiss"
+    whole = path.read_bytes()
+    query = unit(1)[0]
+    expected = _search(Snapshot.open(four), "a", query)
+    if harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-1] if harm == "truncate" else b"\0" * len(whole))
+    for _ in range(2):
+        with pytest.raises((ShardCorrupt, ShardMissing), match="of task a"):
+            _search(snapshot, "a", query)
+    assert store.opened.bytes == 0
+    path.write_bytes(whole)
+    assert _search(snapshot, "a", query) == expected
+
+
+def test_what_is_set_aside_is_looked_at_anew_by_the_next_snapshot(four: ShardStore, unit: Callable) -> None:
+    _, snapshot, _ = _with_room_for(four, 9)
+    snapshot.set_aside("b", "it was gone")
+    assert snapshot.tasks == ["a", "c", "d"]
+    with pytest.raises(ShardMissing, match="it was gone"):
+        snapshot.shard("b", fingerprint="encoder of b")
+    assert Snapshot.open(four, previous=snapshot).tasks == TASKS
+    four.manifest_path.write_bytes(four.manifest_path.read_bytes())
+    path = four.shard_folder(snapshot.manifest.shards["b"].id) / "ids.npy"
+    path.unlink()
+    assert list(Snapshot.open(four, previous=snapshot).degraded) == ["b"]
