@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.models import Example
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problems import MEDIA_TYPE, Problem
 from service.views import TaskSpec
 
-__all__ = ["RESPONSES", "TASK_BODY", "described"]
+__all__ = ["BATCH_EXAMPLES", "RESPONSES", "TASK_BODY", "described"]
 
 _TEMPLATE = "#/components/schemas/{model}"
 # Read from the body by hand, so FastAPI does not meet them.
@@ -58,6 +59,18 @@ TASK_BODY = {
                     },
                 }
             },
+        },
+    }
+}
+
+BATCH_EXAMPLES: dict[str, Example] = {
+    "two": {
+        "summary": "Two searches, one of them in two domains",
+        "value": {
+            "queries": [
+                {"q": "eggs are whisked", "k": 5},
+                {"q": "a taxi turns left", "task": ["night traffic", "kitchen"]},
+            ]
         },
     }
 }

@@ -1,4 +1,5 @@
-"""The query path: encode, route, search every shard with its own vector, merge.
+"""Who answers searches in a process, and by which generation of the index. How they are answered is in
+:mod:`service.searches`.
 
 A query is answered by one :class:`~service.serving.Serving` from start to end. A new generation is loaded beside
 it and takes over by the swap of one reference, so no request waits, none is dropped, and no answer mixes two releases.
@@ -6,27 +7,21 @@ it and takes over by the swap of one reference, so no request waits, none is dro
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
-from typing import NamedTuple, cast
 
-import numpy as np
 import structlog
 import torch
-from sqlalchemy import select
 
-from index import Hit, Hits, ManifestError, ShardStore, Snapshot, merge, one_thread_per_search
+from index import ManifestError, ShardStore, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from service import metrics
-from service.catalog.database import session_scope
-from service.catalog.models import Video
-from service.errors import FieldError, InvalidInput, Unavailable
-from service.library import stream_url, thumbnail_url
+from service.errors import InvalidInput, Unavailable
+from service.searches import answer, check
 from service.serving import Serving
-from service.settings import QueryMode, Settings, best_mode, settings
-from service.views import ReadyView, RoutingView, SearchResponse, SearchResult, TimingView
+from service.settings import Settings, settings
+from service.views import ReadyView, SearchQuery, SearchResponse
 
 __all__ = ["QueryService"]
 
@@ -133,7 +128,7 @@ class QueryService:
             release=serving.snapshot.release_id if serving else None,
             generation=serving.snapshot.generation if serving else 0,
             tasks=len(serving.shards) if serving else 0,
-            degraded=_named(serving) if serving else {},
+            degraded=serving.named_degraded if serving else {},
             checks={
                 "model": "ok" if loaded else error or "still loading",
                 "index": index if loaded else "ok",
@@ -144,13 +139,15 @@ class QueryService:
         """Task id → why it cannot be searched."""
         return dict(self._serving.degraded) if self._serving else {}
 
-    def search(self, q: str, k: int = 10, task: str | None = None, mode: str | None = None) -> SearchResponse:
+    def search(
+        self, q: str, k: int = 10, task: str | list[str] | None = None, mode: str | None = None
+    ) -> SearchResponse:
         """The k videos that fit a text best.
 
         Args:
             q: the text.
             k: how many results; fewer come back where fewer are left in the catalog.
-            task: name or id of the one task to search (known task); all by default.
+            task: names or ids of the tasks to search (one: known task); all by default.
             mode: ``pinned``, ``mapped`` or ``latest``; by default the configured one where the release offers it, and
                 otherwise its best.
 
@@ -158,44 +155,26 @@ class QueryService:
             InvalidInput: names the field.
             Unavailable: nothing was learned yet, or it cannot be loaded.
         """
-        start = time.perf_counter()
-        text = self._checked(q, k)
-        serving = self._current()
-        tasks = _candidates(serving, task)
-        chosen = self._mode(serving, mode)
+        # Not validated: its values are checked below, in words of ours.
+        return self._answer([SearchQuery.model_construct(q=q, k=k, task=task, mode=mode)], batch=False)[0]
 
-        encoded = serving.encode(text, chosen, tasks)
-        after_encode = time.perf_counter()
-        routing = serving.route(encoded, tasks)
-        after_route = time.perf_counter()
-        # strict: one vector for each task, in the order of the tasks
-        queries = dict(zip(tasks, encoded.vectors, strict=True))
-        # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
-        lift = {name: self._settings.routing_prior * log_weight for name, log_weight in routing}
-        hits = {name: _lifted(serving.shards[name].search(v, k), lift[name]) for name, v in queries.items()}
-        after_search = time.perf_counter()
-        results = _results(merge(hits, k), serving)
-        end = time.perf_counter()
+    def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
+        """The answers to several queries, all by one release, as :meth:`search` gives them one by one.
 
-        return SearchResponse(
-            query=q,
-            release=serving.snapshot.release_id,
-            generation=serving.snapshot.generation,
-            mode=chosen,
-            results=results,
-            routing=[
-                RoutingView(task=serving.names[name], task_id=name, weight=math.exp(log_weight))
-                for name, log_weight in routing
-            ],
-            timing_ms=TimingView(
-                encode=1000 * (after_encode - start),
-                route=1000 * (after_route - after_encode),
-                search=1000 * (after_search - after_route),
-                merge=1000 * (end - after_search),
-                total=1000 * (end - start),
-            ),
-            degraded=_named(serving),
-        )
+        Raises:
+            InvalidInput: too many queries, none, or wrong fields, named by the place of their query. None is answered.
+            Unavailable: as :meth:`search`.
+        """
+        most = self._settings.max_queries
+        if not 1 <= len(queries) <= most:
+            raise InvalidInput.at(
+                "queries", f"A batch of {len(queries)} queries cannot be answered.", f"Send 1 to {most}."
+            )
+        return self._answer(queries, batch=True)
+
+    def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
+        searches = check(queries, self._settings, batch=batch)
+        return answer(self._current(), searches, self._settings)
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
@@ -235,90 +214,3 @@ class QueryService:
         if not self._looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"Nothing can be found: {_NOTHING_LEARNED}.", 10)
-
-    def _checked(self, q: str, k: int) -> str:
-        errors = []
-        limit, most = self._settings.max_query_chars, self._settings.max_results
-        if not q.strip():
-            errors.append(FieldError("q", "The query is empty.", "Say what is seen, in a few words."))
-        elif len(q) > limit:
-            errors.append(
-                FieldError(
-                    "q", f"The query has {len(q)} characters.", f"Use at most {limit}; a sentence is best."
-                )
-            )
-        elif "\0" in q or any("\ud800" <= character <= "\udfff" for character in q):
-            errors.append(
-                FieldError("q", "The query holds characters that are not text.", "Send plain Unicode.")
-            )
-        if not 1 <= k <= most:
-            # A number of ten thousand digits is not repeated to whoever sent it.
-            said = f"{k} results" if abs(k) < 10**9 else "So many results"
-            errors.append(FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {most}."))
-        if errors:
-            raise InvalidInput.of(errors)
-        return q.strip()
-
-    def _mode(self, serving: Serving, mode: str | None) -> QueryMode:
-        offered = serving.modes
-        if mode is None:
-            configured = self._settings.query_mode
-            return configured if configured in offered else best_mode(offered)
-        if mode not in offered:
-            raise InvalidInput.at(
-                "mode", f"Mode {mode[:40]!r} is not offered by this release.", f"Use {' or '.join(offered)}."
-            )
-        return cast(QueryMode, mode)
-
-
-def _candidates(serving: Serving, task: str | None) -> tuple[str, ...]:
-    """Ids of the tasks to search."""
-    if task is None:
-        return tuple(serving.shards)
-    # An id comes first: a task may be named like another one's id.
-    named = [task] if task in serving.names else [key for key, name in serving.names.items() if name == task]
-    for key in named:
-        if key in serving.degraded:
-            raise Unavailable(f"Task {serving.names[key]!r} cannot be searched: {serving.degraded[key]}", 30)
-        return (key,)
-    known = ", ".join(repr(serving.names[key]) for key in list(serving.shards)[:20])
-    raise InvalidInput.at("task", f"No learned task is called {task[:100]!r}.", f"Learned so far: {known}.")
-
-
-class _Found(NamedTuple):
-    id: str
-    captions: list[str]
-
-
-def _lifted(hits: Hits, by: float) -> Hits:
-    return Hits(hits.ids, hits.scores + np.float32(by))
-
-
-def _results(hits: Sequence[Hit], serving: Serving) -> list[SearchResult]:
-    """Hits with what the catalog says of them, asked in one query; those that it does not know are left out."""
-    if not hits:
-        return []
-    with session_scope() as session:
-        rows = session.execute(
-            select(Video.vector_id, Video.id, Video.captions).where(
-                Video.vector_id.in_([hit.id for hit in hits])
-            )
-        )
-        videos = {vector_id: _Found(video_id, captions) for vector_id, video_id, captions in rows}
-    return [
-        SearchResult(
-            rank=rank,
-            video_id=videos[hit.id].id,
-            task=serving.names[hit.task],
-            task_id=hit.task,
-            score=hit.score,
-            captions=videos[hit.id].captions,
-            thumbnail_url=thumbnail_url(videos[hit.id].id),
-            stream_url=stream_url(videos[hit.id].id),
-        )
-        for rank, hit in enumerate((hit for hit in hits if hit.id in videos), start=1)
-    ]
-
-
-def _named(serving: Serving) -> dict[str, str]:
-    return {serving.names.get(task, task): why for task, why in serving.degraded.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,11 @@ from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
 from models.routing import Router
 
-__all__ = ["EncodedQuery", "Serving"]
+__all__ = ["EncodedQuery", "Reader", "Serving"]
 
 Vectors = npt.NDArray[np.float32]
 
-_REMEMBERED = 1024  # queries
+_REMEMBERED = 64 * 1024**2  # bytes of query vectors
 _FIRST_QUERY = "a first query, so that no user waits for what is done only once"
 
 
@@ -37,6 +38,44 @@ class EncodedQuery:
     tokens: npt.NDArray[np.int64]
 
 
+class Reader:
+    """Encodes texts, those that it does not remember in one batch. Safe to be shared by threads."""
+
+    def __init__(self, encoder: QueryEncoder) -> None:
+        self._encoder = encoder
+        self._lock = Lock()
+        self._known: OrderedDict[tuple[str, str, tuple[str, ...]], EncodedQuery] = OrderedDict()
+        self._bytes = 0
+
+    def __call__(self, texts: Sequence[str], mode: str, tasks: tuple[str, ...]) -> list[EncodedQuery]:
+        """One for each text, in their order."""
+        found: dict[str, EncodedQuery] = {}
+        with self._lock:
+            for text in texts:
+                key = text, mode, tasks
+                if key in self._known:
+                    self._known.move_to_end(key)
+                    found[text] = self._known[key]
+        new = [text for text in dict.fromkeys(texts) if text not in found]
+        if new:
+            presence = self._encoder.words(new)
+            vectors = self._encoder.encode(new, tasks, mode)
+            for text, words, under in zip(new, presence, vectors, strict=True):
+                # A copy: a part would keep the whole batch in memory.
+                found[text] = EncodedQuery(under.copy(), np.flatnonzero(words))
+            self._remember({(text, mode, tasks): found[text] for text in new})
+        return [found[text] for text in texts]
+
+    def _remember(self, encoded: Mapping[tuple[str, str, tuple[str, ...]], EncodedQuery]) -> None:
+        with self._lock:
+            for key, query in encoded.items():
+                if key not in self._known:
+                    self._known[key] = query
+                    self._bytes += query.vectors.nbytes
+            while self._bytes > _REMEMBERED:
+                self._bytes -= self._known.popitem(last=False)[1].vectors.nbytes
+
+
 @dataclass(frozen=True)
 class Serving:
     """One generation: its shards, and the encoder that reads texts for them. A new generation is a new object.
@@ -49,7 +88,7 @@ class Serving:
         modes: those that the release's method offers.
         positions: task id → its place among the tasks that the router knows.
         router: tells which tasks a text sounds like.
-        encode: text, mode and task ids to an :class:`EncodedQuery`; the texts of late are remembered.
+        encoder: reads texts; the latest are remembered.
     """
 
     snapshot: Snapshot
@@ -59,7 +98,7 @@ class Serving:
     modes: tuple[str, ...]
     positions: Mapping[str, int]
     router: Router
-    encode: Callable[[str, str, tuple[str, ...]], EncodedQuery]
+    encoder: Reader
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone) -> Serving:
@@ -90,9 +129,10 @@ class Serving:
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
-        encode = partial(_encode, encoder)
+        reader = Reader(encoder)
         for mode in encoder.modes:
-            if not np.isfinite(encode(_FIRST_QUERY, mode, tuple(shards)).vectors).all():
+            (first,) = reader([_FIRST_QUERY], mode, tuple(shards))
+            if not np.isfinite(first.vectors).all():
                 raise ReleaseError(
                     f"release {snapshot.release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
@@ -104,19 +144,23 @@ class Serving:
             modes=encoder.modes,
             positions={task: position for position, task in enumerate(names)},
             router=Router(release.profiles.numpy()),
-            encode=lru_cache(maxsize=_REMEMBERED)(encode),
+            encoder=reader,
         )
+
+    @property
+    def named_degraded(self) -> dict[str, str]:
+        """Task name → why it cannot be searched."""
+        return {self.names.get(task, task): why for task, why in self.degraded.items()}
+
+    def encode(self, texts: Sequence[str], mode: str, tasks: tuple[str, ...]) -> list[EncodedQuery]:
+        """Texts under tasks."""
+        return self.encoder(texts, mode, tasks)
 
     def route(self, encoded: EncodedQuery, tasks: Sequence[str]) -> list[tuple[str, float]]:
         """Log of how much the text sounds like each task, best first; the weights sum to one."""
         chosen = np.array([self.positions[task] for task in tasks], np.int64)
         weights = self.router.log_weights(encoded.tokens, chosen)
         return [(tasks[i], float(weights[i])) for i in np.argsort(-weights, kind="stable")]
-
-
-def _encode(encoder: QueryEncoder, text: str, mode: str, tasks: tuple[str, ...]) -> EncodedQuery:
-    tokens = np.flatnonzero(encoder.words([text])[0])
-    return EncodedQuery(encoder.encode([text], tasks, mode)[0], tokens)
 
 
 class _Pinned(Mapping[str, ReleaseState]):

@@ -20,6 +20,9 @@ __all__ = [
     "RejectedView",
     "ReleaseView",
     "RoutingView",
+    "SearchBatch",
+    "SearchBatchResponse",
+    "SearchQuery",
     "SearchResponse",
     "SearchResult",
     "ShardView",
@@ -140,6 +143,26 @@ class EventView(_View):
     data: dict[str, Any]
 
 
+class SearchQuery(_Input):
+    """What to look for: the same as the parameters of ``GET /search``.
+
+    Only its shape is checked here. Its values are checked by the service, whatever way they came in.
+    """
+
+    q: str = Field(description="What is seen, in words.")
+    k: int = Field(default=10, description="How many results.")
+    task: str | list[str] | None = Field(
+        default=None, description="Names or ids of the domains to search; all by default."
+    )
+    mode: str | None = Field(default=None, description="'pinned', 'mapped' or 'latest' query encoders.")
+
+
+class SearchBatch(_Input):
+    """Several searches, answered together and from one release."""
+
+    queries: list[SearchQuery]
+
+
 class SearchResult(_View):
     """One hit. ``task`` is the task's name."""
 
@@ -184,6 +207,12 @@ class SearchResponse(_View):
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Tasks (by name) that could not be searched, and why."
     )
+
+
+class SearchBatchResponse(_View):
+    """The answers to a batch, in the order of its queries."""
+
+    answers: list[SearchResponse]
 
 
 class ReadyView(_View):

@@ -226,3 +226,42 @@ def test_a_release_becomes_visible_without_a_restart(client: TestClient, library
     while service.ready().generation < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert service.ready().generation == 2
+
+
+def test_a_batch_over_http(client: TestClient, library: list[str]) -> None:
+    asked = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
+    answered = client.post("/search", json={"queries": asked})
+    assert answered.status_code == 200, answered.text
+    for one, query in zip(answered.json()["answers"], asked, strict=True):
+        alone = client.get("/search", params=query).json()
+        for name in ("query", "release", "generation", "mode", "degraded"):
+            assert one[name] == alone[name]
+        assert [result["video_id"] for result in one["results"]] == [
+            result["video_id"] for result in alone["results"]
+        ]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"queries": []}', "queries"),
+        ('{"queries": [' + ",".join(['{"q": "x"}'] * 257) + "]}", "queries"),
+        ('{"queries": [{"q": "x"}, {"q": ""}]}', "queries[1].q"),
+        ('{"queries": [{"q": "x", "k": NaN}]}', "queries[0].k"),
+        ('{"queries": [{"q": "x", "k": 1000000}]}', "queries[0].k"),
+        ('{"queries": [{"q": "x", "colour": "red"}]}', "queries[0].colour"),
+        ('{"queries": [{"q": "\\ud800"}]}', "queries[0].q"),
+        ('{"queries": "x"}', "queries"),
+        ("{}", "queries"),
+        ('{"queries": [{"q": "x"}', "body"),
+    ],
+)
+def test_a_wrong_batch_names_its_field(client: TestClient, library: list[str], body: str, field: str) -> None:
+    answer = client.post("/search", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_a_batch_above_the_limit_of_its_body_is_refused(client: TestClient) -> None:
+    assert client.post("/search", content=b" " * (4 * 1024**2 + 1)).status_code == 413

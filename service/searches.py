@@ -1,0 +1,279 @@
+"""One search, or many at once: from what was asked to what is answered, by one generation from start to end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from sqlalchemy import select
+
+from index import Hit, Hits, merge
+from service.catalog.database import session_scope
+from service.catalog.models import Video
+from service.errors import FieldError, InvalidInput, Unavailable
+from service.library import stream_url, thumbnail_url
+from service.serving import EncodedQuery, Serving
+from service.settings import QueryMode, Settings, best_mode
+from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
+
+__all__ = ["Search", "answer", "check"]
+
+_VECTORS = 8192  # query vectors held at a time: memory stays flat however many queries and tasks there are
+_CHUNK = 500  # ids in one IN (…)
+_MAX_ERRORS = 20
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search whose values make sense by themselves; what depends on a release is looked at when it is answered.
+
+    Attributes:
+        query: as it was asked.
+        text: the words.
+        tasks: names or ids of the tasks to search; None: all.
+        at: what stands before the name of a wrong field: ``queries[3].`` in a batch.
+    """
+
+    query: SearchQuery
+    text: str
+    tasks: tuple[str, ...] | None
+    at: str = ""
+
+
+def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> list[Search]:
+    """What can be known of searches without a release.
+
+    Args:
+        batch: fields are named by the place of their query.
+
+    Raises:
+        InvalidInput: with up to 20 wrong fields.
+    """
+    searches: list[Search] = []
+    errors: list[FieldError] = []
+    for number, query in enumerate(queries):
+        at = f"queries[{number}]." if batch else ""
+        errors += _errors(query, limits, at)
+        tasks = (query.task,) if isinstance(query.task, str) else query.task
+        searches.append(
+            Search(query, query.q.strip(), None if tasks is None else tuple(dict.fromkeys(tasks)), at)
+        )
+        if len(errors) >= _MAX_ERRORS:
+            break
+    if errors:
+        raise InvalidInput.of(errors[:_MAX_ERRORS])
+    return searches
+
+
+def answer(serving: Serving, searches: Sequence[Search], configured: Settings) -> list[SearchResponse]:
+    """Answer searches with one generation. Texts that go to the same tasks are encoded together.
+
+    Raises:
+        InvalidInput: a task that was not learned, or a mode that is not offered; names the field.
+        Unavailable: a task that was asked for by name cannot be searched.
+    """
+    asked = [
+        _Asked(search, _candidates(serving, search), _mode(serving, search, configured))
+        for search in searches
+    ]
+    found: dict[int, _Found] = {}
+    for numbers, encoded, milliseconds in _encoded(serving, asked):
+        for number, query in zip(numbers, encoded, strict=True):
+            found[number] = _search(serving, asked[number], query, milliseconds, configured)
+    return _described([found[number] for number in range(len(asked))], serving)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A search, and what it means for a release: ids of the tasks to search, and the query mode."""
+
+    search: Search
+    tasks: tuple[str, ...]
+    mode: QueryMode
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found, before the catalog is asked. Times are in milliseconds."""
+
+    asked: _Asked
+    hits: list[Hit]
+    routing: list[tuple[str, float]]
+    encode: float
+    route: float
+    search: float
+    merge: float
+
+
+def _encoded(
+    serving: Serving, asked: Sequence[_Asked]
+) -> Iterator[tuple[list[int], list[EncodedQuery], float]]:
+    """Places of searches, their encoded texts, and the milliseconds that each of them took."""
+    alike: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for number, one in enumerate(asked):
+        alike.setdefault((one.mode, one.tasks), []).append(number)
+    for (mode, tasks), numbers in alike.items():
+        size = max(1, _VECTORS // len(tasks))
+        for start in range(0, len(numbers), size):
+            part = numbers[start : start + size]
+            begun = time.perf_counter()
+            encoded = serving.encode([asked[number].search.text for number in part], mode, tasks)
+            yield part, encoded, 1000 * (time.perf_counter() - begun) / len(part)
+
+
+def _search(
+    serving: Serving, asked: _Asked, encoded: EncodedQuery, encode: float, configured: Settings
+) -> _Found:
+    k = asked.search.query.k
+    start = time.perf_counter()
+    routing = serving.route(encoded, asked.tasks)
+    after_route = time.perf_counter()
+    # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
+    lift = {task: configured.routing_prior * log_weight for task, log_weight in routing}
+    # strict: one vector for each task, in the order of the tasks
+    queries = zip(asked.tasks, encoded.vectors, strict=True)
+    hits = {task: _lifted(serving.shards[task].search(vector, k), lift[task]) for task, vector in queries}
+    after_search = time.perf_counter()
+    merged = merge(hits, k)
+    return _Found(
+        asked=asked,
+        hits=merged,
+        routing=routing,
+        encode=encode,
+        route=1000 * (after_route - start),
+        search=1000 * (after_search - after_route),
+        merge=1000 * (time.perf_counter() - after_search),
+    )
+
+
+def _lifted(hits: Hits, by: float) -> Hits:
+    return Hits(hits.ids, hits.scores + np.float32(by))
+
+
+def _described(found: Sequence[_Found], serving: Serving) -> list[SearchResponse]:
+    """Hits with what the catalog says of them, asked for all of them at once."""
+    start = time.perf_counter()
+    known = _known(hit.id for one in found for hit in one.hits)
+    described = [_results(one.hits, known, serving) for one in found]
+    asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
+    degraded = serving.named_degraded
+    return [
+        SearchResponse(
+            query=one.asked.search.query.q,
+            release=serving.snapshot.release_id,
+            generation=serving.snapshot.generation,
+            mode=one.asked.mode,
+            results=results,
+            routing=[
+                RoutingView(task=serving.names[task], task_id=task, weight=math.exp(log_weight))
+                for task, log_weight in one.routing
+            ],
+            timing_ms=TimingView(
+                encode=one.encode,
+                route=one.route,
+                search=one.search,
+                merge=one.merge + asking,
+                total=one.encode + one.route + one.search + one.merge + asking,
+            ),
+            degraded=degraded,
+        )
+        for one, results in zip(found, described, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Known:
+    id: str
+    captions: list[str]
+
+
+def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
+    ids = list(dict.fromkeys(vector_ids))
+    known: dict[int, _Known] = {}
+    if not ids:
+        return known
+    with session_scope() as session:
+        for start in range(0, len(ids), _CHUNK):
+            rows = session.execute(
+                select(Video.vector_id, Video.id, Video.captions).where(
+                    Video.vector_id.in_(ids[start : start + _CHUNK])
+                )
+            )
+            known |= {vector_id: _Known(video, captions) for vector_id, video, captions in rows}
+    return known
+
+
+def _results(hits: Sequence[Hit], known: dict[int, _Known], serving: Serving) -> list[SearchResult]:
+    """Hits as they are shown; those that the catalog does not know are left out."""
+    return [
+        SearchResult(
+            rank=rank,
+            video_id=known[hit.id].id,
+            task=serving.names[hit.task],
+            task_id=hit.task,
+            score=hit.score,
+            captions=known[hit.id].captions,
+            thumbnail_url=thumbnail_url(known[hit.id].id),
+            stream_url=stream_url(known[hit.id].id),
+        )
+        for rank, hit in enumerate((hit for hit in hits if hit.id in known), start=1)
+    ]
+
+
+# -- what may be asked ----------------------------------------------------------------------------------------
+
+
+def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldError]:
+    longest, most = limits.max_query_chars, limits.max_results
+    if not query.q.strip():
+        yield FieldError(f"{at}q", "The query is empty.", "Say what is seen, in a few words.")
+    elif len(query.q) > longest:
+        yield FieldError(
+            f"{at}q",
+            f"The query has {len(query.q)} characters.",
+            f"Use at most {longest}; a sentence is best.",
+        )
+    elif "\0" in query.q or any("\ud800" <= character <= "\udfff" for character in query.q):
+        yield FieldError(f"{at}q", "The query holds characters that are not text.", "Send plain Unicode.")
+    if not 1 <= query.k <= most:
+        # A number of ten thousand digits is not repeated to whoever sent it.
+        said = f"{query.k} results" if abs(query.k) < 10**9 else "So many results"
+        yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
+    if query.task == []:
+        yield FieldError(f"{at}task", "The list of tasks is empty.", "Name one, or leave it out for all.")
+
+
+def _candidates(serving: Serving, search: Search) -> tuple[str, ...]:
+    """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same."""
+    if search.tasks is None:
+        return tuple(serving.shards)
+    chosen = {_candidate(serving, task, f"{search.at}task") for task in search.tasks}
+    return tuple(task for task in serving.shards if task in chosen)
+
+
+def _candidate(serving: Serving, task: str, field: str) -> str:
+    # An id comes first: a task may be named like another one's id.
+    named = [task] if task in serving.names else [key for key, name in serving.names.items() if name == task]
+    for key in named:
+        if key in serving.degraded:
+            raise Unavailable(f"Task {serving.names[key]!r} cannot be searched: {serving.degraded[key]}", 30)
+        return key
+    known = ", ".join(repr(serving.names[key]) for key in list(serving.shards)[:20])
+    raise InvalidInput.at(field, f"No learned task is called {task[:100]!r}.", f"Learned so far: {known}.")
+
+
+def _mode(serving: Serving, search: Search, configured: Settings) -> QueryMode:
+    offered, mode = serving.modes, search.query.mode
+    if mode is None:
+        return configured.query_mode if configured.query_mode in offered else best_mode(offered)
+    if mode not in offered:
+        raise InvalidInput.at(
+            f"{search.at}mode",
+            f"Mode {mode[:40]!r} is not offered by this release.",
+            f"Use {' or '.join(offered)}.",
+        )
+    return cast(QueryMode, mode)
