@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from api.problems import MEDIA_TYPE, Problem
 from service.views import TaskSpec
 
-__all__ = ["BATCH_EXAMPLES", "RESPONSES", "TASK_BODY", "described"]
+__all__ = ["BATCH_EXAMPLES", "RESPONSES", "TASK_BODY", "WHERE_EXAMPLES", "described"]
 
 _TEMPLATE = "#/components/schemas/{model}"
 # Read from the body by hand, so FastAPI does not meet them.
@@ -72,7 +72,29 @@ BATCH_EXAMPLES: dict[str, Example] = {
                 {"q": "a taxi turns left", "task": ["night traffic", "kitchen"]},
             ]
         },
-    }
+    },
+    "filtered": {
+        "summary": "Only short videos, with some metadata",
+        "value": {
+            "queries": [
+                {
+                    "q": "a taxi turns left",
+                    "max_duration": 30,
+                    "arrived_after": "2026-01-01",
+                    "where": {
+                        "place": "station",
+                        "camera": {"min": 1, "max": 4},
+                        "tags": {"any": ["rain", "snow"]},
+                    },
+                }
+            ]
+        },
+    },
+}
+WHERE_EXAMPLES: dict[str, Example] = {
+    "value": {"summary": "A field is, or has among its texts", "value": '{"place": "kitchen"}'},
+    "range": {"summary": "A number in a range", "value": '{"camera": {"min": 1, "max": 4}}'},
+    "tags": {"summary": "Any of these texts", "value": '{"tags": {"any": ["rain", "snow"]}}'},
 }
 
 

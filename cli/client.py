@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -43,8 +44,10 @@ class Client(Protocol):
     def retry(self, task_id: str) -> TaskView:
         """Put a failed or cancelled task back into the line."""
 
-    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
-        """Find videos."""
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
+    ) -> SearchResponse:
+        """Find videos; ``further`` are the other fields of a ``SearchQuery``."""
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
@@ -98,10 +101,12 @@ class Remote:
         """Put a failed or cancelled task back into the line."""
         return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
 
-    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
+    ) -> SearchResponse:
         """Find videos."""
-        wanted = {"q": query, "k": k, "task": task, "mode": mode}
-        asked = {name: value for name, value in wanted.items() if value is not None}
+        wanted = {"q": query, "k": k, "task": task, "mode": mode, **further}
+        asked = {name: _in_url(value) for name, value in wanted.items() if value is not None}
         return SearchResponse.model_validate(self._ask("GET", "/search", params=asked))
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
@@ -176,19 +181,27 @@ class Local:
 
         return retry_task(task_id)
 
-    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
+    ) -> SearchResponse:
         """Find videos."""
         from service.query import QueryService
 
         service = QueryService(self._settings)
         service.refresh()
-        return service.search(query, k, task=task, mode=mode)
+        return service.search(query, k, task, mode, **further)
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
         from service.forgetting import forgetting
 
         return forgetting(mode)
+
+
+def _in_url(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _problem(answer: httpx.Response) -> CinestrataError:

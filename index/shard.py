@@ -89,12 +89,15 @@ class Shard:
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
         return cls(entry, flat, ids)
 
-    def search(self, query: Vectors, k: int, exclude: Iterable[int] | Ids = ()) -> Hits:
+    def search(
+        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+    ) -> Hits:
         """The k nearest by inner product. Equal scores are ordered by id, also where k cuts between them.
 
         Args:
             query: ``float32 [dim]``, finite.
             exclude: ids that were deleted; unknown ones do not matter.
+            among: ids that may be found, where not all may; unknown ones do not matter.
 
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
@@ -108,7 +111,7 @@ class Shard:
         # faiss leaves open which of equal scores survive the cut: look further until the cut is between unequal ones.
         wanted = k + 1
         while True:
-            rows, scores = self._search(query, min(wanted, self.count), excluded)
+            rows, scores = self._search(query, min(wanted, self.count), excluded, among)
             if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
                 break
             wanted *= 2
@@ -129,19 +132,27 @@ class Shard:
             return np.empty((0, self.dim), np.float32)
         return np.asarray(self._flat.reconstruct_batch(rows), np.float32)
 
-    def _search(self, query: Vectors, k: int, excluded: Ids) -> tuple[Ids, Vectors]:
+    def _search(self, query: Vectors, k: int, excluded: Ids, among: Ids | None) -> tuple[Ids, Vectors]:
         parameters = None
-        if len(excluded):
-            # A flat index numbers its vectors by position, so that is what is ruled out.
-            rows = self._rows(excluded)
-            ruled_out = faiss.IDSelectorBatch(rows[rows >= 0])
-            rest = faiss.IDSelectorNot(ruled_out)
+        if len(excluded) or among is not None:
+            # A flat index numbers its vectors by position, so those are chosen: a bit for each.
+            chosen = np.full(self.count, among is None)
+            if among is not None:
+                chosen[self._known_rows(among)] = True
+            chosen[self._known_rows(excluded)] = False
+            bits = np.packbits(chosen, bitorder="little")
+            selector = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
             parameters = faiss.SearchParameters()
-            parameters.sel = rest
+            parameters.sel = selector
         with search_threads():
             scores, found = self._flat.search(query[None], k, params=parameters)
         present = found[0] >= 0  # faiss fills up with −1 where fewer than k are left
         return found[0][present], scores[0][present]
+
+    def _known_rows(self, ids: Ids) -> Ids:
+        """Rows of those ids that are here."""
+        rows = self._rows(ids)
+        return np.asarray(rows[rows >= 0], np.int64)
 
     def _rows(self, ids: Ids) -> Ids:
         """Row of each id; −1 where there is none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
+from typing import Any
 
 import structlog
 import torch
@@ -18,6 +19,7 @@ from index import ManifestError, ShardStore, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from service import metrics
 from service.errors import InvalidInput, Unavailable
+from service.facts import FactsReader
 from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
@@ -47,6 +49,7 @@ class QueryService:
         self._store = ShardStore(self._settings.index_dir)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
+        self._facts = FactsReader()
         self._looked = False  # at the index, once at least
         self._seen: tuple[int, int, int] | None = None
         self._retry_at: float | None = None  # on the monotonic clock
@@ -140,7 +143,12 @@ class QueryService:
         return dict(self._serving.degraded) if self._serving else {}
 
     def search(
-        self, q: str, k: int = 10, task: str | list[str] | None = None, mode: str | None = None
+        self,
+        q: str,
+        k: int = 10,
+        task: str | list[str] | None = None,
+        mode: str | None = None,
+        **further: Any,
     ) -> SearchResponse:
         """The k videos that fit a text best.
 
@@ -150,13 +158,15 @@ class QueryService:
             task: names or ids of the tasks to search (one: known task); all by default.
             mode: ``pinned``, ``mapped`` or ``latest``; by default the configured one where the release offers it, and
                 otherwise its best.
+            further: the other fields of :class:`~service.views.SearchQuery`.
 
         Raises:
             InvalidInput: names the field.
             Unavailable: nothing was learned yet, or it cannot be loaded.
         """
         # Not validated: its values are checked below, in words of ours.
-        return self._answer([SearchQuery.model_construct(q=q, k=k, task=task, mode=mode)], batch=False)[0]
+        query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **further)
+        return self._answer([query], batch=False)[0]
 
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
         """The answers to several queries, all by one release, as :meth:`search` gives them one by one.
@@ -174,7 +184,7 @@ class QueryService:
 
     def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
         searches = check(queries, self._settings, batch=batch)
-        return answer(self._current(), searches, self._settings)
+        return answer(self._current(), searches, self._settings, self._facts)
 
     def _follow(self) -> None:
         while not self._stopped.is_set():

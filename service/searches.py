@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 
 from index import Hit, Hits, merge
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import FieldError, InvalidInput, Unavailable
+from service.facts import FactsReader
+from service.filters import Filter, allowed, filter_errors, read_filter
 from service.library import stream_url, thumbnail_url
 from service.serving import EncodedQuery, Serving
 from service.settings import QueryMode, Settings, best_mode
 from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
 __all__ = ["Search", "answer", "check"]
+
+Ids = npt.NDArray[np.int64]
 
 _VECTORS = 8192  # query vectors held at a time: memory stays flat however many queries and tasks there are
 _CHUNK = 500  # ids in one IN (…)
@@ -35,13 +41,15 @@ class Search:
         query: as it was asked.
         text: the words.
         tasks: names or ids of the tasks to search; None: all.
+        filter: what may be found.
         at: what stands before the name of a wrong field: ``queries[3].`` in a batch.
     """
 
     query: SearchQuery
     text: str
     tasks: tuple[str, ...] | None
-    at: str = ""
+    filter: Filter
+    at: str
 
 
 def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> list[Search]:
@@ -57,23 +65,29 @@ def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> l
     errors: list[FieldError] = []
     for number, query in enumerate(queries):
         at = f"queries[{number}]." if batch else ""
-        errors += _errors(query, limits, at)
-        tasks = (query.task,) if isinstance(query.task, str) else query.task
-        searches.append(
-            Search(query, query.q.strip(), None if tasks is None else tuple(dict.fromkeys(tasks)), at)
-        )
+        errors += [*_errors(query, limits, at), *filter_errors(query, at)]
         if len(errors) >= _MAX_ERRORS:
             break
+        if not errors:
+            tasks = [query.task] if isinstance(query.task, str) else query.task
+            named = None if tasks is None else tuple(dict.fromkeys(tasks))
+            searches.append(Search(query, query.q.strip(), named, read_filter(query), at))
     if errors:
         raise InvalidInput.of(errors[:_MAX_ERRORS])
     return searches
 
 
-def answer(serving: Serving, searches: Sequence[Search], configured: Settings) -> list[SearchResponse]:
+def answer(
+    serving: Serving, searches: Sequence[Search], configured: Settings, reader: FactsReader
+) -> list[SearchResponse]:
     """Answer searches with one generation. Texts that go to the same tasks are encoded together.
 
+    Args:
+        reader: where filters learn what videos are like.
+
     Raises:
-        InvalidInput: a task that was not learned, or a mode that is not offered; names the field.
+        InvalidInput: a task that was not learned, a mode that is not offered, or a field of metadata that no video has;
+            names the field.
         Unavailable: a task that was asked for by name cannot be searched.
     """
     asked = [
@@ -81,9 +95,14 @@ def answer(serving: Serving, searches: Sequence[Search], configured: Settings) -
         for search in searches
     ]
     found: dict[int, _Found] = {}
+
+    @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
+    def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
+        return allowed(chosen, {task: serving.shards[task].entry.id for task in tasks}, reader, at)
+
     for numbers, encoded, milliseconds in _encoded(serving, asked):
         for number, query in zip(numbers, encoded, strict=True):
-            found[number] = _search(serving, asked[number], query, milliseconds, configured)
+            found[number] = _search(serving, asked[number], query, milliseconds, configured, admitted)
     return _described([found[number] for number in range(len(asked))], serving)
 
 
@@ -126,7 +145,12 @@ def _encoded(
 
 
 def _search(
-    serving: Serving, asked: _Asked, encoded: EncodedQuery, encode: float, configured: Settings
+    serving: Serving,
+    asked: _Asked,
+    encoded: EncodedQuery,
+    encode: float,
+    configured: Settings,
+    admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
 ) -> _Found:
     k = asked.search.query.k
     start = time.perf_counter()
@@ -136,7 +160,12 @@ def _search(
     lift = {task: configured.routing_prior * log_weight for task, log_weight in routing}
     # strict: one vector for each task, in the order of the tasks
     queries = zip(asked.tasks, encoded.vectors, strict=True)
-    hits = {task: _lifted(serving.shards[task].search(vector, k), lift[task]) for task, vector in queries}
+    among = admitted(asked.search.filter, asked.tasks, asked.search.at)
+    hits = {
+        task: _lifted(serving.shards[task].search(vector, k, among=among[task]), lift[task])
+        for task, vector in queries
+        if task in among
+    }
     after_search = time.perf_counter()
     merged = merge(hits, k)
     return _Found(

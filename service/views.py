@@ -61,7 +61,10 @@ class VideoSpec(_Input):
     id: Identifier | None = Field(default=None, description="Your own id; one is made when there is none.")
     split: Split | None = Field(default=None, description="Test videos are held out and measured.")
     metadata: dict[str, Any] | None = Field(
-        default=None, description="Anything you want back with the video."
+        default=None,
+        description=(
+            "Anything you want back with the video. Texts, numbers, truth values and lists of texts can be searched by."
+        ),
     )
 
 
@@ -155,6 +158,19 @@ class SearchQuery(_Input):
         default=None, description="Names or ids of the domains to search; all by default."
     )
     mode: str | None = Field(default=None, description="'pinned', 'mapped' or 'latest' query encoders.")
+    min_duration: float | None = Field(default=None, description="Seconds.")
+    max_duration: float | None = Field(default=None, description="Seconds.")
+    arrived_after: datetime | None = Field(
+        default=None, description="Posted then or later; UTC without a zone."
+    )
+    arrived_before: datetime | None = Field(default=None, description="Posted earlier.")
+    where: dict[str, Any] | None = Field(
+        default=None,
+        description=(
+            "Metadata that a video must have: by field a value, {min, max}, {any: [values]} or {all: [texts]}. "
+            "A list of texts has each of them."
+        ),
+    )
 
 
 class SearchBatch(_Input):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES
+from api.openapi import BATCH_EXAMPLES, WHERE_EXAMPLES
 from service import metrics
+from service.filters import where_from_json
 from service.views import SearchBatch, SearchBatchResponse, SearchResponse
 
 __all__ = ["router"]
@@ -26,9 +28,40 @@ def search(
         Query(description="Name or id of a domain to search; may be repeated. All by default."),
     ] = None,
     mode: Annotated[str | None, Query(description="'pinned', 'mapped' or 'latest' query encoders.")] = None,
+    min_duration: Annotated[float | None, Query(description="Seconds.")] = None,
+    max_duration: Annotated[float | None, Query(description="Seconds.")] = None,
+    arrived_after: Annotated[
+        datetime | None, Query(description="Posted then or later; UTC without a zone.")
+    ] = None,
+    arrived_before: Annotated[datetime | None, Query(description="Posted earlier.")] = None,
+    where: Annotated[
+        str | None,
+        Query(
+            description=(
+                "Metadata that a video must have, as a JSON object: by field a value, {min, max}, {any: [values]} or "
+                "{all: [texts]}."
+            ),
+            openapi_examples=WHERE_EXAMPLES,
+        ),
+    ] = None,
 ) -> SearchResponse:
-    """Search all shards, or some. Every shard is asked with a query vector of its own."""
-    return _measured(service.search(q, k, task, mode))
+    """Search all shards, or some. Every shard is asked with a query vector of its own.
+
+    What does not pass the filters is never found, and k results come back wherever k videos pass.
+    """
+    return _measured(
+        service.search(
+            q,
+            k,
+            task,
+            mode,
+            min_duration=min_duration,
+            max_duration=max_duration,
+            arrived_after=arrived_after,
+            arrived_before=arrived_before,
+            where=where_from_json(where) if where is not None else None,
+        )
+    )
 
 
 @router.post("/search", operation_id="search_many")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -265,3 +266,51 @@ def test_a_wrong_batch_names_its_field(client: TestClient, library: list[str], b
 
 def test_a_batch_above_the_limit_of_its_body_is_refused(client: TestClient) -> None:
     assert client.post("/search", content=b" " * (4 * 1024**2 + 1)).status_code == 413
+
+
+def test_filters_over_http(client: TestClient, library: list[str]) -> None:
+    def found(**parameters: object) -> list[str]:
+        answer = client.get("/search", params={"q": "moves", "k": 100, **parameters})
+        assert answer.status_code == 200, answer.text
+        return [result["video_id"] for result in answer.json()["results"]]
+
+    everything = found()
+    about = {video: client.get(f"/videos/{video}").json() for video in everything}
+    category = next(iter(about.values()))["metadata"]["category"]
+    chosen = [video for video in everything if about[video]["metadata"]["category"] == category]
+    assert 0 < len(chosen) < 24
+    assert found(where=json.dumps({"category": category})) == chosen
+    lengths = sorted(video["duration"] for video in about.values())
+    short = [video for video in everything if about[video]["duration"] <= lengths[5]]
+    assert found(max_duration=lengths[5]) == short
+    posted = client.get(f"/tasks/{library[1]}").json()["created_at"]
+    assert {about[video]["task"] for video in found(arrived_after=posted)} == {SECOND}
+    body = {"queries": [{"q": "moves", "k": 100, "where": {"category": {"any": [category]}}}]}
+    (answer,) = client.post("/search", json=body).json()["answers"]
+    assert [result["video_id"] for result in answer["results"]] == chosen
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"min_duration": "nan"}, "min_duration"),
+        ({"max_duration": "-1"}, "max_duration"),
+        ({"min_duration": 9, "max_duration": 1}, "min_duration"),
+        ({"arrived_after": "yesterday"}, "arrived_after"),
+        ({"arrived_after": "2026-01-02", "arrived_before": "2026-01-01"}, "arrived_after"),
+        ({"where": "category"}, "where"),
+        ({"where": "[1]"}, "where"),
+        ({"where": "[" * 20_000}, "where"),
+        ({"where": '{"colour": "red"}'}, "where.colour"),
+        ({"where": '{"duration": {"min": NaN}}'}, "where.duration"),
+        ({"where": '{"duration": {"min": 2, "max": 1}}'}, "where.duration"),
+        ({"where": '{"category": "\\ud800", "\\ud800": 1}'}, "where.?"),
+    ],
+)
+def test_a_wrong_filter_is_named(
+    client: TestClient, library: list[str], parameters: dict[str, str], field: str
+) -> None:
+    answer = client.get("/search", params={"q": "x", **parameters})
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
