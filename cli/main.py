@@ -138,6 +138,9 @@ def search(
     max_duration: Annotated[float | None, typer.Option("--max-duration", help="Seconds.")] = None,
     after: Annotated[datetime | None, typer.Option("--after", help="Posted then or later, UTC.")] = None,
     before: Annotated[datetime | None, typer.Option("--before", help="Posted earlier, UTC.")] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Leave out what scores less.")
+    ] = None,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -156,6 +159,7 @@ def search(
         max_duration=max_duration,
         arrived_after=after,
         arrived_before=before,
+        min_score=min_score,
     )
 
 

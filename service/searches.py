@@ -152,7 +152,7 @@ def _search(
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
 ) -> _Found:
-    k = asked.search.query.k
+    k, least = asked.search.query.k, asked.search.query.min_score
     start = time.perf_counter()
     routing = serving.route(encoded, asked.tasks)
     after_route = time.perf_counter()
@@ -167,7 +167,7 @@ def _search(
         if task in among
     }
     after_search = time.perf_counter()
-    merged = merge(hits, k)
+    merged = [hit for hit in merge(hits, k) if least is None or hit.score >= least]
     return _Found(
         asked=asked,
         hits=merged,
@@ -272,6 +272,8 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         # A number of ten thousand digits is not repeated to whoever sent it.
         said = f"{query.k} results" if abs(query.k) < 10**9 else "So many results"
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
+    if query.min_score is not None and not math.isfinite(query.min_score):
+        yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
     if query.task == []:
         yield FieldError(f"{at}task", "The list of tasks is empty.", "Name one, or leave it out for all.")
 

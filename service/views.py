@@ -171,6 +171,7 @@ class SearchQuery(_Input):
             "A list of texts has each of them."
         ),
     )
+    min_score: float | None = Field(default=None, description="Results below this score are left out.")
 
 
 class SearchBatch(_Input):

@@ -44,6 +44,7 @@ def search(
             openapi_examples=WHERE_EXAMPLES,
         ),
     ] = None,
+    min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
 ) -> SearchResponse:
     """Search all shards, or some. Every shard is asked with a query vector of its own.
 
@@ -60,6 +61,7 @@ def search(
             arrived_after=arrived_after,
             arrived_before=arrived_before,
             where=where_from_json(where) if where is not None else None,
+            min_score=min_score,
         )
     )
 

@@ -298,6 +298,7 @@ def test_filters_over_http(client: TestClient, library: list[str]) -> None:
         ({"min_duration": 9, "max_duration": 1}, "min_duration"),
         ({"arrived_after": "yesterday"}, "arrived_after"),
         ({"arrived_after": "2026-01-02", "arrived_before": "2026-01-01"}, "arrived_after"),
+        ({"min_score": "nan"}, "min_score"),
         ({"where": "category"}, "where"),
         ({"where": "[1]"}, "where"),
         ({"where": "[" * 20_000}, "where"),

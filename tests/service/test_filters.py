@@ -286,3 +286,23 @@ def test_facts_are_kept_within_bounds(service: QueryService, monkeypatch: pytest
     for name in ("birds", "cars", "birds", "sea"):
         assert np.array_equal(np.diff(reader.facts(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
     assert list(reader._facts) == ["birds", "sea"], "the latest used"
+
+
+@pytest.mark.parametrize("where", [None, {"live": True}], ids=str)
+def test_a_least_score_cuts_the_ranking(service: QueryService, where: dict[str, Any] | None) -> None:
+    everything = _found(service.search("an owl", 100, where=where))
+    for place in (0, 3, len(everything) - 1):
+        score = everything[place][1]
+        assert _found(service.search("an owl", 100, where=where, min_score=score)) == everything[: place + 1]
+        assert (
+            _found(service.search("an owl", 2, where=where, min_score=score))
+            == everything[: min(place + 1, 2)]
+        )
+    assert service.search("an owl", where=where, min_score=2).results == []
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_a_score_that_is_no_number_is_refused(service: QueryService, wrong: float) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        service.search("an owl", min_score=wrong)
+    assert [error.field for error in refused.value.errors] == ["min_score"]
