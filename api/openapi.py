@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from api.problems import MEDIA_TYPE, Problem
 from service.views import TaskSpec
 
-__all__ = ["BATCH_EXAMPLES", "RESPONSES", "TASK_BODY", "WHERE_EXAMPLES", "described"]
+__all__ = ["BATCH_EXAMPLES", "CURSOR_GONE", "RESPONSES", "TASK_BODY", "WHERE_EXAMPLES", "described"]
 
 _TEMPLATE = "#/components/schemas/{model}"
 # Read from the body by hand, so FastAPI does not meet them.
@@ -32,6 +32,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     422: _refused("A field is wrong; `errors` names it and says how to mend it."),
     "4XX": _refused("The request was refused; `detail` says why."),
     "5XX": _refused("It could not be carried out now; try again later."),
+}
+
+CURSOR_GONE: dict[int | str, dict[str, Any]] = {
+    410: _refused("The release of the cursor is no longer kept; search again without it.")
 }
 
 # A task comes as JSON, or as a form with an archive.

@@ -141,6 +141,9 @@ def search(
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Leave out what scores less.")
     ] = None,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", help="Go on where an earlier search ended.")
+    ] = None,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -160,6 +163,7 @@ def search(
         arrived_after=after,
         arrived_before=before,
         min_score=min_score,
+        cursor=cursor,
     )
 
 

@@ -53,6 +53,8 @@ def run_search(
         f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
         soft_wrap=True,
     )
+    if found.next_cursor is not None:
+        console.print(f"[dim]For more: the same with --cursor {found.next_cursor}[/dim]", soft_wrap=True)
 
 
 def conditions(written: Sequence[str]) -> dict[str, Any]:

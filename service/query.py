@@ -8,6 +8,7 @@ it and takes over by the swap of one reference, so no request waits, none is dro
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 import structlog
 import torch
 
-from index import ManifestError, ShardStore, Snapshot, one_thread_per_search
+from index import ManifestError, ShardStore, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
+from models.errors import ModelError
 from service import metrics
-from service.errors import InvalidInput, Unavailable
+from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.searches import answer, check
 from service.serving import Serving
@@ -31,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 30.0  # before what could not be loaded is tried again, in case somebody mended it
+_KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
 
 
@@ -50,6 +53,8 @@ class QueryService:
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
+        self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
+        self._loading_past = Lock()
         self._looked = False  # at the index, once at least
         self._seen: tuple[int, int, int] | None = None
         self._retry_at: float | None = None  # on the monotonic clock
@@ -101,6 +106,9 @@ class QueryService:
                 )
                 return False
             if fresh is not None:
+                if self._serving is not None and self._serving.release != fresh.release:
+                    with self._loading_past:
+                        self._keep(self._serving)
                 self._serving = fresh
                 metrics.GENERATION.set(fresh.snapshot.generation)
                 log.info(
@@ -169,7 +177,8 @@ class QueryService:
         return self._answer([query], batch=False)[0]
 
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
-        """The answers to several queries, all by one release, as :meth:`search` gives them one by one.
+        """The answers to several queries, as :meth:`search` gives them one by one. All are by one release, but for
+        those whose cursor belongs to another.
 
         Raises:
             InvalidInput: too many queries, none, or wrong fields, named by the place of their query. None is answered.
@@ -184,7 +193,40 @@ class QueryService:
 
     def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
         searches = check(queries, self._settings, batch=batch)
-        return answer(self._current(), searches, self._settings, self._facts)
+        current = self._current()
+        by_release: dict[str, list[int]] = {}
+        for number, search in enumerate(searches):
+            release = search.cursor.release if search.cursor else current.release
+            by_release.setdefault(release, []).append(number)
+        answers: dict[int, SearchResponse] = {}
+        for release, numbers in by_release.items():
+            serving = current if release == current.release else self._past(release)
+            asked = [searches[number] for number in numbers]
+            answers |= zip(numbers, answer(serving, asked, self._settings, self._facts), strict=True)
+        return [answers[number] for number in range(len(searches))]
+
+    def _past(self, release: str) -> Serving:
+        """An earlier release, to go on with a list that it began. It is loaded anew where it is not kept."""
+        with self._loading_past:
+            if release in self._kept:
+                self._kept.move_to_end(release)
+                return self._kept[release]
+            snapshot, backbone = self._current().snapshot, self._backbone
+            gone = "The release that began this list is no longer kept"
+            if backbone is None or release not in snapshot.manifest.releases:
+                raise _gone(f"{gone}.")
+            try:
+                serving = Serving.load(snapshot, backbone, release)
+            except (ModelError, ShardStoreError, OSError) as error:
+                raise _gone(f"{gone} as it was: {error}.") from error
+            self._keep(serving)
+            return serving
+
+    def _keep(self, serving: Serving) -> None:
+        self._kept[serving.release] = serving
+        self._kept.move_to_end(serving.release)
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
@@ -224,3 +266,8 @@ class QueryService:
         if not self._looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"Nothing can be found: {_NOTHING_LEARNED}.", 10)
+
+
+def _gone(why: str) -> Gone:
+    mend = "Search again without the cursor."
+    return Gone(f"cursor: {why} {mend}", [FieldError("cursor", why, mend)])

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import cast
 
@@ -16,6 +17,7 @@ from sqlalchemy import select
 from index import Hit, Hits, merge
 from service.catalog.database import session_scope
 from service.catalog.models import Video
+from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter, allowed, filter_errors, read_filter
@@ -31,6 +33,7 @@ Ids = npt.NDArray[np.int64]
 _VECTORS = 8192  # query vectors held at a time: memory stays flat however many queries and tasks there are
 _CHUNK = 500  # ids in one IN (…)
 _MAX_ERRORS = 20
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Search:
         text: the words.
         tasks: names or ids of the tasks to search; None: all.
         filter: what may be found.
+        cursor: where its list goes on; None: at its beginning.
         at: what stands before the name of a wrong field: ``queries[3].`` in a batch.
     """
 
@@ -49,6 +53,7 @@ class Search:
     text: str
     tasks: tuple[str, ...] | None
     filter: Filter
+    cursor: Cursor | None
     at: str
 
 
@@ -65,13 +70,15 @@ def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> l
     errors: list[FieldError] = []
     for number, query in enumerate(queries):
         at = f"queries[{number}]." if batch else ""
-        errors += [*_errors(query, limits, at), *filter_errors(query, at)]
+        wrong = [*_errors(query, limits, at), *filter_errors(query, at)]
+        errors += wrong or _cursor_errors(query, limits, at)
         if len(errors) >= _MAX_ERRORS:
             break
         if not errors:
-            tasks = [query.task] if isinstance(query.task, str) else query.task
-            named = None if tasks is None else tuple(dict.fromkeys(tasks))
-            searches.append(Search(query, query.q.strip(), named, read_filter(query), at))
+            tasks = _named_tasks(query)
+            named = None if tasks is None else tuple(tasks)
+            cursor = read_cursor(query.cursor) if query.cursor is not None else None
+            searches.append(Search(query, query.q.strip(), named, read_filter(query), cursor, at))
     if errors:
         raise InvalidInput.of(errors[:_MAX_ERRORS])
     return searches
@@ -103,7 +110,7 @@ def answer(
     for numbers, encoded, milliseconds in _encoded(serving, asked):
         for number, query in zip(numbers, encoded, strict=True):
             found[number] = _search(serving, asked[number], query, milliseconds, configured, admitted)
-    return _described([found[number] for number in range(len(asked))], serving)
+    return _described([found[number] for number in range(len(asked))], serving, configured)
 
 
 @dataclass(frozen=True)
@@ -117,10 +124,15 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a search has found, before the catalog is asked. Times are in milliseconds."""
+    """What a search has found, before the catalog is asked. Times are in milliseconds.
+
+    Attributes:
+        passed: how many hits of the list are before its next page; None: there is none.
+    """
 
     asked: _Asked
     hits: list[Hit]
+    passed: int | None
     routing: list[tuple[str, float]]
     encode: float
     route: float
@@ -152,7 +164,9 @@ def _search(
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
 ) -> _Found:
-    k, least = asked.search.query.k, asked.search.query.min_score
+    least, cursor = asked.search.query.min_score, asked.search.cursor
+    passed = cursor.passed if cursor else 0
+    end = min(passed + asked.search.query.k, configured.max_depth)
     start = time.perf_counter()
     routing = serving.route(encoded, asked.tasks)
     after_route = time.perf_counter()
@@ -162,15 +176,17 @@ def _search(
     queries = zip(asked.tasks, encoded.vectors, strict=True)
     among = admitted(asked.search.filter, asked.tasks, asked.search.at)
     hits = {
-        task: _lifted(serving.shards[task].search(vector, k, among=among[task]), lift[task])
+        task: _lifted(serving.shards[task].search(vector, end + 1, among=among[task]), lift[task])
         for task, vector in queries
         if task in among
     }
     after_search = time.perf_counter()
-    merged = [hit for hit in merge(hits, k) if least is None or hit.score >= least]
+    # One more than is shown tells whether there is another page.
+    merged = [hit for hit in merge(hits, end + 1) if least is None or hit.score >= least]
     return _Found(
         asked=asked,
-        hits=merged,
+        hits=merged[passed:end],
+        passed=end if len(merged) > end and end < configured.max_depth else None,
         routing=routing,
         encode=encode,
         route=1000 * (after_route - start),
@@ -183,35 +199,51 @@ def _lifted(hits: Hits, by: float) -> Hits:
     return Hits(hits.ids, hits.scores + np.float32(by))
 
 
-def _described(found: Sequence[_Found], serving: Serving) -> list[SearchResponse]:
+def _described(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
     """Hits with what the catalog says of them, asked for all of them at once."""
     start = time.perf_counter()
     known = _known(hit.id for one in found for hit in one.hits)
-    described = [_results(one.hits, known, serving) for one in found]
+    results = [_results(one, known, serving) for one in found]
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
-    degraded = serving.named_degraded
     return [
-        SearchResponse(
-            query=one.asked.search.query.q,
-            release=serving.snapshot.release_id,
-            generation=serving.snapshot.generation,
-            mode=one.asked.mode,
-            results=results,
-            routing=[
-                RoutingView(task=serving.names[task], task_id=task, weight=math.exp(log_weight))
-                for task, log_weight in one.routing
-            ],
-            timing_ms=TimingView(
-                encode=one.encode,
-                route=one.route,
-                search=one.search,
-                merge=one.merge + asking,
-                total=one.encode + one.route + one.search + one.merge + asking,
-            ),
-            degraded=degraded,
-        )
-        for one, results in zip(found, described, strict=True)
+        _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
     ]
+
+
+def _response(
+    found: _Found, results: list[SearchResult], asking: float, serving: Serving, configured: Settings
+) -> SearchResponse:
+    asked, query = found.asked, found.asked.search.query
+    before = asked.search.cursor
+    generation = before.generation if before else serving.snapshot.generation
+    following = found.passed and Cursor(
+        release=serving.release,
+        generation=generation,
+        mode=asked.mode,
+        passed=found.passed,
+        shown=(before.shown if before else 0) + len(results),
+        query=_fingerprints(query, configured),
+    )
+    return SearchResponse(
+        query=query.q,
+        release=serving.release,
+        generation=generation,
+        mode=asked.mode,
+        results=results,
+        routing=[
+            RoutingView(task=serving.names[task], task_id=task, weight=math.exp(log_weight))
+            for task, log_weight in found.routing
+        ],
+        timing_ms=TimingView(
+            encode=found.encode,
+            route=found.route,
+            search=found.search,
+            merge=found.merge + asking,
+            total=found.encode + found.route + found.search + found.merge + asking,
+        ),
+        degraded=serving.named_degraded,
+        next_cursor=str(following) if following else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -236,8 +268,10 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
     return known
 
 
-def _results(hits: Sequence[Hit], known: dict[int, _Known], serving: Serving) -> list[SearchResult]:
+def _results(found: _Found, known: dict[int, _Known], serving: Serving) -> list[SearchResult]:
     """Hits as they are shown; those that the catalog does not know are left out."""
+    cursor = found.asked.search.cursor
+    first = 1 + (cursor.shown if cursor else 0)
     return [
         SearchResult(
             rank=rank,
@@ -249,7 +283,7 @@ def _results(hits: Sequence[Hit], known: dict[int, _Known], serving: Serving) ->
             thumbnail_url=thumbnail_url(known[hit.id].id),
             stream_url=stream_url(known[hit.id].id),
         )
-        for rank, hit in enumerate((hit for hit in hits if hit.id in known), start=1)
+        for rank, hit in enumerate((hit for hit in found.hits if hit.id in known), start=first)
     ]
 
 
@@ -278,6 +312,50 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         yield FieldError(f"{at}task", "The list of tasks is empty.", "Name one, or leave it out for all.")
 
 
+def _cursor_errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldError]:
+    if query.cursor is None:
+        return
+    cursor = read_cursor(query.cursor)
+    if cursor is None:
+        yield FieldError(
+            f"{at}cursor",
+            "This is no cursor of ours, or not all of it.",
+            "Send the next_cursor of the page before as it came, or none for the first page.",
+        )
+    elif differing := cursor.differing(_fingerprints(query, limits)):
+        yield FieldError(
+            f"{at}cursor",
+            f"It belongs to another search: {' and '.join(differing)} {'differ' if differing[1:] else 'differs'}.",
+            "Repeat the search that it came from in everything but k, or leave it out.",
+        )
+
+
+def _named_tasks(query: SearchQuery) -> list[str] | None:
+    if query.task is None:
+        return None
+    return [query.task] if isinstance(query.task, str) else sorted(set(query.task))
+
+
+def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
+    """Of everything that decides which results come in which order, but for the release."""
+    chosen = read_filter(query)
+    return fingerprints(
+        {
+            "q": query.q.strip(),
+            "task": _named_tasks(query),
+            "mode": query.mode,
+            "min_duration": query.min_duration,
+            "max_duration": query.max_duration,
+            # Not as UTC: the first and the last times that there are have no place there.
+            "arrived_after": chosen.after and (chosen.after - _EPOCH).total_seconds(),
+            "arrived_before": chosen.before and (chosen.before - _EPOCH).total_seconds(),
+            "where": query.where or None,
+            "min_score": query.min_score,
+            "CINESTRATA_ROUTING_PRIOR": limits.routing_prior,
+        }
+    )
+
+
 def _candidates(serving: Serving, search: Search) -> tuple[str, ...]:
     """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same."""
     if search.tasks is None:
@@ -298,7 +376,7 @@ def _candidate(serving: Serving, task: str, field: str) -> str:
 
 
 def _mode(serving: Serving, search: Search, configured: Settings) -> QueryMode:
-    offered, mode = serving.modes, search.query.mode
+    offered, mode = serving.modes, search.cursor.mode if search.cursor else search.query.mode
     if mode is None:
         return configured.query_mode if configured.query_mode in offered else best_mode(offered)
     if mode not in offered:

@@ -82,6 +82,7 @@ class Serving:
 
     Attributes:
         snapshot: the generation.
+        release: id of the release that encodes queries: the snapshot's current one, or an earlier one.
         shards: what can be searched, by task id, in learned order.
         names: task id → name.
         degraded: task id → why it cannot be searched.
@@ -92,6 +93,7 @@ class Serving:
     """
 
     snapshot: Snapshot
+    release: str
     shards: Mapping[str, Shard]
     names: Mapping[str, str]
     degraded: Mapping[str, str]
@@ -101,29 +103,35 @@ class Serving:
     encoder: Reader
 
     @classmethod
-    def load(cls, snapshot: Snapshot, backbone: Backbone) -> Serving:
+    def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
         """Read the releases that the snapshot needs, and answer one query with them.
 
-        A shard that is broken, that another encoder made, or whose own release is broken, is left out by name.
+        Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
+        had learned, and no other. A shard that is broken, that another encoder made, or whose own release is broken, is
+        left out by name.
+
+        Args:
+            release_id: of the snapshot's manifest; the current one by default.
 
         Raises:
-            ModelError, ShardStoreError: the current release cannot be read, does not fit the backbone, or has no
+            ModelError, ShardStoreError: the release cannot be read, does not fit the backbone, or has no
                 shard that can be searched.
         """
-        if snapshot.release_id is None:
+        current = release_id is None or release_id == snapshot.release_id
+        release_id = release_id or snapshot.release_id
+        if release_id is None:
             raise AssertionError("an empty index has nothing to serve")
-        release = read_release(snapshot.release_folder(snapshot.release_id), for_queries=True)
+        release = read_release(snapshot.release_folder(release_id), for_queries=True)
         names = {task.task_id: task.name for task in release.tasks}
-        degraded = {
-            task: "the current release does not know it" for task in snapshot.tasks if task not in names
-        }
+        unknown = [task for task in snapshot.tasks if task not in names] if current else []
+        degraded = dict.fromkeys(unknown, "the current release does not know it")
         shards: dict[str, Shard] = {}
         for task in release.tasks:
             try:
                 shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)
             except ShardStoreError as error:
                 degraded[task.task_id] = str(error)
-        pinned = _Pinned(snapshot, release)
+        pinned = _Pinned(snapshot, release_id, release)
         encoder = QueryEncoder.open(backbone, release, pinned)
         degraded.update(pinned.broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
@@ -134,10 +142,11 @@ class Serving:
             (first,) = reader([_FIRST_QUERY], mode, tuple(shards))
             if not np.isfinite(first.vectors).all():
                 raise ReleaseError(
-                    f"release {snapshot.release_id[:12]} gives queries that are not numbers in mode {mode}"
+                    f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
         return cls(
             snapshot=snapshot,
+            release=release_id,
             shards=shards,
             names=names,
             degraded=degraded,
@@ -167,20 +176,21 @@ class _Pinned(Mapping[str, ReleaseState]):
     """For each task of a release, the release that made its shard; read when asked for, and not kept.
 
     A release may be large, and an encoder keeps little of it, so they are never all in memory. For one that is
-    broken the current release stands in, so that the other tasks can be served; its own is left out.
+    broken the release itself stands in, so that the other tasks can be served; its own is left out.
 
     Attributes:
         broken: task id → what is wrong with its release, of those that were asked for.
     """
 
-    def __init__(self, snapshot: Snapshot, release: ReleaseState) -> None:
+    def __init__(self, snapshot: Snapshot, release_id: str, release: ReleaseState) -> None:
         self.broken: dict[str, str] = {}
         self._snapshot = snapshot
+        self._release_id = release_id
         self._release = release
 
     def __getitem__(self, task: str) -> ReleaseState:
         shard = self._snapshot.manifest.shards.get(task)
-        if shard is None or shard.release == self._snapshot.release_id:
+        if shard is None or shard.release == self._release_id:
             return self._release
         try:
             return read_release(self._snapshot.release_folder(shard.release))

@@ -172,6 +172,9 @@ class SearchQuery(_Input):
         ),
     )
     min_score: float | None = Field(default=None, description="Results below this score are left out.")
+    cursor: str | None = Field(
+        default=None, description="`next_cursor` of the page before; everything but k stays as it was."
+    )
 
 
 class SearchBatch(_Input):
@@ -223,6 +226,10 @@ class SearchResponse(_View):
     timing_ms: TimingView
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Tasks (by name) that could not be searched, and why."
+    )
+    next_cursor: str | None = Field(
+        default=None,
+        description="Send it as `cursor` for the results after these; null where there are none.",
     )
 
 

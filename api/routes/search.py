@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES, WHERE_EXAMPLES
+from api.openapi import BATCH_EXAMPLES, CURSOR_GONE, WHERE_EXAMPLES
 from service import metrics
 from service.filters import where_from_json
 from service.views import SearchBatch, SearchBatchResponse, SearchResponse
@@ -18,7 +18,7 @@ __all__ = ["router"]
 router = APIRouter(tags=["search"])
 
 
-@router.get("/search", operation_id="search")
+@router.get("/search", operation_id="search", responses=CURSOR_GONE)
 def search(
     service: QueryDep,
     q: Annotated[str, Query(description="What is seen, in words.", examples=["eggs are whisked"])],
@@ -45,10 +45,15 @@ def search(
         ),
     ] = None,
     min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
+    cursor: Annotated[
+        str | None,
+        Query(description="`next_cursor` of the page before; everything but k stays as it was."),
+    ] = None,
 ) -> SearchResponse:
     """Search all shards, or some. Every shard is asked with a query vector of its own.
 
-    What does not pass the filters is never found, and k results come back wherever k videos pass.
+    What does not pass the filters is never found, and k results come back wherever k videos pass. `next_cursor`
+    leads to the results after these, by the same release, whatever was published since.
     """
     return _measured(
         service.search(
@@ -62,15 +67,16 @@ def search(
             arrived_before=arrived_before,
             where=where_from_json(where) if where is not None else None,
             min_score=min_score,
+            cursor=cursor,
         )
     )
 
 
-@router.post("/search", operation_id="search_many")
+@router.post("/search", operation_id="search_many", responses=CURSOR_GONE)
 def search_many(
     service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
 ) -> SearchBatchResponse:
-    """Up to 256 searches at once. Each is answered as by itself, all of them by one release.
+    """Up to 256 searches at once. Each is answered as by itself, and all by one release, but for further pages.
 
     Where one of them is wrong, `errors` names its place and its field, and none is answered.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from benchmarks.world import DOMAINS
 from service import library as service_library
+from service.cursors import read_cursor
 
 FIRST, SECOND = list(DOMAINS)[:2]
 
@@ -315,3 +317,23 @@ def test_a_wrong_filter_is_named(
     assert answer.status_code == 422, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_pages_over_http(client: TestClient, library: list[str]) -> None:
+    asked = {"q": "a taxi", "k": 20}
+    whole = client.get("/search", params=asked).json()["results"]
+    first = client.get("/search", params={**asked, "k": 13}).json()
+    cursor = first["next_cursor"]
+    second = client.get("/search", params={**asked, "k": 7, "cursor": cursor}).json()
+    assert [*first["results"], *second["results"]] == whole
+    body = {"queries": [{"q": "a taxi", "k": 7, "cursor": cursor}]}
+    assert client.post("/search", json=body).json()["answers"][0]["results"] == second["results"]
+    assert client.get("/search", params={**asked, "k": 100}).json()["next_cursor"] is None
+    for wrong in ({"q": "a bus", "cursor": cursor}, {"q": "a taxi", "cursor": cursor[:-4]}):
+        answer = client.get("/search", params=wrong)
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")
+    known = read_cursor(cursor)
+    assert known is not None
+    gone = client.get("/search", params={"q": "a taxi", "cursor": str(replace(known, release="0" * 64))})
+    assert (gone.status_code, gone.json()["title"]) == (410, "Gone")
+    assert gone.headers["content-type"] == "application/problem+json"
