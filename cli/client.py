@@ -8,13 +8,14 @@ import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
 
 import httpx
 
 from cli.folder import enter
 from service.errors import CinestrataError, FieldError, InvalidInput
 from service.settings import QueryMode
-from service.views import ForgettingView, ReadyView, SearchResponse, TaskSpec, TaskView
+from service.views import ForgettingView, ReadyView, SearchResponse, SimilarResponse, TaskSpec, TaskView
 
 __all__ = ["Client", "Local", "Remote", "TaskSettings", "connect"]
 
@@ -48,6 +49,9 @@ class Client(Protocol):
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
     ) -> SearchResponse:
         """Find videos; ``further`` are the other fields of a ``SearchQuery``."""
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+        """Find videos that are like one."""
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
@@ -108,6 +112,13 @@ class Remote:
         wanted = {"q": query, "k": k, "task": task, "mode": mode, **further}
         asked = {name: _in_url(value) for name, value in wanted.items() if value is not None}
         return SearchResponse.model_validate(self._ask("GET", "/search", params=asked))
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+        """Find videos that are like one."""
+        asked = {"k": k, "scope": scope}
+        return SimilarResponse.model_validate(
+            self._ask("GET", f"/videos/{quote(video_id)}/similar", params=asked)
+        )
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
@@ -190,6 +201,14 @@ class Local:
         service = QueryService(self._settings)
         service.refresh()
         return service.search(query, k, task, mode, **further)
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+        """Find videos that are like one."""
+        from service.query import QueryService
+
+        service = QueryService(self._settings)
+        service.refresh()
+        return service.similar(video_id, k, scope)
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""

@@ -169,6 +169,23 @@ def search(
 
 @app.command()
 @in_words
+def similar(
+    video: Annotated[str, typer.Argument(help="Id of a video.")],
+    k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="In all tasks that the same encoder embedded, not in its own alone.")
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Find videos that are like one."""
+    from cli.search import run_similar
+
+    run_similar(video, k, "all" if everywhere else "task", url, data)
+
+
+@app.command()
+@in_words
 def demo(
     leave: Annotated[
         bool, typer.Option("--exit", help="Stop after the report instead of serving on.")

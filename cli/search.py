@@ -1,4 +1,4 @@
-"""``cinestrata search``: a query and its results as a table."""
+"""``cinestrata search`` and ``similar``: results as a table."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from service.settings import QueryMode
-    from service.views import SearchResponse
+    from service.views import SearchResponse, SimilarResponse
 
-__all__ = ["conditions", "result_table", "run_search"]
+__all__ = ["conditions", "result_table", "run_search", "run_similar"]
 
 
 def run_search(
@@ -57,6 +57,18 @@ def run_search(
         console.print(f"[dim]For more: the same with --cursor {found.next_cursor}[/dim]", soft_wrap=True)
 
 
+def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path | None) -> None:
+    """Print the videos that are most like one."""
+    from cli.client import connect
+
+    with console.status("Searching …"):
+        found = connect(url, data).similar(video_id, k, scope)
+    console.print(result_table(found) if found.results else "No results.")
+    if found.not_compared:
+        names = ", ".join(found.not_compared)
+        console.print(f"[dim]Not compared, for another encoder embedded them: {names}[/dim]", soft_wrap=True)
+
+
 def conditions(written: Sequence[str]) -> dict[str, Any]:
     """Conditions on metadata from ``name=value``, ``name>=number`` and ``name<=number``.
 
@@ -90,7 +102,9 @@ def conditions(written: Sequence[str]) -> dict[str, Any]:
     return read
 
 
-def result_table(found: SearchResponse, first: int | None = None, mark: str | None = None) -> Table:
+def result_table(
+    found: SearchResponse | SimilarResponse, first: int | None = None, mark: str | None = None
+) -> Table:
     """The results, best first; the video ``mark`` stands out."""
     from rich.table import Table
 

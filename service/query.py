@@ -25,7 +25,8 @@ from service.facts import FactsReader
 from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
-from service.views import ReadyView, SearchQuery, SearchResponse
+from service.similar import similar
+from service.views import ReadyView, SearchQuery, SearchResponse, SimilarResponse
 
 __all__ = ["QueryService"]
 
@@ -190,6 +191,12 @@ class QueryService:
                 "queries", f"A batch of {len(queries)} queries cannot be answered.", f"Send 1 to {most}."
             )
         return self._answer(queries, batch=True)
+
+    def similar(
+        self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
+    ) -> SimilarResponse:
+        """The k videos most like one, by their stored vectors; see :func:`service.similar.similar`."""
+        return similar(self._current(), self._settings, video_id, k, scope, min_score)
 
     def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
         searches = check(queries, self._settings, batch=batch)

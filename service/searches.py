@@ -26,7 +26,7 @@ from service.serving import EncodedQuery, Serving
 from service.settings import QueryMode, Settings, best_mode
 from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
-__all__ = ["Search", "answer", "check"]
+__all__ = ["Search", "answer", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -110,7 +110,7 @@ def answer(
     for numbers, encoded, milliseconds in _encoded(serving, asked):
         for number, query in zip(numbers, encoded, strict=True):
             found[number] = _search(serving, asked[number], query, milliseconds, configured, admitted)
-    return _described([found[number] for number in range(len(asked))], serving, configured)
+    return _responses([found[number] for number in range(len(asked))], serving, configured)
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,11 @@ def _lifted(hits: Hits, by: float) -> Hits:
     return Hits(hits.ids, hits.scores + np.float32(by))
 
 
-def _described(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
-    """Hits with what the catalog says of them, asked for all of them at once."""
+def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
     start = time.perf_counter()
-    known = _known(hit.id for one in found for hit in one.hits)
-    results = [_results(one, known, serving) for one in found]
+    cursors = [one.asked.search.cursor for one in found]
+    first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
+    results = described([one.hits for one in found], serving, first)
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -268,23 +268,35 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
     return known
 
 
-def _results(found: _Found, known: dict[int, _Known], serving: Serving) -> list[SearchResult]:
-    """Hits as they are shown; those that the catalog does not know are left out."""
-    cursor = found.asked.search.cursor
-    first = 1 + (cursor.shown if cursor else 0)
+def described(
+    lists: Sequence[Sequence[Hit]], serving: Serving, first: Sequence[int] = ()
+) -> list[list[SearchResult]]:
+    """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
+
+    Args:
+        first: rank of the first result of each list; 1 by default.
+    """
+    known = _known(hit.id for hits in lists for hit in hits)
     return [
-        SearchResult(
-            rank=rank,
-            video_id=known[hit.id].id,
-            task=serving.names[hit.task],
-            task_id=hit.task,
-            score=hit.score,
-            captions=known[hit.id].captions,
-            thumbnail_url=thumbnail_url(known[hit.id].id),
-            stream_url=stream_url(known[hit.id].id),
-        )
-        for rank, hit in enumerate((hit for hit in found.hits if hit.id in known), start=first)
+        [
+            _result(rank, hit, known[hit.id], serving)
+            for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
+        ]
+        for hits, start in zip(lists, first or [1] * len(lists), strict=True)
     ]
+
+
+def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResult:
+    return SearchResult(
+        rank=rank,
+        video_id=video.id,
+        task=serving.names[hit.task],
+        task_id=hit.task,
+        score=hit.score,
+        captions=video.captions,
+        thumbnail_url=thumbnail_url(video.id),
+        stream_url=stream_url(video.id),
+    )
 
 
 # -- what may be asked ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "ShardView",
+    "SimilarResponse",
     "Split",
     "State",
     "TaskSpec",
@@ -237,6 +238,22 @@ class SearchBatchResponse(_View):
     """The answers to a batch, in the order of its queries."""
 
     answers: list[SearchResponse]
+
+
+class SimilarResponse(_View):
+    """The videos most like one. ``task`` is the name of its task; scores are cosines of stored vectors."""
+
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    results: list[SearchResult]
+    searched: list[str] = Field(description="Names of the tasks whose videos it was compared with.")
+    not_compared: dict[str, str] = Field(
+        description="Tasks (by name) whose videos another encoder has embedded, so no cosine with them has a meaning."
+    )
+    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
 
 
 class ReadyView(_View):

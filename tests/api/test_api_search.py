@@ -337,3 +337,18 @@ def test_pages_over_http(client: TestClient, library: list[str]) -> None:
     gone = client.get("/search", params={"q": "a taxi", "cursor": str(replace(known, release="0" * 64))})
     assert (gone.status_code, gone.json()["title"]) == (410, "Gone")
     assert gone.headers["content-type"] == "application/problem+json"
+
+
+def test_search_by_example_over_http(client: TestClient, library: list[str]) -> None:
+    video = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["video_id"]
+    answer = client.get(f"/videos/{video}/similar", params={"k": 100}).json()
+    accepted = [one.id for task in library for one in service_library.accepted_videos(task)]
+    assert len(answer["results"]) == 11
+    assert {result["task"] for result in answer["results"]} == {answer["task"]}
+    assert {result["video_id"] for result in answer["results"]} < {*accepted} - {video}
+    everywhere = client.get(f"/videos/{video}/similar", params={"scope": "all"})
+    assert everywhere.status_code == 409, "FFA makes a video encoder for each task"
+    assert "means nothing" in everywhere.json()["detail"]
+    for path, status in (("nobody", 404), (video, 422)):
+        refused = client.get(f"/videos/{path}/similar", params={"k": 10**6 if path == video else 5})
+        assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")

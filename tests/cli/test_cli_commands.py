@@ -25,7 +25,19 @@ from cli.search import conditions
 from service.errors import InvalidInput
 from service.views import VideoSpec
 
-COMMANDS = ("up", "serve", "worker", "migrate", "ingest", "search", "tasks", "demo", "bench", "doctor")
+COMMANDS = (
+    "up",
+    "serve",
+    "worker",
+    "migrate",
+    "ingest",
+    "search",
+    "similar",
+    "tasks",
+    "demo",
+    "bench",
+    "doctor",
+)
 
 
 @pytest.fixture(autouse=True)
