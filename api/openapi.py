@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.models import Example
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problems import MEDIA_TYPE, Problem
 from service.views import TaskSpec
 
-__all__ = ["RESPONSES", "TASK_BODY", "described"]
+__all__ = ["BATCH_EXAMPLES", "CURSOR_GONE", "RESPONSES", "TASK_BODY", "WHERE_EXAMPLES", "described"]
 
 _TEMPLATE = "#/components/schemas/{model}"
 # Read from the body by hand, so FastAPI does not meet them.
@@ -31,6 +32,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     422: _refused("A field is wrong; `errors` names it and says how to mend it."),
     "4XX": _refused("The request was refused; `detail` says why."),
     "5XX": _refused("It could not be carried out now; try again later."),
+}
+
+CURSOR_GONE: dict[int | str, dict[str, Any]] = {
+    410: _refused("The release of the cursor is no longer kept; search again without it.")
 }
 
 # A task comes as JSON, or as a form with an archive.
@@ -60,6 +65,40 @@ TASK_BODY = {
             },
         },
     }
+}
+
+BATCH_EXAMPLES: dict[str, Example] = {
+    "two": {
+        "summary": "Two searches, one of them in two domains",
+        "value": {
+            "queries": [
+                {"q": "eggs are whisked", "k": 5},
+                {"q": "a taxi turns left", "task": ["night traffic", "kitchen"]},
+            ]
+        },
+    },
+    "filtered": {
+        "summary": "Only short videos, with some metadata",
+        "value": {
+            "queries": [
+                {
+                    "q": "a taxi turns left",
+                    "max_duration": 30,
+                    "arrived_after": "2026-01-01",
+                    "where": {
+                        "place": "station",
+                        "camera": {"min": 1, "max": 4},
+                        "tags": {"any": ["rain", "snow"]},
+                    },
+                }
+            ]
+        },
+    },
+}
+WHERE_EXAMPLES: dict[str, Example] = {
+    "value": {"summary": "A field is, or has among its texts", "value": '{"place": "kitchen"}'},
+    "range": {"summary": "A number in a range", "value": '{"camera": {"min": 1, "max": 4}}'},
+    "tags": {"summary": "Any of these texts", "value": '{"tags": {"any": ["rain", "snow"]}}'},
 }
 
 

@@ -30,6 +30,7 @@ _OPEN = ("/livez", "/readyz", "/static/", "/login", "/plotly.js", "/favicon.ico"
 _PAGES = ("/", "/admin")  # they lead to the sign-in by themselves
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _MAX_TASK = 64 * 1024**2  # a task of 20,000 videos with long captions, as JSON
+_MAX_BATCH = 4 * 1024**2  # 256 long queries with long filters
 _MAX_OTHER = 64 * 1024  # no other request has a body worth mentioning
 _HEADERS = {
     "Content-Security-Policy": (
@@ -101,6 +102,8 @@ class Guard:
             raise _too_large(limit)
 
     def _limit(self, request: Request) -> int:
+        if request.url.path == "/search":
+            return _MAX_BATCH
         if request.url.path != "/tasks":
             return _MAX_OTHER
         multipart = request.headers.get("content-type", "").startswith("multipart/")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
 
 import httpx
 
 from cli.folder import enter
 from service.errors import CinestrataError, FieldError, InvalidInput
 from service.settings import QueryMode
-from service.views import ForgettingView, ReadyView, SearchResponse, TaskSpec, TaskView
+from service.views import ForgettingView, ReadyView, SearchResponse, SimilarResponse, TaskSpec, TaskView
 
 __all__ = ["Client", "Local", "Remote", "TaskSettings", "connect"]
 
@@ -43,8 +45,13 @@ class Client(Protocol):
     def retry(self, task_id: str) -> TaskView:
         """Put a failed or cancelled task back into the line."""
 
-    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
-        """Find videos."""
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
+    ) -> SearchResponse:
+        """Find videos; ``further`` are the other fields of a ``SearchQuery``."""
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+        """Find videos that are like one."""
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
@@ -98,11 +105,20 @@ class Remote:
         """Put a failed or cancelled task back into the line."""
         return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
 
-    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
+    ) -> SearchResponse:
         """Find videos."""
-        wanted = {"q": query, "k": k, "task": task, "mode": mode}
-        asked = {name: value for name, value in wanted.items() if value is not None}
+        wanted = {"q": query, "k": k, "task": task, "mode": mode, **further}
+        asked = {name: _in_url(value) for name, value in wanted.items() if value is not None}
         return SearchResponse.model_validate(self._ask("GET", "/search", params=asked))
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+        """Find videos that are like one."""
+        asked = {"k": k, "scope": scope}
+        return SimilarResponse.model_validate(
+            self._ask("GET", f"/videos/{quote(video_id)}/similar", params=asked)
+        )
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
@@ -176,19 +192,35 @@ class Local:
 
         return retry_task(task_id)
 
-    def search(self, query: str, k: int, task: str | None, mode: QueryMode | None) -> SearchResponse:
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
+    ) -> SearchResponse:
         """Find videos."""
         from service.query import QueryService
 
         service = QueryService(self._settings)
         service.refresh()
-        return service.search(query, k, task=task, mode=mode)
+        return service.search(query, k, task, mode, **further)
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+        """Find videos that are like one."""
+        from service.query import QueryService
+
+        service = QueryService(self._settings)
+        service.refresh()
+        return service.similar(video_id, k, scope)
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""
         from service.forgetting import forgetting
 
         return forgetting(mode)
+
+
+def _in_url(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _problem(answer: httpx.Response) -> CinestrataError:

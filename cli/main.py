@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -120,10 +121,28 @@ def ingest(
 def search(
     query: Annotated[str, typer.Argument(help="What should be seen.")],
     k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
-    task: Annotated[str | None, typer.Option("--task", help="Search this task alone (default: all).")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", help="Search this task; may be repeated (default: all).")
+    ] = None,
     mode: Annotated[
         Literal["pinned", "mapped", "latest"] | None,
         typer.Option("--mode", help="Query encoder (default: the service's)."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="NAME=VALUE", help="Metadata it must have; also NAME>=N and NAME<=N."
+        ),
+    ] = None,
+    min_duration: Annotated[float | None, typer.Option("--min-duration", help="Seconds.")] = None,
+    max_duration: Annotated[float | None, typer.Option("--max-duration", help="Seconds.")] = None,
+    after: Annotated[datetime | None, typer.Option("--after", help="Posted then or later, UTC.")] = None,
+    before: Annotated[datetime | None, typer.Option("--before", help="Posted earlier, UTC.")] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Leave out what scores less.")
+    ] = None,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", help="Go on where an earlier search ended.")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -131,7 +150,38 @@ def search(
     """Find videos by what is seen in them."""
     from cli.search import run_search
 
-    run_search(query, k, task, mode, url, data)
+    run_search(
+        query,
+        k,
+        task,
+        mode,
+        url,
+        data,
+        where=where or (),
+        min_duration=min_duration,
+        max_duration=max_duration,
+        arrived_after=after,
+        arrived_before=before,
+        min_score=min_score,
+        cursor=cursor,
+    )
+
+
+@app.command()
+@in_words
+def similar(
+    video: Annotated[str, typer.Argument(help="Id of a video.")],
+    k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="In all tasks that the same encoder embedded, not in its own alone.")
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Find videos that are like one."""
+    from cli.search import run_similar
+
+    run_similar(video, k, "all" if everywhere else "task", url, data)
 
 
 @app.command()

@@ -1,9 +1,12 @@
-"""``cinestrata search``: a query and its results as a table."""
+"""``cinestrata search`` and ``similar``: results as a table."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.console import console
 
@@ -11,19 +14,32 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from service.settings import QueryMode
-    from service.views import SearchResponse
+    from service.views import SearchResponse, SimilarResponse
 
-__all__ = ["result_table", "run_search"]
+__all__ = ["conditions", "result_table", "run_search", "run_similar"]
 
 
 def run_search(
-    query: str, k: int, task: str | None, mode: QueryMode | None, url: str | None, data: Path | None
+    query: str,
+    k: int,
+    task: list[str] | None,
+    mode: QueryMode | None,
+    url: str | None,
+    data: Path | None,
+    *,
+    where: Sequence[str] = (),
+    **further: Any,
 ) -> None:
-    """Search and print."""
+    """Search and print.
+
+    Args:
+        where: conditions on metadata, as :func:`conditions` reads them.
+        further: the other fields of a ``SearchQuery``.
+    """
     from cli.client import connect
 
     with console.status("Loading the model …" if url is None else "Searching …"):
-        found = connect(url, data).search(query, k, task, mode)
+        found = connect(url, data).search(query, k, task, mode, where=conditions(where) or None, **further)
     if not found.results:
         console.print("Nothing is indexed yet." if found.release is None else "No results.")
         return
@@ -37,9 +53,58 @@ def run_search(
         f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
         soft_wrap=True,
     )
+    if found.next_cursor is not None:
+        console.print(f"[dim]For more: the same with --cursor {found.next_cursor}[/dim]", soft_wrap=True)
 
 
-def result_table(found: SearchResponse, first: int | None = None, mark: str | None = None) -> Table:
+def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path | None) -> None:
+    """Print the videos that are most like one."""
+    from cli.client import connect
+
+    with console.status("Searching …"):
+        found = connect(url, data).similar(video_id, k, scope)
+    console.print(result_table(found) if found.results else "No results.")
+    if found.not_compared:
+        names = ", ".join(found.not_compared)
+        console.print(f"[dim]Not compared, for another encoder embedded them: {names}[/dim]", soft_wrap=True)
+
+
+def conditions(written: Sequence[str]) -> dict[str, Any]:
+    """Conditions on metadata from ``name=value``, ``name>=number`` and ``name<=number``.
+
+    A value is JSON where it can be read as such (``3``, ``true``, ``{"any": ["rain", "snow"]}``), and a text otherwise;
+    the two ends of a range make one condition.
+
+    Raises:
+        InvalidInput: names what cannot be read.
+    """
+    from service.errors import InvalidInput
+
+    read: dict[str, Any] = {}
+    for text in written:
+        parts = re.fullmatch(r"(.+?)(>=|<=|=)(.*)", text, re.DOTALL)
+        if parts is None:
+            raise InvalidInput.at(
+                "where", f"{text!r} is no condition.", "Write name=value, name>=number or name<=number."
+            )
+        name, sign, rest = parts.groups()
+        try:
+            value = json.loads(rest)
+        except ValueError:
+            value = rest
+        end = {">=": "min", "<=": "max"}.get(sign)
+        known = read.get(name, {})
+        if name in read and (end is None or not isinstance(known, dict) or end in known):
+            raise InvalidInput.at(
+                "where", f"{name!r} is given twice.", 'Join values: name={"any": ["a", "b"]}.'
+            )
+        read[name] = value if end is None else {**known, end: value}
+    return read
+
+
+def result_table(
+    found: SearchResponse | SimilarResponse, first: int | None = None, mark: str | None = None
+) -> Table:
     """The results, best first; the video ``mark`` stands out."""
     from rich.table import Table
 

@@ -89,11 +89,16 @@ class Segment:
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
         return cls(entry, flat, ids)
 
-    def without(self, ids: Ids) -> Alive:
-        """One bit for each row, for searches that leave these ids out; unknown ones do not matter."""
-        alive = np.ones(self.count, bool)
-        rows = self.rows(ids)
-        alive[rows[rows >= 0]] = False
+    def without(self, ids: Ids, among: Ids | None = None) -> Alive:
+        """One bit for each row, for searches that leave these ids out; unknown ones do not matter.
+
+        Args:
+            among: those that may be found at all, where not all may.
+        """
+        alive = np.full(self.count, among is None)
+        if among is not None:
+            alive[self._known(among)] = True
+        alive[self._known(ids)] = False
         return np.packbits(alive, bitorder="little")
 
     def search(self, query: Vectors, k: int, alive: Alive | None = None) -> Hits:
@@ -159,6 +164,11 @@ class Segment:
             scores, found = self._flat.search(query[None], k, params=parameters)
         present = found[0] >= 0  # faiss fills up with −1 where fewer than k are left
         return found[0][present], scores[0][present]
+
+    def _known(self, ids: Ids) -> Ids:
+        """Rows of those ids that are here."""
+        rows = self.rows(np.asarray(ids, np.int64))
+        return np.asarray(rows[rows >= 0], np.int64)
 
     def rows(self, ids: Ids) -> Ids:
         """Row of each id; −1 where there is none."""

@@ -61,12 +61,15 @@ class Shard:
             return every[0]
         return np.setdiff1d(np.concatenate(every), self.deleted)
 
-    def search(self, query: Vectors, k: int, exclude: Iterable[int] | Ids = ()) -> Hits:
+    def search(
+        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+    ) -> Hits:
         """The k nearest by inner product. Equal scores are ordered by id, also where k cuts between them.
 
         Args:
             query: ``float32 [dim]``, finite.
             exclude: further ids to leave out; unknown ones do not matter.
+            among: ids that may be found, where not all may; unknown ones do not matter.
 
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
@@ -78,8 +81,8 @@ class Shard:
                 alive = self._alive.get(number)
                 if alive is None and len(self.deleted):
                     alive = self._alive[number] = segment.without(self.deleted)
-                if len(more):
-                    alive = segment.without(np.concatenate([self.deleted, more]))
+                if len(more) or among is not None:
+                    alive = segment.without(np.concatenate([self.deleted, more]), among)
                 found.append(segment.search(query, k, alive))
         if len(found) == 1:
             return found[0]

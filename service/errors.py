@@ -9,6 +9,7 @@
     ├── NotFound                404
     ├── Conflict                409  the request contradicts what is stored
     │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
+    ├── Gone                    410  it was there once, and will not come back
     ├── TooLarge                413
     ├── TooManyRequests         429
     ├── Unavailable             503  try again later; nothing was changed
@@ -28,6 +29,7 @@ __all__ = [
     "CinestrataError",
     "Conflict",
     "FieldError",
+    "Gone",
     "IdempotencyInFlight",
     "IdempotencyMismatch",
     "Interrupted",
@@ -151,6 +153,13 @@ class IdempotencyInFlight(Conflict):
     def __init__(self, detail: str, retry_after: int = 1) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after)})
         self.retry_after = retry_after
+
+
+class Gone(CinestrataError):
+    """What the request builds on is no longer kept."""
+
+    status = 410
+    title = "Gone"
 
 
 class TooLarge(CinestrataError):

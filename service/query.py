@@ -1,4 +1,5 @@
-"""The query path: encode, route, search every shard with its own vector, merge.
+"""Who answers searches in a process, and by which generation of the index. How they are answered is in
+:mod:`service.searches`.
 
 A query is answered by one :class:`~service.serving.Serving` from start to end. A new generation is loaded beside
 it and takes over by the swap of one reference, so no request waits, none is dropped, and no answer mixes two releases.
@@ -6,27 +7,26 @@ it and takes over by the swap of one reference, so no request waits, none is dro
 
 from __future__ import annotations
 
-import math
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
-from typing import NamedTuple, cast
+from typing import Any
 
-import numpy as np
 import structlog
 import torch
-from sqlalchemy import select
 
-from index import Hit, Hits, ManifestError, ShardStore, Snapshot, merge, one_thread_per_search
+from index import ManifestError, ShardStore, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
+from models.errors import ModelError
 from service import metrics
-from service.catalog.database import session_scope
-from service.catalog.models import Video
-from service.errors import FieldError, InvalidInput, Unavailable
-from service.library import stream_url, thumbnail_url
+from service.errors import FieldError, Gone, InvalidInput, Unavailable
+from service.facts import FactsReader
+from service.searches import answer, check
 from service.serving import Serving
-from service.settings import QueryMode, Settings, settings
-from service.views import ReadyView, RoutingView, SearchResponse, SearchResult, TimingView
+from service.settings import Settings, settings
+from service.similar import similar
+from service.views import ReadyView, SearchQuery, SearchResponse, SimilarResponse
 
 __all__ = ["QueryService"]
 
@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 30.0  # before what could not be loaded is tried again, in case somebody mended it
+_KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
 
 
@@ -52,6 +53,9 @@ class QueryService:
         self._store = ShardStore(self._settings.index_dir, open_bytes=self._settings.open_bytes)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
+        self._facts = FactsReader()
+        self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
+        self._loading_past = Lock()
         self._looked = False  # at the index, once at least
         self._seen: tuple[int, int, int] | None = None
         self._retry_at: float | None = None  # on the monotonic clock
@@ -105,6 +109,9 @@ class QueryService:
                 )
                 return False
             if fresh is not None:
+                if self._serving is not None and self._serving.release != fresh.release:
+                    with self._loading_past:
+                        self._keep(self._serving)
                 self._serving = fresh
                 metrics.GENERATION.set(fresh.snapshot.generation)
                 log.info(
@@ -135,7 +142,7 @@ class QueryService:
             release=serving.snapshot.release_id if serving else None,
             generation=serving.snapshot.generation if serving else 0,
             tasks=len(serving.shards) if serving else 0,
-            degraded=_named(serving) if serving else {},
+            degraded=serving.named_degraded if serving else {},
             checks={
                 "model": "ok" if loaded else error or "still loading",
                 "index": index if loaded else "ok",
@@ -146,58 +153,89 @@ class QueryService:
         """Task id → why it cannot be searched."""
         return dict(self._serving.degraded) if self._serving else {}
 
-    def search(self, q: str, k: int = 10, task: str | None = None, mode: str | None = None) -> SearchResponse:
+    def search(
+        self,
+        q: str,
+        k: int = 10,
+        task: str | list[str] | None = None,
+        mode: str | None = None,
+        **further: Any,
+    ) -> SearchResponse:
         """The k videos that fit a text best.
 
         Args:
             q: the text.
             k: how many results; fewer come back where fewer are left in the catalog.
-            task: name or id of the one task to search (known task); all by default.
+            task: names or ids of the tasks to search (one: known task); all by default.
             mode: ``pinned``, ``mapped`` or ``latest``; by default the configured one where the release offers it, and
                 otherwise its best.
+            further: the other fields of :class:`~service.views.SearchQuery`.
 
         Raises:
             InvalidInput: names the field.
             Unavailable: nothing was learned yet, or it cannot be loaded.
         """
-        start = time.perf_counter()
-        text = self._checked(q, k)
-        serving = self._current()
-        tasks = _candidates(serving, task)
-        chosen = self._mode(serving, mode)
+        # Not validated: its values are checked below, in words of ours.
+        query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **further)
+        return self._answer([query], batch=False)[0]
 
-        encoded = serving.encode(text, chosen, tasks)
-        after_encode = time.perf_counter()
-        routing = serving.route(encoded, tasks)
-        after_route = time.perf_counter()
-        # strict: one vector for each task, in the order of the tasks
-        queries = dict(zip(tasks, encoded.vectors, strict=True))
-        # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
-        lift = {name: self._settings.routing_prior * log_weight for name, log_weight in routing}
-        hits = {name: _lifted(serving.search(name, v, k), lift[name]) for name, v in queries.items()}
-        after_search = time.perf_counter()
-        results = _results(merge(hits, k), serving)
-        end = time.perf_counter()
+    def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
+        """The answers to several queries, as :meth:`search` gives them one by one. All are by one release, but for
+        those whose cursor belongs to another.
 
-        return SearchResponse(
-            query=q,
-            release=serving.snapshot.release_id,
-            generation=serving.snapshot.generation,
-            mode=chosen,
-            results=results,
-            routing=[
-                RoutingView(task=serving.names[name], task_id=name, weight=math.exp(log_weight))
-                for name, log_weight in routing
-            ],
-            timing_ms=TimingView(
-                encode=1000 * (after_encode - start),
-                route=1000 * (after_route - after_encode),
-                search=1000 * (after_search - after_route),
-                merge=1000 * (end - after_search),
-                total=1000 * (end - start),
-            ),
-            degraded=_named(serving),
-        )
+        Raises:
+            InvalidInput: too many queries, none, or wrong fields, named by the place of their query. None is answered.
+            Unavailable: as :meth:`search`.
+        """
+        most = self._settings.max_queries
+        if not 1 <= len(queries) <= most:
+            raise InvalidInput.at(
+                "queries", f"A batch of {len(queries)} queries cannot be answered.", f"Send 1 to {most}."
+            )
+        return self._answer(queries, batch=True)
+
+    def similar(
+        self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
+    ) -> SimilarResponse:
+        """The k videos most like one, by their stored vectors; see :func:`service.similar.similar`."""
+        return similar(self._current(), self._settings, video_id, k, scope, min_score)
+
+    def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
+        searches = check(queries, self._settings, batch=batch)
+        current = self._current()
+        by_release: dict[str, list[int]] = {}
+        for number, search in enumerate(searches):
+            release = search.cursor.release if search.cursor else current.release
+            by_release.setdefault(release, []).append(number)
+        answers: dict[int, SearchResponse] = {}
+        for release, numbers in by_release.items():
+            serving = current if release == current.release else self._past(release)
+            asked = [searches[number] for number in numbers]
+            answers |= zip(numbers, answer(serving, asked, self._settings, self._facts), strict=True)
+        return [answers[number] for number in range(len(searches))]
+
+    def _past(self, release: str) -> Serving:
+        """An earlier release, to go on with a list that it began. It is loaded anew where it is not kept."""
+        with self._loading_past:
+            if release in self._kept:
+                self._kept.move_to_end(release)
+                return self._kept[release]
+            snapshot, backbone = self._current().snapshot, self._backbone
+            gone = "The release that began this list is no longer kept"
+            if backbone is None or release not in snapshot.manifest.releases:
+                raise _gone(f"{gone}.")
+            try:
+                serving = Serving.load(snapshot, backbone, release)
+            except (ModelError, ShardStoreError, OSError) as error:
+                raise _gone(f"{gone} as it was: {error}.") from error
+            self._keep(serving)
+            return serving
+
+    def _keep(self, serving: Serving) -> None:
+        self._kept[serving.release] = serving
+        self._kept.move_to_end(serving.release)
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
@@ -238,88 +276,7 @@ class QueryService:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"Nothing can be found: {_NOTHING_LEARNED}.", 10)
 
-    def _checked(self, q: str, k: int) -> str:
-        errors = []
-        limit, most = self._settings.max_query_chars, self._settings.max_results
-        if not q.strip():
-            errors.append(FieldError("q", "The query is empty.", "Say what is seen, in a few words."))
-        elif len(q) > limit:
-            errors.append(
-                FieldError(
-                    "q", f"The query has {len(q)} characters.", f"Use at most {limit}; a sentence is best."
-                )
-            )
-        elif "\0" in q or any("\ud800" <= character <= "\udfff" for character in q):
-            errors.append(
-                FieldError("q", "The query holds characters that are not text.", "Send plain Unicode.")
-            )
-        if not 1 <= k <= most:
-            # A number of ten thousand digits is not repeated to whoever sent it.
-            said = f"{k} results" if abs(k) < 10**9 else "So many results"
-            errors.append(FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {most}."))
-        if errors:
-            raise InvalidInput.of(errors)
-        return q.strip()
 
-    def _mode(self, serving: Serving, mode: str | None) -> QueryMode:
-        offered = serving.modes
-        if mode is None:
-            return self._settings.served_mode(offered)
-        if mode not in offered:
-            raise InvalidInput.at(
-                "mode", f"Mode {mode[:40]!r} is not offered by this release.", f"Use {' or '.join(offered)}."
-            )
-        return cast(QueryMode, mode)
-
-
-def _candidates(serving: Serving, task: str | None) -> tuple[str, ...]:
-    """Ids of the tasks to search."""
-    if task is None:
-        return tuple(serving.shards)
-    # An id comes first: a task may be named like another one's id.
-    named = [task] if task in serving.names else [key for key, name in serving.names.items() if name == task]
-    for key in named:
-        if key in serving.degraded:
-            raise Unavailable(f"Task {serving.names[key]!r} cannot be searched: {serving.degraded[key]}", 30)
-        return (key,)
-    known = ", ".join(repr(serving.names[key]) for key in list(serving.shards)[:20])
-    raise InvalidInput.at("task", f"No learned task is called {task[:100]!r}.", f"Learned so far: {known}.")
-
-
-class _Found(NamedTuple):
-    id: str
-    captions: list[str]
-
-
-def _lifted(hits: Hits, by: float) -> Hits:
-    return Hits(hits.ids, hits.scores + np.float32(by))
-
-
-def _results(hits: Sequence[Hit], serving: Serving) -> list[SearchResult]:
-    """Hits with what the catalog says of them, asked in one query; those that it does not know are left out."""
-    if not hits:
-        return []
-    with session_scope() as session:
-        rows = session.execute(
-            select(Video.vector_id, Video.id, Video.captions).where(
-                Video.vector_id.in_([hit.id for hit in hits])
-            )
-        )
-        videos = {vector_id: _Found(video_id, captions) for vector_id, video_id, captions in rows}
-    return [
-        SearchResult(
-            rank=rank,
-            video_id=videos[hit.id].id,
-            task=serving.names[hit.task],
-            task_id=hit.task,
-            score=hit.score,
-            captions=videos[hit.id].captions,
-            thumbnail_url=thumbnail_url(videos[hit.id].id),
-            stream_url=stream_url(videos[hit.id].id),
-        )
-        for rank, hit in enumerate((hit for hit in hits if hit.id in videos), start=1)
-    ]
-
-
-def _named(serving: Serving) -> dict[str, str]:
-    return {serving.names.get(task, task): why for task, why in serving.degraded.items()}
+def _gone(why: str) -> Gone:
+    mend = "Search again without the cursor."
+    return Gone(f"cursor: {why} {mend}", [FieldError("cursor", why, mend)])

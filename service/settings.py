@@ -69,7 +69,9 @@ class Settings(BaseSettings):
 
     # how much is too much
     max_results: int = Field(default=100, ge=1)
+    max_depth: int = Field(default=10_000, ge=1)  # results of one search, over all its pages
     max_query_chars: int = Field(default=1000, ge=1)
+    max_queries: int = Field(default=256, ge=1)  # of one batch
     max_caption_chars: int = Field(default=2000, ge=1)
     max_captions: int = Field(default=64, ge=1)  # per video
     max_videos_per_task: int = Field(default=20_000, ge=1)

@@ -20,9 +20,13 @@ __all__ = [
     "RejectedView",
     "ReleaseView",
     "RoutingView",
+    "SearchBatch",
+    "SearchBatchResponse",
+    "SearchQuery",
     "SearchResponse",
     "SearchResult",
     "ShardView",
+    "SimilarResponse",
     "Split",
     "State",
     "TaskSpec",
@@ -58,7 +62,10 @@ class VideoSpec(_Input):
     id: Identifier | None = Field(default=None, description="Your own id; one is made when there is none.")
     split: Split | None = Field(default=None, description="Test videos are held out and measured.")
     metadata: dict[str, Any] | None = Field(
-        default=None, description="Anything you want back with the video."
+        default=None,
+        description=(
+            "Anything you want back with the video. Texts, numbers, truth values and lists of texts can be searched by."
+        ),
     )
 
 
@@ -140,6 +147,43 @@ class EventView(_View):
     data: dict[str, Any]
 
 
+class SearchQuery(_Input):
+    """What to look for: the same as the parameters of ``GET /search``.
+
+    Only its shape is checked here. Its values are checked by the service, whatever way they came in.
+    """
+
+    q: str = Field(description="What is seen, in words.")
+    k: int = Field(default=10, description="How many results.")
+    task: str | list[str] | None = Field(
+        default=None, description="Names or ids of the domains to search; all by default."
+    )
+    mode: str | None = Field(default=None, description="'pinned', 'mapped' or 'latest' query encoders.")
+    min_duration: float | None = Field(default=None, description="Seconds.")
+    max_duration: float | None = Field(default=None, description="Seconds.")
+    arrived_after: datetime | None = Field(
+        default=None, description="Posted then or later; UTC without a zone."
+    )
+    arrived_before: datetime | None = Field(default=None, description="Posted earlier.")
+    where: dict[str, Any] | None = Field(
+        default=None,
+        description=(
+            "Metadata that a video must have: by field a value, {min, max}, {any: [values]} or {all: [texts]}. "
+            "A list of texts has each of them."
+        ),
+    )
+    min_score: float | None = Field(default=None, description="Results below this score are left out.")
+    cursor: str | None = Field(
+        default=None, description="`next_cursor` of the page before; everything but k stays as it was."
+    )
+
+
+class SearchBatch(_Input):
+    """Several searches, answered together and from one release."""
+
+    queries: list[SearchQuery]
+
+
 class SearchResult(_View):
     """One hit. ``task`` is the task's name."""
 
@@ -184,6 +228,32 @@ class SearchResponse(_View):
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Tasks (by name) that could not be searched, and why."
     )
+    next_cursor: str | None = Field(
+        default=None,
+        description="Send it as `cursor` for the results after these; null where there are none.",
+    )
+
+
+class SearchBatchResponse(_View):
+    """The answers to a batch, in the order of its queries."""
+
+    answers: list[SearchResponse]
+
+
+class SimilarResponse(_View):
+    """The videos most like one. ``task`` is the name of its task; scores are cosines of stored vectors."""
+
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    results: list[SearchResult]
+    searched: list[str] = Field(description="Names of the tasks whose videos it was compared with.")
+    not_compared: dict[str, str] = Field(
+        description="Tasks (by name) whose videos another encoder has embedded, so no cosine with them has a meaning."
+    )
+    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
 
 
 class ReadyView(_View):

@@ -2,29 +2,88 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Body, Query
 
 from api.dependencies import QueryDep
+from api.openapi import BATCH_EXAMPLES, CURSOR_GONE, WHERE_EXAMPLES
 from service import metrics
-from service.views import SearchResponse
+from service.filters import where_from_json
+from service.views import SearchBatch, SearchBatchResponse, SearchResponse
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["search"])
 
 
-@router.get("/search", operation_id="search")
+@router.get("/search", operation_id="search", responses=CURSOR_GONE)
 def search(
     service: QueryDep,
-    q: Annotated[str, Query(description="What is seen, in words.")],
+    q: Annotated[str, Query(description="What is seen, in words.", examples=["eggs are whisked"])],
     k: Annotated[int, Query(description="How many results.")] = 10,
-    task: Annotated[str | None, Query(description="Name or id of the one domain to search.")] = None,
+    task: Annotated[
+        list[str] | None,
+        Query(description="Name or id of a domain to search; may be repeated. All by default."),
+    ] = None,
     mode: Annotated[str | None, Query(description="'pinned', 'mapped' or 'latest' query encoders.")] = None,
+    min_duration: Annotated[float | None, Query(description="Seconds.")] = None,
+    max_duration: Annotated[float | None, Query(description="Seconds.")] = None,
+    arrived_after: Annotated[
+        datetime | None, Query(description="Posted then or later; UTC without a zone.")
+    ] = None,
+    arrived_before: Annotated[datetime | None, Query(description="Posted earlier.")] = None,
+    where: Annotated[
+        str | None,
+        Query(
+            description=(
+                "Metadata that a video must have, as a JSON object: by field a value, {min, max}, {any: [values]} or "
+                "{all: [texts]}."
+            ),
+            openapi_examples=WHERE_EXAMPLES,
+        ),
+    ] = None,
+    min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
+    cursor: Annotated[
+        str | None,
+        Query(description="`next_cursor` of the page before; everything but k stays as it was."),
+    ] = None,
 ) -> SearchResponse:
-    """Search all shards, or one. Every shard is asked with a query vector of its own."""
-    answer = service.search(q, k, task, mode)
+    """Search all shards, or some. Every shard is asked with a query vector of its own.
+
+    What does not pass the filters is never found, and k results come back wherever k videos pass. `next_cursor`
+    leads to the results after these, by the same release, whatever was published since.
+    """
+    return _measured(
+        service.search(
+            q,
+            k,
+            task,
+            mode,
+            min_duration=min_duration,
+            max_duration=max_duration,
+            arrived_after=arrived_after,
+            arrived_before=arrived_before,
+            where=where_from_json(where) if where is not None else None,
+            min_score=min_score,
+            cursor=cursor,
+        )
+    )
+
+
+@router.post("/search", operation_id="search_many", responses=CURSOR_GONE)
+def search_many(
+    service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
+) -> SearchBatchResponse:
+    """Up to 256 searches at once. Each is answered as by itself, and all by one release, but for further pages.
+
+    Where one of them is wrong, `errors` names its place and its field, and none is answered.
+    """
+    return SearchBatchResponse(answers=[_measured(one) for one in service.search_many(batch.queries)])
+
+
+def _measured(answer: SearchResponse) -> SearchResponse:
     for stage, milliseconds in answer.timing_ms:
         metrics.SEARCH_SECONDS.labels(stage).observe(milliseconds / 1000)
     return answer

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import mimetypes
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse
 
+from api.dependencies import QueryDep
 from api.ranges import ranged_file
 from service import library
-from service.views import VideoView
+from service.views import SimilarResponse, VideoView
 
 __all__ = ["router"]
 
@@ -22,6 +24,28 @@ _DAY = "private, max-age=86400"
 def get_video(video_id: str) -> VideoView:
     """Everything known about a video."""
     return library.get_video(video_id)
+
+
+@router.get("/{video_id}/similar", operation_id="find_similar")
+def find_similar(
+    service: QueryDep,
+    video_id: str,
+    k: Annotated[int, Query(description="How many results.")] = 10,
+    scope: Annotated[
+        str,
+        Query(
+            description="'task': among the videos of its own task; 'all': of all that the same encoder embedded.",
+            examples=["task"],
+        ),
+    ] = "task",
+    min_score: Annotated[float | None, Query(description="Results below this cosine are left out.")] = None,
+) -> SimilarResponse:
+    """Search by example: the videos whose stored vectors are nearest, itself left out.
+
+    Vectors of tasks that different encoders embedded cannot be compared; `not_compared` names them, and where nothing
+    else is left, the answer is 409.
+    """
+    return service.similar(video_id, k, scope, min_score)
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)

@@ -74,7 +74,8 @@ def manifest(root: Path, domain: str) -> list[dict[str, Any]]:
 
 def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
     """Post a domain and do the workers' part in this process."""
-    spec = TaskSpec.model_validate({"name": domain, "settings": QUICK, "videos": videos, **fields})
+    given = {"name": domain, "method": "ffa_tame", "settings": QUICK, "videos": videos}
+    spec = TaskSpec.model_validate(given | fields)
     task = tasks.create_task(spec).task
     probe(task.id)
     learn_task(task.id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from benchmarks.world import DOMAINS
 from service import library as service_library
+from service.cursors import read_cursor
 
 FIRST, SECOND = list(DOMAINS)[:2]
 
@@ -226,3 +229,126 @@ def test_a_release_becomes_visible_without_a_restart(client: TestClient, library
     while service.ready().generation < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert service.ready().generation == 2
+
+
+def test_a_batch_over_http(client: TestClient, library: list[str]) -> None:
+    asked = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
+    answered = client.post("/search", json={"queries": asked})
+    assert answered.status_code == 200, answered.text
+    for one, query in zip(answered.json()["answers"], asked, strict=True):
+        alone = client.get("/search", params=query).json()
+        for name in ("query", "release", "generation", "mode", "degraded"):
+            assert one[name] == alone[name]
+        assert [result["video_id"] for result in one["results"]] == [
+            result["video_id"] for result in alone["results"]
+        ]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"queries": []}', "queries"),
+        ('{"queries": [' + ",".join(['{"q": "x"}'] * 257) + "]}", "queries"),
+        ('{"queries": [{"q": "x"}, {"q": ""}]}', "queries[1].q"),
+        ('{"queries": [{"q": "x", "k": NaN}]}', "queries[0].k"),
+        ('{"queries": [{"q": "x", "k": 1000000}]}', "queries[0].k"),
+        ('{"queries": [{"q": "x", "colour": "red"}]}', "queries[0].colour"),
+        ('{"queries": [{"q": "\\ud800"}]}', "queries[0].q"),
+        ('{"queries": "x"}', "queries"),
+        ("{}", "queries"),
+        ('{"queries": [{"q": "x"}', "body"),
+    ],
+)
+def test_a_wrong_batch_names_its_field(client: TestClient, library: list[str], body: str, field: str) -> None:
+    answer = client.post("/search", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_a_batch_above_the_limit_of_its_body_is_refused(client: TestClient) -> None:
+    assert client.post("/search", content=b" " * (4 * 1024**2 + 1)).status_code == 413
+
+
+def test_filters_over_http(client: TestClient, library: list[str]) -> None:
+    def found(**parameters: object) -> list[str]:
+        answer = client.get("/search", params={"q": "moves", "k": 100, **parameters})
+        assert answer.status_code == 200, answer.text
+        return [result["video_id"] for result in answer.json()["results"]]
+
+    everything = found()
+    about = {video: client.get(f"/videos/{video}").json() for video in everything}
+    category = next(iter(about.values()))["metadata"]["category"]
+    chosen = [video for video in everything if about[video]["metadata"]["category"] == category]
+    assert 0 < len(chosen) < 24
+    assert found(where=json.dumps({"category": category})) == chosen
+    lengths = sorted(video["duration"] for video in about.values())
+    short = [video for video in everything if about[video]["duration"] <= lengths[5]]
+    assert found(max_duration=lengths[5]) == short
+    posted = client.get(f"/tasks/{library[1]}").json()["created_at"]
+    assert {about[video]["task"] for video in found(arrived_after=posted)} == {SECOND}
+    body = {"queries": [{"q": "moves", "k": 100, "where": {"category": {"any": [category]}}}]}
+    (answer,) = client.post("/search", json=body).json()["answers"]
+    assert [result["video_id"] for result in answer["results"]] == chosen
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"min_duration": "nan"}, "min_duration"),
+        ({"max_duration": "-1"}, "max_duration"),
+        ({"min_duration": 9, "max_duration": 1}, "min_duration"),
+        ({"arrived_after": "yesterday"}, "arrived_after"),
+        ({"arrived_after": "2026-01-02", "arrived_before": "2026-01-01"}, "arrived_after"),
+        ({"min_score": "nan"}, "min_score"),
+        ({"where": "category"}, "where"),
+        ({"where": "[1]"}, "where"),
+        ({"where": "[" * 20_000}, "where"),
+        ({"where": '{"colour": "red"}'}, "where.colour"),
+        ({"where": '{"duration": {"min": NaN}}'}, "where.duration"),
+        ({"where": '{"duration": {"min": 2, "max": 1}}'}, "where.duration"),
+        ({"where": '{"category": "\\ud800", "\\ud800": 1}'}, "where.?"),
+    ],
+)
+def test_a_wrong_filter_is_named(
+    client: TestClient, library: list[str], parameters: dict[str, str], field: str
+) -> None:
+    answer = client.get("/search", params={"q": "x", **parameters})
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_pages_over_http(client: TestClient, library: list[str]) -> None:
+    asked = {"q": "a taxi", "k": 20}
+    whole = client.get("/search", params=asked).json()["results"]
+    first = client.get("/search", params={**asked, "k": 13}).json()
+    cursor = first["next_cursor"]
+    second = client.get("/search", params={**asked, "k": 7, "cursor": cursor}).json()
+    assert [*first["results"], *second["results"]] == whole
+    body = {"queries": [{"q": "a taxi", "k": 7, "cursor": cursor}]}
+    assert client.post("/search", json=body).json()["answers"][0]["results"] == second["results"]
+    assert client.get("/search", params={**asked, "k": 100}).json()["next_cursor"] is None
+    for wrong in ({"q": "a bus", "cursor": cursor}, {"q": "a taxi", "cursor": cursor[:-4]}):
+        answer = client.get("/search", params=wrong)
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")
+    known = read_cursor(cursor)
+    assert known is not None
+    gone = client.get("/search", params={"q": "a taxi", "cursor": str(replace(known, release="0" * 64))})
+    assert (gone.status_code, gone.json()["title"]) == (410, "Gone")
+    assert gone.headers["content-type"] == "application/problem+json"
+
+
+def test_search_by_example_over_http(client: TestClient, library: list[str]) -> None:
+    video = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["video_id"]
+    answer = client.get(f"/videos/{video}/similar", params={"k": 100}).json()
+    accepted = [one.id for task in library for one in service_library.accepted_videos(task)]
+    assert len(answer["results"]) == 11
+    assert {result["task"] for result in answer["results"]} == {answer["task"]}
+    assert {result["video_id"] for result in answer["results"]} < {*accepted} - {video}
+    everywhere = client.get(f"/videos/{video}/similar", params={"scope": "all"})
+    assert everywhere.status_code == 409, "FFA makes a video encoder for each task"
+    assert "means nothing" in everywhere.json()["detail"]
+    for path, status in (("nobody", 404), (video, 422)):
+        refused = client.get(f"/videos/{path}/similar", params={"k": 10**6 if path == video else 5})
+        assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")

@@ -21,6 +21,7 @@ from cli.client import Remote
 from cli.demo_world import World
 from cli.ingest import _name, _pack, _read, _settings
 from cli.main import app
+from cli.search import conditions
 from service.errors import InvalidInput
 from service.views import VideoSpec
 
@@ -31,6 +32,7 @@ COMMANDS = (
     "migrate",
     "ingest",
     "search",
+    "similar",
     "tasks",
     "demo",
     "bench",
@@ -236,3 +238,49 @@ def test_the_demo_is_as_large_as_promised() -> None:
     world = World()
     assert (world.train, world.test, world.categories, len(world.domains)) == (16, 40, 3, 3)
     assert world.resized(domains=2, test=2).videos == 2 * 3 * (16 + 4 + 2)
+
+
+def test_conditions_as_a_person_types_them() -> None:
+    written = [
+        "place=Zürich",
+        "camera>=2",
+        "camera<=4.5",
+        "live=true",
+        "code=007",
+        'tags={"all": ["a", "b"]}',
+        "x=a=b",
+    ]
+    assert conditions(written) == {
+        "place": "Zürich",
+        "camera": {"min": 2, "max": 4.5},
+        "live": True,
+        "code": "007",
+        "tags": {"all": ["a", "b"]},
+        "x": "a=b",
+    }
+    for wrong in (["place"], ["=x"], ["a=1", "a=2"], ["a>=1", "a>=2"], ["a=1", "a>=0"]):
+        with pytest.raises(InvalidInput) as told:
+            conditions(wrong)
+        assert [error.field for error in told.value.errors] == ["where"]
+
+
+def test_a_filtered_search_goes_out_as_the_service_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(422, json={"title": "Invalid input", "detail": "enough"})
+
+    transport = httpx.MockTransport(answer)
+    client = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
+    told = cinestrata(
+        *("search", "owl", "--task", "birds", "--task", "sea", "--where", "camera>=2", "--max-duration", 5),
+        *("--after", "2026-01-02", "--url", "http://127.0.0.1:9"),
+    )
+    assert "enough" in told.output
+    parameters = asked[0].url.params
+    assert parameters.get_list("task") == ["birds", "sea"]
+    assert json.loads(parameters["where"]) == {"camera": {"min": 2}}
+    assert (parameters["max_duration"], parameters["arrived_after"]) == ("5.0", "2026-01-02T00:00:00")
+    assert "min_duration" not in parameters

@@ -113,3 +113,22 @@ def test_an_entry_that_contradicts_the_files_is_refused(
     _, entry = write(store, "t", range(5))
     with pytest.raises(ShardCorrupt, match="contradicts the manifest"):
         Segment.open(store.shard_folder(entry.id), replace(entry, **change))
+
+
+def test_a_search_among_some_is_that_of_numpy_over_them(store: ShardStore, unit: Callable) -> None:
+    vectors, ids = unit(300, seed=3, dim=16), np.sort(np.random.default_rng(3).permutation(900)[:300])
+    shard = open_shard(
+        store, store.write_shard(task="t", release="r", fingerprint="f", ids=ids, vectors=vectors)
+    )
+    query, dice = unit(1, seed=4, dim=16)[0], np.random.default_rng(5)
+    scores = vectors @ query
+    for size in (0, 1, 7, 150, 300):
+        chosen = dice.permutation(ids)[:size]
+        excluded = dice.permutation(ids)[:50]
+        for exclude in (np.empty(0, np.int64), excluded):
+            passing = np.isin(ids, chosen) & ~np.isin(ids, exclude)
+            best = [row for row in np.argsort(-scores) if passing[row]]
+            for k in (1, 10, 300):
+                hits = shard.search(query, k, exclude=exclude, among=np.append(chosen, [10**9, -5]))
+                assert hits.ids.tolist() == ids[best[:k]].tolist()
+                np.testing.assert_allclose(hits.scores, scores[best[:k]], atol=1e-5)

@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,22 +16,19 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from index import Manifest, ShardStore, Snapshot
+from index import Snapshot
 from models.backbone import Backbone, load_backbone
 from models.query_encoder import QueryEncoder
-from models.release import ReleaseTask, write_release
-from service import query
+from models.release import ReleaseTask
+from service import query, searches
 from service.catalog.database import dispose, engine, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.models import Task, Video
+from service.catalog.models import Video
 from service.errors import InvalidInput, Unavailable
 from service.query import QueryService
 from service.settings import Settings, settings
-from trainer.methods import Method, start_method
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
-BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
-CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
-SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
 SMALL = {"experts": 2, "rank": 2}
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
@@ -42,70 +38,6 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def backbone() -> Backbone:
     return load_backbone("tiny")
-
-
-class Library:
-    """Learns tasks without videos: the vector of a video is the feature of its caption."""
-
-    def __init__(self, configured: Settings, backbone: Backbone, method: str, **fields: Any) -> None:
-        self.settings = configured
-        self.store = ShardStore(configured.index_dir)
-        self.method: Method = start_method(method, backbone, fields, None)
-        self._backbone = backbone
-
-    def lay_down(self, name: str, captions: Sequence[str], *, fingerprint: str | None = None) -> Manifest:
-        """Learn, store and publish a task ``tsk_<name>`` with a video for each caption."""
-        task = f"tsk_{name}"
-        self.method.begin_task(task, name)
-        if hasattr(self.method, "tame"):  # as if it had been trained
-            torch.manual_seed(len(self.method.learned))
-            torch.nn.init.normal_(self.method.tame.a, std=0.1)
-            torch.nn.init.normal_(self.method.tame.b, std=0.1)
-        self.method.end_task()
-        self.method.record_task(task, name, list(captions))
-        return self.publish(name, captions, fingerprint=fingerprint)
-
-    def publish(self, name: str, captions: Sequence[str], *, fingerprint: str | None = None) -> Manifest:
-        ids = self._catalogue(name, captions)
-        state = self.method.release()
-        staged = self.store.stage()
-        write_release(staged, state)
-        release = self.store.adopt_release(staged)
-        shard = self.store.write_shard(
-            task=f"tsk_{name}",
-            release=release.id,
-            fingerprint=fingerprint or state.fingerprint,
-            ids=np.array(ids),
-            vectors=self.features(captions),
-        )
-        return self.store.publish(release=release, shards=[shard])
-
-    def features(self, texts: Sequence[str]) -> np.ndarray:
-        return QueryEncoder(self._backbone, self.method.release()).frozen(texts)
-
-    def _catalogue(self, name: str, captions: Sequence[str]) -> list[int]:
-        with session_scope(write=True) as session:
-            position = session.query(Task).count() + 1
-            task = Task(
-                id=f"tsk_{name}",
-                position=position,
-                name=name,
-                method="zero_shot",
-                state="ready",
-                learned_order=position,
-                created_at=datetime.now(UTC),
-            )
-            session.add(task)
-            session.flush()
-            videos = [
-                Video(
-                    id=f"{name}-{n}", task_id=task.id, uri=f"{name}/{n}.mp4", captions=[c], status="accepted"
-                )
-                for n, c in enumerate(captions)
-            ]
-            session.add_all(videos)
-            session.flush()
-            return [video.vector_id for video in videos]
 
 
 @pytest.fixture
@@ -471,16 +403,16 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
 ) -> None:
     service.refresh()
     before = library.store.manifest()
-    merge = query.merge
+    merge = searches.merge
 
     def swap_first(hits: Any, k: int) -> Any:
-        monkeypatch.setattr(query, "merge", merge)
+        monkeypatch.setattr(searches, "merge", merge)
         library.lay_down("sea", SEA)
         assert service.refresh()
         assert service.search("a whale", k=1).results[0].task == "sea"
         return merge(hits, k)
 
-    monkeypatch.setattr(query, "merge", swap_first)
+    monkeypatch.setattr(searches, "merge", swap_first)
     answer = service.search(SEA[2], k=20)
     assert (answer.generation, answer.release) == (before.generation, before.release)
     assert {result.task for result in answer.results} == {"birds", "cars"}

@@ -1,0 +1,136 @@
+"""What the catalog knows of the videos of a task, in columns: what filters are held against.
+
+A catalog that parses the metadata of every video for every search would be the slowest part of it. Neither metadata nor
+the measures of a file change once a task is laid down, so they are read once and kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+
+from service.catalog.database import session_scope
+from service.catalog.models import Task, Video
+
+__all__ = ["Column", "Facts", "FactsReader", "Value"]
+
+Ids = npt.NDArray[np.int64]
+Value = str | int | float | bool
+
+_KEPT = 2_000_000  # videos whose facts are kept
+_CHUNK = 500  # ids in one IN (…)
+
+
+class Column:
+    """One field of the videos of a task. Values are compared exactly: 1 is 1.0, and neither is true nor "1".
+
+    Args:
+        values: by row; of a list its texts count, each by itself. What is neither is as if it were not there.
+    """
+
+    def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
+        rows: dict[tuple[bool, Value], list[int]] = {}
+        numbers: list[tuple[int | float, int]] = []
+        for row, value in values:
+            found = (
+                dict.fromkeys(v for v in value if isinstance(v, str)) if isinstance(value, list) else (value,)
+            )
+            for one in found:
+                if isinstance(one, str | int | float):
+                    rows.setdefault((isinstance(one, bool), one), []).append(row)
+                if isinstance(one, int | float) and not isinstance(one, bool):
+                    numbers.append((one, row))
+        numbers.sort()
+        self._rows = {key: np.array(places, np.int64) for key, places in rows.items()}
+        self._numbers: Sequence[int | float] = [number for number, _ in numbers]
+        self._numbered: Ids = np.array([row for _, row in numbers], np.int64)
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a range can be asked for."""
+        return bool(self._numbers)
+
+    def equal(self, value: Value) -> Ids:
+        """Rows that have this value, or have it among their texts."""
+        return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
+
+    def between(self, low: float | None, high: float | None) -> Ids:
+        """Rows with a number in a range, its ends included; None: no end."""
+        first = 0 if low is None else bisect_left(self._numbers, low)
+        last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
+        return self._numbered[first:last]
+
+
+class Facts:
+    """The accepted videos of a task.
+
+    Attributes:
+        ids: ``int64 [n]``, ascending; the vector id of each row.
+        durations: in seconds.
+        fields: metadata by name; only what a filter can be held against.
+    """
+
+    def __init__(self, videos: Sequence[tuple[int, float | None, Mapping[str, Any]]]) -> None:
+        self.ids: Ids = np.array([vector_id for vector_id, _, _ in videos], np.int64)
+        self.durations = Column((row, seconds) for row, (_, seconds, _) in enumerate(videos))
+        by_name: dict[str, list[tuple[int, Any]]] = {}
+        for row, (_, _, metadata) in enumerate(videos):
+            for name, value in metadata.items():
+                by_name.setdefault(name, []).append((row, value))
+        columns = {name: Column(values) for name, values in by_name.items()}
+        self.fields = {name: column for name, column in columns.items() if column}
+
+
+class FactsReader:
+    """Facts of tasks, read when they are first asked for. Safe to be shared by threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._facts: OrderedDict[str, Facts] = OrderedDict()
+        self._arrivals: dict[str, datetime] = {}
+
+    def facts(self, task: str, shard: str) -> Facts:
+        """Of a task.
+
+        Args:
+            shard: id of its shard: another one stands for other videos.
+        """
+        with self._lock:
+            if shard not in self._facts:
+                with session_scope() as session:
+                    rows = session.execute(
+                        select(Video.vector_id, Video.duration, Video.extra)
+                        .where(Video.task_id == task, Video.status == "accepted")
+                        .order_by(Video.vector_id)
+                    ).all()
+                self._facts[shard] = Facts(
+                    [(vector_id, seconds, extra) for vector_id, seconds, extra in rows]
+                )
+            self._facts.move_to_end(shard)
+            while len(self._facts) > 1 and sum(len(facts.ids) for facts in self._facts.values()) > _KEPT:
+                self._facts.popitem(last=False)
+            return self._facts[shard]
+
+    def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
+        """When each task was posted; those that the catalog does not know are left out."""
+        with self._lock:
+            new = [task for task in tasks if task not in self._arrivals]
+            if new:
+                with session_scope() as session:
+                    for start in range(0, len(new), _CHUNK):
+                        wanted = select(Task.id, Task.created_at).where(
+                            Task.id.in_(new[start : start + _CHUNK])
+                        )
+                        self._arrivals |= {task: at for task, at in session.execute(wanted)}
+            return {task: self._arrivals[task] for task in tasks if task in self._arrivals}

@@ -1,0 +1,116 @@
+"""A library that is learned from captions alone, for tests of what is searched in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from index import Manifest, ShardStore
+from models.backbone import Backbone
+from models.query_encoder import QueryEncoder
+from models.release import write_release
+from service.catalog.database import session_scope
+from service.catalog.models import Task, Video
+from service.settings import Settings
+from trainer.methods import Method, start_method
+
+BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
+CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
+SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
+
+
+class Library:
+    """Learns tasks without videos: the vector of a video is the feature of its caption."""
+
+    def __init__(self, configured: Settings, backbone: Backbone, method: str, **fields: Any) -> None:
+        self.settings = configured
+        self.store = ShardStore(configured.index_dir)
+        self.method: Method = start_method(method, backbone, fields, None)
+        self._backbone = backbone
+
+    def lay_down(
+        self,
+        name: str,
+        captions: Sequence[str],
+        *,
+        fingerprint: str | None = None,
+        arrived: datetime | None = None,
+        facts: Sequence[Mapping[str, Any]] = (),
+    ) -> Manifest:
+        """Learn, store and publish a task ``tsk_<name>`` with a video for each caption.
+
+        Args:
+            facts: further columns of each video in the catalog.
+        """
+        task = f"tsk_{name}"
+        self.method.begin_task(task, name)
+        if hasattr(self.method, "tame"):  # as if it had been trained
+            torch.manual_seed(len(self.method.learned))
+            torch.nn.init.normal_(self.method.tame.a, std=0.1)
+            torch.nn.init.normal_(self.method.tame.b, std=0.1)
+        self.method.end_task()
+        self.method.record_task(task, name, list(captions))
+        return self.publish(name, captions, fingerprint=fingerprint, arrived=arrived, facts=facts)
+
+    def publish(
+        self,
+        name: str,
+        captions: Sequence[str],
+        *,
+        fingerprint: str | None = None,
+        arrived: datetime | None = None,
+        facts: Sequence[Mapping[str, Any]] = (),
+    ) -> Manifest:
+        ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
+        state = self.method.release()
+        staged = self.store.stage()
+        write_release(staged, state)
+        release = self.store.adopt_release(staged)
+        shard = self.store.write_shard(
+            task=f"tsk_{name}",
+            release=release.id,
+            fingerprint=fingerprint or state.fingerprint,
+            ids=np.array(ids),
+            vectors=self.features(captions),
+        )
+        return self.store.publish(release=release, shards=[shard])
+
+    def features(self, texts: Sequence[str]) -> np.ndarray:
+        """In the precision in which a shard keeps them."""
+        exact = QueryEncoder(self._backbone, self.method.release()).frozen(texts)
+        return exact.astype(np.float16).astype(np.float32)
+
+    def _catalogue(
+        self, name: str, captions: Sequence[str], arrived: datetime, facts: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
+        with session_scope(write=True) as session:
+            position = session.query(Task).count() + 1
+            task = Task(
+                id=f"tsk_{name}",
+                position=position,
+                name=name,
+                method="zero_shot",
+                state="ready",
+                learned_order=position,
+                created_at=arrived,
+            )
+            session.add(task)
+            session.flush()
+            videos = [
+                Video(
+                    id=f"{name}-{n}",
+                    task_id=task.id,
+                    uri=f"{name}/{n}.mp4",
+                    captions=[caption],
+                    status="accepted",
+                    **(facts[n] if facts else {}),
+                )
+                for n, caption in enumerate(captions)
+            ]
+            session.add_all(videos)
+            session.flush()
+            return [video.vector_id for video in videos]

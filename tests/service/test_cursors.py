@@ -1,0 +1,254 @@
+"""Pages: put together they are the whole list, whatever is published in between."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from index import Manifest
+from models.backbone import Backbone, load_backbone
+from service import query
+from service.catalog.database import session_scope
+from service.catalog.models import Video
+from service.cursors import Cursor, fingerprints, read_cursor
+from service.errors import Gone, InvalidInput
+from service.query import QueryService
+from service.serving import Serving
+from service.settings import Settings
+from service.views import SearchQuery, SearchResult
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
+
+torch.set_num_threads(1)
+
+Served = tuple[Library, QueryService]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+@pytest.fixture
+def served(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Served:
+    """Birds and cars, with adapters that differ from release to release; results are all different from run to run."""
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    configured = settings_factory(tmp_path)
+    library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
+    for name, captions in (("birds", BIRDS), ("cars", CARS)):
+        library.lay_down(name, [f"{c}, {n}" for n in range(4) for c in captions])
+    service = QueryService(configured)
+    assert service.refresh()
+    return library, service
+
+
+def _pages(
+    service: QueryService, sizes: list[int], between: Callable[[], None], **asked: Any
+) -> list[SearchResult]:
+    """All results, page by page; the last size again and again."""
+    found: list[SearchResult] = []
+    cursor = None
+    while True:
+        answer = service.search("an owl", sizes[0], cursor=cursor, **asked)
+        found += answer.results
+        cursor, sizes = answer.next_cursor, sizes[1:] or sizes
+        if cursor is None:
+            return found
+        between()
+
+
+@pytest.mark.parametrize("sizes", [[1], [5], [24], [100], [3, 10, 1, 7]])
+@pytest.mark.parametrize("asked", [{}, {"task": "cars"}, {"mode": "latest"}, {"min_score": 0.5}], ids=str)
+def test_pages_are_the_list_in_parts(served: Served, sizes: list[int], asked: dict[str, Any]) -> None:
+    _, service = served
+    whole = service.search("an owl", 100, **asked)
+    assert whole.next_cursor is None
+    assert len(whole.results) >= 3
+    assert _pages(service, sizes, lambda: None, **asked) == whole.results
+
+
+@pytest.mark.parametrize("mode", ["pinned", "latest"])
+def test_a_list_goes_on_by_the_release_that_began_it(served: Served, mode: str) -> None:
+    library, service = served
+    whole = service.search("an owl", 100, mode=mode)
+    names = iter("abcdefg")
+
+    def publish() -> None:
+        library.lay_down(f"sea-{next(names)}", SEA)
+        assert service.refresh()
+
+    first = service.search("an owl", 5, mode=mode)
+    assert _pages(service, [5], publish, mode=mode) == whole.results
+    newest = service.search("an owl", 100, mode=mode)
+    assert {result.task for result in newest.results} > {"birds", "cars"}
+    second = service.search("an owl", 5, mode=mode, cursor=first.next_cursor)
+    assert (second.release, second.generation) == (first.release, first.generation)
+    assert second.release != newest.release
+    assert {entry.task for entry in second.routing} == {"birds", "cars"}
+    assert second.degraded == {}, "tasks that came later are not missing"
+    anew = QueryService(service._settings)  # another process, which was not there
+    anew.refresh()
+    again = anew.search("an owl", 5, mode=mode, cursor=first.next_cursor)
+    assert [result.video_id for result in again.results] == [result.video_id for result in second.results]
+    assert [result.score for result in again.results] == pytest.approx(
+        [r.score for r in second.results], abs=1e-6
+    )
+
+
+def test_earlier_releases_are_kept_loaded_for_a_while_only(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, service = served
+    cursors = [service.search("an owl", 5).next_cursor]
+    for name in ("sea", "lake", "pond"):
+        library.lay_down(name, SEA)
+        service.refresh()
+        cursors.append(service.search("an owl", 5).next_cursor)
+    loaded: list[str | None] = []
+    load = Serving.load.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: type[Serving], snapshot: Any, backbone: Any, release: str | None = None) -> Serving:
+        loaded.append(release)
+        return load(cls, snapshot, backbone, release)
+
+    monkeypatch.setattr(Serving, "load", classmethod(watched))
+    for number in (3, 2, 1, 2, 1):
+        service.search("an owl", 5, cursor=cursors[number])
+    assert loaded == [], "the newest, and the two before it"
+    for _ in range(3):
+        service.search("an owl", 5, cursor=cursors[0])
+    assert len(loaded) == 1
+    assert len(service._kept) == 2
+
+
+def test_ranks_go_on_where_the_catalog_no_longer_knows_a_video(served: Served) -> None:
+    _, service = served
+    everything = [result.video_id for result in service.search("an owl", 100).results]
+    with session_scope(write=True) as session:
+        session.query(Video).filter(Video.id.in_(everything[1:3])).delete()
+    found = _pages(service, [4], lambda: None)
+    assert [result.video_id for result in found] == [everything[0], *everything[3:]]
+    assert [result.rank for result in found] == list(range(1, len(everything) - 1))
+
+
+def test_pages_in_a_batch(served: Served) -> None:
+    library, service = served
+    words = ["an owl", "a taxi", "waves"]
+    whole = [service.search(text, 10).results for text in words]
+    first = service.search_many([SearchQuery(q=text, k=4) for text in words])
+    library.lay_down("sea", SEA)
+    service.refresh()
+    asked = [SearchQuery(q=text, k=6, cursor=one.next_cursor) for text, one in zip(words, first, strict=True)]
+    answers = service.search_many([*asked[:2], SearchQuery(q="waves", k=4), asked[2]])
+    assert answers[2].generation == 3
+    for one, two, both in zip(first, [*answers[:2], answers[3]], whole, strict=True):
+        assert [r.video_id for r in (*one.results, *two.results)] == [r.video_id for r in both]
+        assert two.generation == one.generation == 2
+
+
+def test_a_list_ends_at_the_greatest_depth(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, service = served
+    whole = service.search("an owl", 100).results
+    monkeypatch.setattr(service, "_settings", service._settings.model_copy(update={"max_depth": 7}))
+    assert _pages(service, [3], lambda: None) == whole[:7]
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"q": "an owl in a tree"}, "q differs"),
+        ({"task": ["birds"]}, "task differs"),
+        ({"mode": "latest"}, "mode differs"),
+        ({"min_score": -1.0, "max_duration": 5.0}, "max_duration and min_score differ"),
+        ({"arrived_after": datetime.min.replace(tzinfo=UTC)}, "arrived_after differs"),
+        ({"where": {}}, None),
+        ({"q": "  an owl "}, None),
+        ({"k": 20}, None),
+    ],
+    ids=str,
+)
+def test_a_cursor_of_another_search_is_refused_by_name(
+    served: Served, change: dict[str, Any], differs: str | None
+) -> None:
+    _, service = served
+    asked: dict[str, Any] = {"q": "an owl", "k": 3, "task": ["cars", "birds"]}
+    cursor = service.search(**asked).next_cursor
+    if differs is None:
+        assert service.search(**{**asked, **change}, cursor=cursor).results[0].rank == 4
+        return
+    with pytest.raises(InvalidInput, match=f"It belongs to another search: {differs}") as refused:
+        service.search(**{**asked, **change}, cursor=cursor)
+    assert [error.field for error in refused.value.errors] == ["cursor"]
+
+
+def test_a_server_that_weighs_otherwise_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, service = served
+    cursor = service.search("an owl", 3).next_cursor
+    monkeypatch.setattr(service, "_settings", service._settings.model_copy(update={"routing_prior": 0.5}))
+    with pytest.raises(InvalidInput, match="CINESTRATA_ROUTING_PRIOR differs"):
+        service.search("an owl", 3, cursor=cursor)
+
+
+def test_any_change_of_a_cursor_is_noticed(served: Served) -> None:
+    _, service = served
+    cursor = service.search("an owl", 3).next_cursor
+    assert cursor is not None
+    for place in range(0, len(cursor), 7):
+        for altered in (
+            cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :],
+            cursor[:place],
+        ):
+            with pytest.raises(InvalidInput, match="no cursor of ours") as refused:
+                service.search("an owl", 3, cursor=altered)
+            assert [error.field for error in refused.value.errors] == ["cursor"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "é", "A" * 5000, "\ud800", "=" * 8, "null", "e30", " "])
+def test_what_is_no_cursor_is_refused(served: Served, text: str) -> None:
+    with pytest.raises(InvalidInput, match="no cursor of ours"):
+        served[1].search("an owl", 3, cursor=text)
+
+
+def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
+    cursor = Cursor("r" * 64, 7, "pinned", 20, 19, fingerprints({"q": "an owl", "task": None}))
+    assert read_cursor(str(cursor)) == cursor
+    assert list(cursor.query) == ["q"]
+    for wrong in (
+        {"passed": -1},
+        {"passed": 2**31},
+        {"shown": 0.5},
+        {"shown": True},
+        {"release": 1},
+        {"query": []},
+    ):
+        assert read_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
+
+
+def test_a_cursor_whose_release_is_gone_says_what_to_do(served: Served) -> None:
+    library, service = served
+    first = service.search("an owl", 3)
+    library.lay_down("sea", SEA)
+    anew = QueryService(service._settings)
+    anew.refresh()
+    manifest: Manifest = library.store.manifest()
+    shutil.rmtree(library.store.release_folder(str(first.release)))
+    with pytest.raises(Gone, match=r"no longer kept as it was: .*Search again without the cursor") as refused:
+        anew.search("an owl", 3, cursor=first.next_cursor)
+    assert [error.field for error in refused.value.errors] == ["cursor"]
+    cursor = read_cursor(str(first.next_cursor))
+    assert cursor is not None
+    assert cursor.release in manifest.releases
+    with pytest.raises(Gone, match=r"no longer kept\. Search again"):
+        anew.search("an owl", 3, cursor=str(Cursor(**{**vars(cursor), "release": "0" * 64})))

@@ -1,0 +1,308 @@
+"""Filters: exactly what passes is found, with the scores that it has without them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import event
+
+from models.backbone import Backbone, load_backbone
+from service import facts, query
+from service.catalog.database import dispose, engine
+from service.catalog.migrations import upgrade
+from service.errors import InvalidInput
+from service.facts import Column, Facts, FactsReader
+from service.query import QueryService
+from service.settings import Settings, settings
+from service.views import SearchQuery, SearchResponse
+from tests.service.caption_library import BIRDS, Library
+
+torch.set_num_threads(1)
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+PLACES = ["pond", "Zürich", "1", "true", ""]
+TAGS = ["rain", "snow", "night"]
+NUMBER = 24  # videos of a task
+
+
+def _facts(task: int, number: int) -> dict[str, Any]:
+    """Of a video; every kind of value, and every kind left out somewhere."""
+    dice = random.Random(100 * task + number)
+    metadata: dict[str, Any] = {
+        "place": dice.choice(PLACES),
+        "camera": dice.choice([1, 2, 3, 1.0, 2.5, 2**53, 2**53 + 1, True, "1"]),
+        "tags": dice.sample(TAGS, dice.randint(0, 3)),
+        "live": dice.random() < 0.5,
+        "deep": {"not": "searched"},
+        "mixed": ["rain", 7, None],
+    }
+    kept = {name: value for name, value in metadata.items() if dice.random() < 0.8}
+    return {
+        "extra": kept | ({"only here": 1} if task == 1 else {}),
+        "duration": dice.choice([None, 0.5, 3.0, 3.0, 60.0]),
+    }
+
+
+FACTS = {name: [_facts(task, n) for n in range(NUMBER)] for task, name in enumerate(("birds", "cars", "sea"))}
+ARRIVED = {name: NEW_YEAR + timedelta(days=day) for day, name in enumerate(FACTS)}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueryService]:
+    """Three tasks whose videos are as ``FACTS`` says."""
+    backbone: Backbone = load_backbone("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        dispose()
+        settings.cache_clear()
+        upgrade(settings())
+        library = Library(settings(), backbone, "zero_shot")
+        for name, about in FACTS.items():
+            captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
+            library.lay_down(name, captions, arrived=ARRIVED[name], facts=about)
+        service = QueryService(settings())
+        assert service.refresh()
+        yield service
+        dispose()
+    settings.cache_clear()
+
+
+# -- an independent, slow way to say the same -----------------------------------------------------------------
+
+
+def _is(found: Any, wanted: Any) -> bool:
+    if isinstance(found, list):
+        return any(_is(one, wanted) for one in found if isinstance(one, str))
+    return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
+
+
+def _holds(found: Any, condition: Any) -> bool:
+    if not isinstance(condition, dict):
+        return _is(found, condition)
+    if "any" in condition:
+        return any(_is(found, one) for one in condition["any"])
+    if "all" in condition:
+        return all(_is(found, one) for one in condition["all"])
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return False
+    return condition.get("min", found) <= found <= condition.get("max", found)
+
+
+def _passes(video_id: str, asked: SearchQuery) -> bool:
+    name, number = video_id.split("-")
+    about = FACTS[name][int(number)]
+    seconds, metadata = about["duration"], about["extra"]
+    if asked.min_duration is not None and (seconds is None or seconds < asked.min_duration):
+        return False
+    if asked.max_duration is not None and (seconds is None or seconds > asked.max_duration):
+        return False
+    if asked.arrived_after is not None and ARRIVED[name] < asked.arrived_after:
+        return False
+    if asked.arrived_before is not None and ARRIVED[name] >= asked.arrived_before:
+        return False
+    conditions = (asked.where or {}).items()
+    return all(field in metadata and _holds(metadata[field], condition) for field, condition in conditions)
+
+
+def _found(answer: SearchResponse) -> list[tuple[str, float]]:
+    return [(result.video_id, result.score) for result in answer.results]
+
+
+FILTERS: list[dict[str, Any]] = [
+    {"min_duration": 1},
+    {"max_duration": 3},
+    {"min_duration": 3, "max_duration": 3},
+    {"arrived_after": NEW_YEAR + timedelta(days=1)},
+    {"arrived_before": NEW_YEAR + timedelta(days=1)},
+    {"arrived_after": NEW_YEAR + timedelta(hours=1), "arrived_before": NEW_YEAR + timedelta(days=2)},
+    *({"where": {"place": place}} for place in PLACES),
+    *({"where": {"camera": camera}} for camera in (1, 1.0, True, "1", 2**53, 2**53 + 1, 2.5, 99)),
+    {"where": {"camera": {"min": 2}}},
+    {"where": {"camera": {"max": 2}}},
+    {"where": {"camera": {"min": 2, "max": 2.5}}},
+    {"where": {"camera": {"min": 2**53 + 1}}},
+    {"where": {"camera": {"any": [1, True, "1"]}}},
+    {"where": {"tags": "rain"}},
+    {"where": {"tags": {"any": ["rain", "snow"]}}},
+    {"where": {"tags": {"all": ["rain", "snow"]}}},
+    {"where": {"mixed": "rain"}},
+    {"where": {"live": False}},
+    {"where": {"only here": 1}},
+    {"where": {"live": True, "tags": "night", "camera": {"min": 1}}, "max_duration": 10},
+]
+
+
+@pytest.mark.parametrize("chosen", FILTERS, ids=str)
+def test_what_passes_is_found_as_without_the_filter(service: QueryService, chosen: dict[str, Any]) -> None:
+    asked = SearchQuery(q="an owl turns", **chosen)
+    everything = _found(service.search(asked.q, 100))
+    assert len(everything) == 3 * NUMBER
+    passing = [(video, score) for video, score in everything if _passes(video, asked)]
+    for k in (1, 5, 100):
+        found = _found(service.search(asked.q, k, **chosen))
+        assert found == passing[:k], "k results, or fewer only if there are fewer"
+
+
+def test_the_filters_of_this_file_tell_videos_apart(service: QueryService) -> None:
+    sizes = [len(service.search("x", 100, **chosen).results) for chosen in FILTERS]
+    assert sum(0 < size < 3 * NUMBER for size in sizes) >= len(FILTERS) - 2
+
+
+def test_a_filter_within_tasks(service: QueryService) -> None:
+    answer = service.search("an owl", 100, ["birds", "sea"], where={"live": True})
+    wanted = {
+        f"{name}-{n}"
+        for name in ("birds", "sea")
+        for n in range(NUMBER)
+        if FACTS[name][n]["extra"].get("live")
+    }
+    assert {result.video_id for result in answer.results} == wanted
+    assert {entry.task for entry in answer.routing} == {"birds", "sea"}
+
+
+def test_a_batch_of_filters(service: QueryService) -> None:
+    asked = [SearchQuery(q="an owl", k=9, **chosen) for chosen in FILTERS]
+    for answer, chosen in zip(service.search_many(asked), FILTERS, strict=True):
+        alone = service.search("an owl", 9, **chosen)
+        assert [r.video_id for r in answer.results] == [r.video_id for r in alone.results]
+
+
+def test_a_time_without_a_zone_is_utc_and_another_zone_is_honoured(service: QueryService) -> None:
+    at = ARRIVED["cars"]
+    tasks = [
+        {result.task for result in service.search("x", 100, arrived_after=given).results}
+        for given in (at, at.replace(tzinfo=None), at.astimezone(timezone(timedelta(hours=9))))
+    ]
+    assert tasks == [{"cars", "sea"}] * 3
+
+
+def test_what_never_changes_is_read_once(service: QueryService) -> None:
+    asked: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    service.search("x", where={"live": True}, arrived_after=NEW_YEAR)
+    event.listen(engine(), "before_cursor_execute", note)
+    try:
+        service.search("y", where={"place": "pond"}, max_duration=5, arrived_after=NEW_YEAR)
+    finally:
+        event.remove(engine(), "before_cursor_execute", note)
+    assert len([statement for statement in asked if statement.startswith("SELECT")]) == 1  # of the results
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "says"),
+    [
+        ({"min_duration": -1}, "min_duration", "0 or more"),
+        ({"max_duration": float("nan")}, "max_duration", "0 or more"),
+        ({"max_duration": float("inf")}, "max_duration", "0 or more"),
+        ({"min_duration": 5, "max_duration": 4}, "min_duration", "longer than max_duration"),
+        (
+            {"arrived_after": NEW_YEAR, "arrived_before": NEW_YEAR.replace(tzinfo=None)},
+            "arrived_after",
+            "not earlier than arrived_before",
+        ),
+        (
+            {"where": {"speed": 1}},
+            "where.speed",
+            "Known: 'camera', 'live', 'mixed', 'only here', 'place', 'tags'.",
+        ),
+        ({"where": {"deep": "x"}}, "where.deep", "No video of the searched tasks has a field 'deep'"),
+        ({"where": {"x" * 5000: 1}}, f"where.{'x' * 100}", "has a field"),
+        ({"where": {"camera": {"min": 5, "max": 4}}}, "where.camera", "min is above max"),
+        ({"where": {"camera": {"min": float("nan")}}}, "where.camera", "no number"),
+        ({"where": {"camera": {"min": True}}}, "where.camera", "no number"),
+        ({"where": {"camera": {"min": "1"}}}, "where.camera", "no number"),
+        ({"where": {"place": {"min": 1}}}, "where.place", "has a number there"),
+        ({"where": {"camera": float("nan")}}, "where.camera", "nothing that a field can be"),
+        ({"where": {"camera": None}}, "where.camera", "nothing that a field can be"),
+        ({"where": {"tags": ["rain"]}}, "where.tags", '{"all": ["red", "blue"]}'),
+        ({"where": {"place": "x" * 1001}}, "where.place", "nothing that a field can be"),
+        ({"where": {"tags": {"any": []}}}, "where.tags", "a list of 1 to 64"),
+        ({"where": {"tags": {"any": ["x"] * 65}}}, "where.tags", "a list of 1 to 64"),
+        ({"where": {"tags": {"all": [1]}}}, "where.tags", "no text"),
+        ({"where": {"tags": {"any": [["x"]]}}}, "where.tags", "no value"),
+        ({"where": {"tags": {}}}, "where.tags", "no condition"),
+        ({"where": {"tags": {"any": ["x"], "min": 1}}}, "where.tags", "no condition"),
+        ({"where": {str(n): 1 for n in range(17)}}, "where", "17 fields"),
+    ],
+)
+def test_a_wrong_filter_is_named_with_its_mend(
+    service: QueryService, wrong: dict[str, Any], field: str, says: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        service.search("x", **wrong)
+    assert [error.field for error in refused.value.errors] == [field]
+    assert says in refused.value.detail
+    with pytest.raises(InvalidInput) as refused:
+        service.search_many([SearchQuery(q="x"), SearchQuery.model_construct(q="x", **wrong)])
+    assert [error.field for error in refused.value.errors] == [f"queries[1].{field}"]
+
+
+def test_a_field_of_tasks_that_are_not_searched_is_unknown(service: QueryService) -> None:
+    assert service.search("x", where={"only here": 1}).results
+    with pytest.raises(InvalidInput, match="No video of the searched tasks has a field 'only here'"):
+        service.search("x", task="birds", where={"only here": 1})
+
+
+def test_without_any_metadata_that_is_said(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured, backbone = settings_factory(tmp_path), load_backbone("tiny")
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
+    service = QueryService(configured)
+    service.refresh()
+    with pytest.raises(InvalidInput, match="They carry no metadata"):
+        service.search("x", where={"place": "pond"})
+
+
+def test_a_column_compares_exactly() -> None:
+    large = 2**62
+    column = Column([(0, large), (1, large + 1), (2, float(large)), (3, -1), (4, True), (5, ["a", "a", "b"])])
+    assert column.equal(large).tolist() == [0, 2]
+    assert column.equal(large + 1).tolist() == [1]
+    assert column.equal(1).tolist() == []
+    assert column.equal(True).tolist() == [4]
+    assert column.equal("a").tolist() == [5]
+    assert sorted(column.between(large + 1, None)) == [1]
+    assert sorted(column.between(None, 0.5)) == [3]
+    assert sorted(column.between(-1, large)) == [0, 2, 3]
+    assert Facts([(7, None, {"x": {"y": 1}, "z": None, "w": []})]).fields == {}
+
+
+def test_facts_are_kept_within_bounds(service: QueryService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_KEPT", 2 * NUMBER)
+    reader = FactsReader()
+    for name in ("birds", "cars", "birds", "sea"):
+        assert np.array_equal(np.diff(reader.facts(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
+    assert list(reader._facts) == ["birds", "sea"], "the latest used"
+
+
+@pytest.mark.parametrize("where", [None, {"live": True}], ids=str)
+def test_a_least_score_cuts_the_ranking(service: QueryService, where: dict[str, Any] | None) -> None:
+    everything = _found(service.search("an owl", 100, where=where))
+    for place in (0, 3, len(everything) - 1):
+        score = everything[place][1]
+        assert _found(service.search("an owl", 100, where=where, min_score=score)) == everything[: place + 1]
+        assert (
+            _found(service.search("an owl", 2, where=where, min_score=score))
+            == everything[: min(place + 1, 2)]
+        )
+    assert service.search("an owl", where=where, min_score=2).results == []
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_a_score_that_is_no_number_is_refused(service: QueryService, wrong: float) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        service.search("an owl", min_score=wrong)
+    assert [error.field for error in refused.value.errors] == ["min_score"]

@@ -1,0 +1,155 @@
+"""Many queries at once: each is answered as by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.backbone import Backbone, load_backbone
+from models.query_encoder import QueryEncoder
+from service import query, searches
+from service.errors import InvalidInput, Unavailable
+from service.query import QueryService
+from service.settings import Settings
+from service.views import SearchQuery, SearchResponse
+from tests.service.caption_library import BIRDS, CARS, Library
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+@pytest.fixture
+def service(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> QueryService:
+    """Birds and cars, with adapters that differ from release to release."""
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    configured = settings_factory(tmp_path, max_results=20, max_queries=40)
+    library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    service = QueryService(configured)
+    assert service.refresh()
+    return service
+
+
+def _same(one: SearchResponse, other: SearchResponse) -> None:
+    def known(answer: SearchResponse) -> Any:
+        return answer.model_dump(
+            exclude={"timing_ms": True, "routing": True, "results": {"__all__": {"score"}}}
+        )
+
+    assert known(one) == known(other)
+    assert [r.score for r in one.results] == pytest.approx([r.score for r in other.results], abs=1e-6)
+    assert [(r.task, r.weight) for r in one.routing] == [
+        (r.task, pytest.approx(r.weight, abs=1e-6)) for r in other.routing
+    ]
+
+
+def test_a_batch_is_answered_as_its_queries_one_by_one(service: QueryService) -> None:
+    words = [*BIRDS, *CARS, "a", "a very long " * 12, "an owl in a taxi"]
+    asked = [
+        SearchQuery(q=text, k=1 + number % 7, task=task, mode=mode)
+        for number, text in enumerate(words)
+        for task, mode in ((None, None), ("cars", "latest"), (["tsk_cars", "birds"], None))
+    ]
+    single = [service.search(one.q, one.k, one.task, one.mode) for one in asked]
+    fresh = QueryService(service._settings)  # one that remembers nothing
+    assert fresh.refresh()
+    for one, other in zip(fresh.search_many(asked), single, strict=True):
+        _same(one, other)
+
+
+def test_texts_for_the_same_tasks_are_encoded_once_and_together(
+    service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Sequence[str], Sequence[str], str]] = []
+    encode = QueryEncoder.encode
+
+    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
+        asked.append((tuple(texts), tasks, mode))
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode", watched)
+    everything = [SearchQuery(q=text) for text in ("owl", "taxi", "owl", " taxi ")]
+    service.search_many([everything[0], SearchQuery(q="owl", task="cars"), *everything[1:]])
+    assert asked == [
+        (("owl", "taxi"), ("tsk_birds", "tsk_cars"), "pinned"),
+        (("owl",), ("tsk_cars",), "pinned"),
+    ]
+    service.search_many(everything)
+    assert len(asked) == 2, "they are remembered"
+    monkeypatch.setattr(searches, "_VECTORS", 6)
+    service.search_many([SearchQuery(q=str(number)) for number in range(7)])
+    assert [len(texts) for texts, *_ in asked[2:]] == [3, 3, 1], (
+        "no more vectors at a time than there is room for"
+    )
+
+
+def test_what_is_remembered_stays_within_its_bytes(
+    service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from service import serving
+
+    reader = service._serving.encoder  # type: ignore[union-attr]
+    (one,) = reader(["one"], "pinned", ("tsk_birds", "tsk_cars"))
+    monkeypatch.setattr(serving, "_REMEMBERED", 3 * one.vectors.nbytes)
+    for number in range(9):
+        service.search(f"number {number}")
+        service.search("number 0")
+    kept = [key[0] for key in reader._known]
+    assert kept == ["number 7", "number 8", "number 0"], "what was asked for last"
+    assert reader._bytes == sum(query.vectors.nbytes for query in reader._known.values())
+
+
+def test_the_order_in_which_tasks_are_named_does_not_matter(service: QueryService) -> None:
+    both, all_of_them = (service.search("an owl", 20, task) for task in (["cars", "birds", "tsk_cars"], None))
+    assert both.results == all_of_them.results
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "says"),
+    [
+        ({"q": " "}, "queries[1].q", "empty"),
+        ({"q": "a", "k": 10**6}, "queries[1].k", "1000000 results cannot be given"),
+        ({"q": "a", "task": ["birds", "boats"]}, "queries[1].task", "No learned task is called 'boats'"),
+        ({"q": "a", "task": []}, "queries[1].task", "list of tasks is empty"),
+        ({"q": "a", "mode": "tomorrow"}, "queries[1].mode", "Use latest or pinned"),
+    ],
+)
+def test_a_wrong_field_is_named_with_the_place_of_its_query(
+    service: QueryService, wrong: dict[str, Any], field: str, says: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        service.search_many([SearchQuery(q="a"), SearchQuery(**wrong)])
+    assert [error.field for error in refused.value.errors] == [field]
+    assert says in refused.value.detail
+
+
+@pytest.mark.parametrize("number", [0, 41, 1000])
+def test_a_batch_of_another_size_is_refused(service: QueryService, number: int) -> None:
+    with pytest.raises(InvalidInput, match="Send 1 to 40") as refused:
+        service.search_many([SearchQuery(q="a")] * number)
+    assert [error.field for error in refused.value.errors] == ["queries"]
+
+
+def test_no_more_errors_than_one_can_mend_are_told(service: QueryService) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        service.search_many([SearchQuery(q="", k=0)] * 40)
+    assert len(refused.value.errors) == 20
+
+
+def test_before_anything_is_learned(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+    with pytest.raises(Unavailable):
+        QueryService(settings_factory(tmp_path)).search_many([SearchQuery(q="a")])

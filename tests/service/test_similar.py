@@ -1,0 +1,185 @@
+"""Search by example: what is nearest by stored vectors, and never a comparison that means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import Backbone, load_backbone
+from service import query
+from service.catalog.database import dispose, session_scope
+from service.catalog.migrations import upgrade
+from service.catalog.models import Task, Video
+from service.errors import Conflict, InvalidInput, NotFound, Unavailable
+from service.query import QueryService
+from service.settings import Settings, settings
+from service.views import SimilarResponse
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
+
+torch.set_num_threads(1)
+
+VIDEOS = {"birds": [*BIRDS, BIRDS[0]], "cars": CARS, "sea": SEA}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Library, QueryService]]:
+    """Birds and the sea by one encoder, cars by another; and videos without a vector."""
+    backbone: Backbone = load_backbone("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        dispose()
+        settings.cache_clear()
+        upgrade(settings())
+        library = Library(settings(), backbone, "zero_shot")
+        library.lay_down("birds", VIDEOS["birds"])
+        encoder = library.method.release().fingerprint
+        with pytest.MonkeyPatch.context() as other:
+            other.setattr("trainer.methods.base.video_fingerprint", lambda *_: "f" * 64)
+            library.lay_down("cars", VIDEOS["cars"])
+        library.lay_down("sea", VIDEOS["sea"])
+        shards = library.store.manifest().shards
+        assert [shards[f"tsk_{name}"].fingerprint == encoder for name in VIDEOS] == [True, False, True]
+        with session_scope(write=True) as session:
+            birds = session.get_one(Task, "tsk_birds")
+            late = Task(
+                id="tsk_late",
+                position=9,
+                name="late",
+                method="zero_shot",
+                state="queued",
+                created_at=birds.created_at,
+            )
+            session.add(late)
+            session.flush()
+            for task, video, status in (
+                ("tsk_late", "waiting", "accepted"),
+                ("tsk_birds", "broken", "rejected"),
+                ("tsk_birds", "forgotten", "accepted"),
+            ):
+                session.add(
+                    Video(id=video, task_id=task, uri="x.mp4", status=status, reason="The file is empty.")
+                )
+        service = QueryService(settings())
+        assert service.refresh()
+        yield library, service
+        dispose()
+    settings.cache_clear()
+
+
+def _expected(library: Library, video: str, tasks: list[str]) -> list[tuple[str, float]]:
+    """By numpy, over the vectors as they were before they were stored."""
+    name, _, number = video.partition("-")
+    vector = library.features(VIDEOS[name])[int(number)]
+    scored = [
+        (f"{task}-{n}", float(row @ vector))
+        for task in tasks
+        for n, row in enumerate(library.features(VIDEOS[task]))
+        if f"{task}-{n}" != video
+    ]
+    return sorted(scored, key=lambda one: -one[1])
+
+
+def _same(answer: SimilarResponse, expected: list[tuple[str, float]]) -> None:
+    assert [result.video_id for result in answer.results] == [video for video, _ in expected]
+    assert [result.score for result in answer.results] == pytest.approx([s for _, s in expected], abs=1e-5)
+    assert [result.rank for result in answer.results] == list(range(1, len(expected) + 1))
+
+
+@pytest.mark.parametrize("video", ["birds-1", "cars-2", "sea-0"])
+def test_the_nearest_of_its_own_task(served: tuple[Library, QueryService], video: str) -> None:
+    library, service = served
+    name = video.partition("-")[0]
+    answer = service.similar(video)
+    _same(answer, _expected(library, video, [name]))
+    assert (answer.task, answer.searched, answer.not_compared) == (name, [name], {})
+    _same(service.similar(video, k=1), _expected(library, video, [name])[:1])
+
+
+def test_itself_is_left_out_and_its_copy_is_not(served: tuple[Library, QueryService]) -> None:
+    _, service = served
+    for video, copy in (("birds-0", "birds-3"), ("birds-3", "birds-0")):
+        best = service.similar(video).results[0]
+        assert best.video_id == copy
+        assert best.score == pytest.approx(1, abs=1e-5)
+
+
+def test_across_tasks_only_where_one_encoder_made_both(served: tuple[Library, QueryService]) -> None:
+    library, service = served
+    answer = service.similar("birds-1", 100, "all")
+    _same(answer, _expected(library, "birds-1", ["birds", "sea"]))
+    assert answer.searched == ["birds", "sea"]
+    assert list(answer.not_compared) == ["cars"]
+    assert "encoder ffffffffffff" in answer.not_compared["cars"]
+    with pytest.raises(Conflict, match="No other task's videos can be compared with those of 'cars'"):
+        service.similar("cars-0", scope="all")
+
+
+def test_a_least_score(served: tuple[Library, QueryService]) -> None:
+    library, service = served
+    expected = _expected(library, "birds-1", ["birds"])
+    found = service.similar("birds-1").results
+    _same(service.similar("birds-1", min_score=found[1].score), expected[:2])
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"k": 0}, "k"),
+        ({"k": 10**6}, "k"),
+        ({"k": 10**5000}, "k"),
+        ({"scope": "everything"}, "scope"),
+        ({"min_score": float("nan")}, "min_score"),
+    ],
+    ids=["none", "a million", "a monster", "scope", "nan"],
+)
+def test_a_wrong_field_is_named(
+    served: tuple[Library, QueryService], asked: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        served[1].similar("birds-0", **asked)
+    assert [error.field for error in refused.value.errors] == [field]
+
+
+@pytest.mark.parametrize(
+    ("video", "error", "says"),
+    [
+        ("nobody", NotFound, "no video 'nobody'"),
+        ("broken", Conflict, "was rejected. The file is empty."),
+        ("waiting", Conflict, "GET /tasks/tsk_late"),
+        ("forgotten", Conflict, "was not there when its task was laid down"),
+    ],
+)
+def test_a_video_without_a_vector_says_why(
+    served: tuple[Library, QueryService], video: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        served[1].similar(video)
+
+
+def test_a_broken_shard_and_an_empty_library(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured, backbone = settings_factory(tmp_path), load_backbone("tiny")
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    service = QueryService(configured)
+    service.refresh()
+    with pytest.raises(Unavailable, match="no domain has been learned yet"):
+        service.similar("birds-0")
+    library = Library(configured, backbone, "zero_shot")
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    shard = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
+    np.save(shard / "ids.npy", np.arange(3))
+    (shard / "vectors.faiss").write_bytes(b"")
+    service.refresh()
+    with pytest.raises(Unavailable, match="'birds' cannot be searched"):
+        service.similar("birds-0")
+    answer = service.similar("cars-0", scope="all")
+    assert list(answer.degraded) == ["birds"]
+    assert service.similar("cars-0").degraded == {}
