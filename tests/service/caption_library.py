@@ -80,9 +80,11 @@ class Library:
         return self.store.publish(release=release, shards=[shard])
 
     def features(self, texts: Sequence[str]) -> np.ndarray:
-        """In the precision in which a shard keeps them."""
-        exact = QueryEncoder(self._backbone, self.method.release()).frozen(texts)
-        return exact.astype(np.float16).astype(np.float32)
+        return QueryEncoder(self._backbone, self.method.release()).frozen(texts)
+
+    def stored(self, captions: Sequence[str]) -> np.ndarray:
+        """Features as a shard keeps them."""
+        return self.features(captions).astype(np.float16).astype(np.float32)
 
     def _catalogue(
         self, name: str, captions: Sequence[str], arrived: datetime, facts: Sequence[Mapping[str, Any]]

@@ -147,8 +147,8 @@ def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, Quer
         settings().routing_prior * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)
     ]
     # In the batches in which they were stored: another batch's last bits may round to another neighbour.
-    stored = np.concatenate([library.features(captions) for captions in (BIRDS, CARS)])
-    scores = stored.astype(np.float16).astype(np.float32) @ library.features([text])[0] + np.array(lift)
+    stored = np.concatenate([library.stored(captions) for captions in (BIRDS, CARS)])
+    scores = stored @ library.features([text])[0] + np.array(lift)
     names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
     assert [result.video_id for result in answer.results] == [names[n] for n in np.argsort(-scores)]
     assert [result.score for result in answer.results] == pytest.approx(
