@@ -32,7 +32,7 @@ from benchmarks.calibration import (
     standardise,
 )
 from benchmarks.errors import ProtocolError
-from benchmarks.merging import Learned, Measure, Meeting, Way, _gain, learn, measure, rules
+from benchmarks.merging import SERVED, Learned, Measure, Meeting, Way, _gain, learn, measure, rules
 from benchmarks.runner import run_method
 from cli.main import app
 from models.backbone import load_backbone
@@ -365,7 +365,7 @@ def test_ranks_are_those_of_a_slow_search(measures: dict[Way, Measure], mode: st
 
 
 def test_what_is_served_is_the_reference(measures: dict[Way, Measure]) -> None:
-    served = measures[Way("pinned", "mean", "cosine + 0.02 × words")]
+    served = measures[Way("pinned", "mean", SERVED)]
     assert (served.gain, served.error) == (0, 0)
     for one in measures.values():
         mean = [(m.recall.r1 + m.recall.r5 + m.recall.r10) / 3 for m in (one, served)]
@@ -435,7 +435,7 @@ def test_the_command_measures_what_the_runner_measures(
     }
     for mode in ("latest", "pinned"):
         assert found[mode, "cosine"] == pytest.approx(row["pooled"][mode]["global_raw"])
-        assert found[mode, "cosine + 0.02 × words"] == pytest.approx(row["pooled"][mode]["global"])
+        assert found[mode, SERVED] == pytest.approx(row["pooled"][mode]["global"])
 
 
 def test_settings_of_the_measurement_are_refused(write: Callable[..., str], tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
     for task in (one, two):
         shard = snapshot.shard(task, fingerprint=store.manifest().shards[task].fingerprint)
         norms = np.linalg.norm(shard.vectors(shard.ids), axis=1)
-        np.testing.assert_allclose(norms, np.ones(6), atol=1e-5)
+        np.testing.assert_allclose(norms, np.ones(6), atol=1e-3)  # stored in half precision
 
 
 def test_a_worker_that_is_asked_to_stop_gives_its_task_back(
