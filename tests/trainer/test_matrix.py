@@ -402,3 +402,27 @@ def test_raw_merging_knows_nothing_of_routing() -> None:
     lifted = evaluate_row(encoder, galleries, profiles, prior=0.5).recalls["pinned"]
     assert lifted["global_raw"] == plain["global_raw"] == plain["global"]
     assert lifted["global"] != plain["global"]
+
+
+def test_a_task_may_have_five_hundred_classes() -> None:
+    """Two videos of each; the query of a class finds its own video first, and the other one behind all others."""
+    classes = 500
+    towards = np.eye(classes)
+    vectors = np.concatenate([towards, -towards])
+    task = Gallery(
+        "many",
+        Shard(range(2 * classes), vectors),
+        held_out=np.arange(2 * classes),
+        queries=tuple(Query(str(number), number) for number in range(classes)),
+        labels={video: f"class {video % classes}" for video in range(2 * classes)},
+    )
+    table = {str(number): towards[number : number + 1] for number in range(classes)}
+    row = evaluate_row(
+        Encoder(["many"], {"latest": table}), [task], np.ones((1, classes)), prior=0, modes=["latest"]
+    )
+    assert row.mean_ap["latest"]["local"] == {
+        "many": {1: 1, 5: pytest.approx(1 / 2), 10: pytest.approx(1 / 2)}
+    }
+    found = row.recalls["latest"]["local"]["many"]
+    assert found is not None
+    assert (found.r1, found.queries) == (1, classes)
