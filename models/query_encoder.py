@@ -20,7 +20,7 @@ from models.moe_adapter import ExpertTower, Selector, adapted_texts
 from models.release import ReleaseState
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
-from models.text_update import TextUpdate, TextUpdates, compact
+from models.text_update import TextUpdates, compact
 from models.towers import encode_texts
 
 __all__ = ["Mode", "QueryEncoder", "build_tame"]
@@ -282,17 +282,12 @@ class _LowRankEncoder(QueryEncoder):
         self.modes = ("latest", "pinned")
         self._newest = _text_updates(backbone, release)
         makers = {task: self._maker(task, pinned) for task in self.tasks}
-        # A shard that predates the first update is asked with the backbone: an update that changes nothing.
-        unchanged = TextUpdate(
-            backbone.text_width,
-            len(backbone.text_blocks),
-            backbone.vocabulary,
-            rank=self._newest.a.shape[3],
-            scale=1,
-        )
-        bare = compact(unchanged.tensors(), backbone.vocabulary, self._newest.scale).to(backbone.device)
         self._pinned = TextUpdates.stack(
-            [bare if maker.kind == "frozen" else _text_updates(backbone, maker) for maker in makers.values()]
+            [
+                # A shard that predates the first update is asked with the backbone.
+                self._newest.unchanged() if maker.kind == "frozen" else _text_updates(backbone, maker)
+                for maker in makers.values()
+            ]
         )
         self._makers = makers
 
@@ -336,7 +331,7 @@ def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
         ReleaseError: the release's tensors do not fit its configuration.
     """
     config: dict[str, Any] = release.config
-    tensors = {n.removeprefix("tame."): t for n, t in release.tensors.items() if n.startswith("tame.")}
+    tensors = _under("tame.", release.tensors)
     try:
         _, _, experts, _, rank = tensors["b"].shape
         tame = Tame(

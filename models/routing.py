@@ -16,7 +16,9 @@ __all__ = [
     "COSINE_LIMIT",
     "PRIOR",
     "Router",
+    "fill_silent",
     "log_weights",
+    "silent_tasks",
     "token_presence",
     "token_profile",
     "within_reach",
@@ -84,7 +86,7 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
         presence: ``[n, V]`` from :func:`token_presence`.
         profiles: ``[T, V]`` from :func:`token_profile`.
     """
-    return _normalised(presence @ profiles.T, _silent(profiles))
+    return _normalised(presence @ profiles.T, silent_tasks(profiles))
 
 
 class Router:
@@ -96,7 +98,7 @@ class Router:
 
     def __init__(self, profiles: Floats) -> None:
         self._by_token = np.ascontiguousarray(profiles.T)
-        self._silent = _silent(profiles)
+        self._silent = silent_tasks(profiles)
 
     def log_weights(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """As :func:`log_weights` for one text and some tasks, ``[len(tasks)]``.
@@ -109,13 +111,23 @@ class Router:
         return np.asarray(_normalised(scores[None], self._silent[tasks])[0], np.float32)
 
 
-def _silent(profiles: Floats) -> npt.NDArray[np.bool_]:
+def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
     """Which tasks have no captions, ``[T]``."""
     return np.asarray(~profiles.any(axis=1), np.bool_).reshape(-1)
 
 
-def _normalised(scores: Floats, silent: npt.NDArray[np.bool_]) -> Floats:
+def fill_silent(scores: npt.NDArray[np.floating], silent: npt.NDArray[np.bool_]) -> None:
+    """Give tasks without captions, in place, the score of the likeliest of the others.
+
+    Args:
+        scores: ``[n, T]``, of texts and tasks.
+        silent: ``[T]``, which tasks have no captions.
+    """
     if silent.any() and not silent.all():
         scores[:, silent] = scores[:, ~silent].max(axis=1, keepdims=True)
+
+
+def _normalised(scores: Floats, silent: npt.NDArray[np.bool_]) -> Floats:
+    fill_silent(scores, silent)
     scores -= scores.max(axis=1, keepdims=True)
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)), np.float32)

@@ -74,6 +74,11 @@ class TextUpdates:
         chosen = list(candidates)
         return TextUpdates(self.a[chosen], self.b[chosen], self.words, self.row[chosen], self.scale)
 
+    def unchanged(self) -> TextUpdates:
+        """As many candidates that ask with the tower as it came."""
+        nothing = torch.zeros_like(self.words[:1])
+        return TextUpdates(self.a, torch.zeros_like(self.b), nothing, torch.zeros_like(self.row), self.scale)
+
     def to(self, device: torch.device) -> TextUpdates:
         """On a device."""
         a, b, words, row = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.row))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from torch.nn import functional as F
 from models.backbone import Backbone, tiny_backbone
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release, write_release
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, TaskData
-from trainer.loop import Progress, learn_task
+from trainer.loop import learn_task
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.bmu_moco import BmuMoco
 from trainer.methods.moco import BaseMoco, moco_loss
@@ -575,18 +575,6 @@ def test_validation_recall_is_that_of_the_encoders_and_counts_ties_as_misses(
     assert method.validation_recall([]) is None
 
 
-class _Killed(BaseException):
-    pass
-
-
-def _kill_at(step: int) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
-        if progress.step == step:
-            raise _Killed
-
-    return report
-
-
 def _task(folder: Path, name: str) -> TaskData:
     clips = _clips(folder, f"{name}-train", [1, 2, 3], "train", 1)
     return TaskData(name, name, (*clips, *_clips(folder, f"{name}-val", [6, 7, 8], "val", 2)))
@@ -617,8 +605,8 @@ def test_an_interrupted_second_task_ends_with_the_same_bits(
     recalls |= {id(whole): [0.1, 0.9, 0.5], id(broken): [0.1, 0.9], id(resumed): [0.5]}
     learn_task(whole, second)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
-    with pytest.raises(_Killed):
-        learn_task(broken, second, checkpoints=checkpoints, report=_kill_at(5))
+    with pytest.raises(Killed):
+        learn_task(broken, second, checkpoints=checkpoints, report=kill_at(5))
     steps: list[int] = []
     learn_task(resumed, second, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
     assert steps == [5, 6]

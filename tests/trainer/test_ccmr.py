@@ -15,9 +15,10 @@ from models.backbone import Backbone, tiny_backbone
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState
 from models.towers import encode_frames, encode_texts
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, Pair, StoredVectors, TaskData
-from trainer.loop import Progress, learn_task
+from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ccmr import Ccmr, distances, ranking_loss
@@ -336,15 +337,6 @@ def test_without_a_regulariser_nothing_is_kept(backbone: Backbone, tmp_path: Pat
 # -- resuming and settings ------------------------------------------------------------------------------
 
 
-class _Killed(BaseException):
-    pass
-
-
-def _kill(progress: Progress) -> None:
-    if progress.step == 5:
-        raise _Killed
-
-
 class _Memory:
     def vectors(self, ids: np.ndarray) -> np.ndarray:
         vectors = np.random.default_rng(7).normal(size=(9, 128)).astype(np.float32)
@@ -369,8 +361,8 @@ def test_a_second_task_resumes_to_the_same_bits(
     whole, broken, resumed = (_start(backbone, release, **settings) for _ in range(3))
     learn_task(whole, second, memory)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
-    with pytest.raises(_Killed):
-        learn_task(broken, second, memory, checkpoints=checkpoints, report=_kill)
+    with pytest.raises(Killed):
+        learn_task(broken, second, memory, checkpoints=checkpoints, report=kill_at(5))
     steps: list[int] = []
     learn_task(resumed, second, memory, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
     assert steps == [4, 5, 6]

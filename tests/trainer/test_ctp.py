@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from models.backbone import Backbone, tiny_backbone
 from models.release import ReleaseState
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, TaskData
-from trainer.loop import Progress, learn_task
+from trainer.loop import learn_task
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ctp import Ctp, mask_words, momentum_contrast_loss, topology_loss
 
@@ -381,15 +382,6 @@ def test_the_multi_modal_encoder_learns_at_its_own_rate(backbone: Backbone) -> N
 # -- resuming and settings ------------------------------------------------------------------------------
 
 
-class _Killed(BaseException):
-    pass
-
-
-def _kill(progress: Progress) -> None:
-    if progress.step == 4:
-        raise _Killed
-
-
 def _task(folder: Path, name: str) -> TaskData:
     clips = []
     for number in range(3):
@@ -407,8 +399,8 @@ def test_a_second_task_resumes_to_the_same_bits(backbone: Backbone, tmp_path: Pa
     whole, broken, resumed = (_start(backbone, release, **settings) for _ in range(3))
     learn_task(whole, second)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
-    with pytest.raises(_Killed):
-        learn_task(broken, second, checkpoints=checkpoints, report=_kill)
+    with pytest.raises(Killed):
+        learn_task(broken, second, checkpoints=checkpoints, report=kill_at(4))
     steps: list[int] = []
     learn_task(resumed, second, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
     assert steps == [3, 4, 5, 6]

@@ -15,9 +15,10 @@ from torch import Tensor
 from models.backbone import Backbone, tiny_backbone
 from models.release import ReleaseState
 from models.towers import encode_frames, encode_texts
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, TaskData
-from trainer.loop import Progress, learn_task
+from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.distillation import distillation_loss, random_sentences
@@ -286,15 +287,6 @@ def test_what_is_shown_to_the_teacher_stays_nearer_to_it(name: str, backbone: Ba
     assert drifts[1] < drifts[0] - 1e-3
 
 
-class _Killed(Exception):
-    pass
-
-
-def _kill(progress: Progress) -> None:
-    if progress.step == 2:
-        raise _Killed
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_second_task_resumes_to_the_same_bits(name: str, backbone: Backbone, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 4}
@@ -306,8 +298,8 @@ def test_a_second_task_resumes_to_the_same_bits(name: str, backbone: Backbone, t
     whole, broken, resumed = (_start(name, backbone, release, **settings) for _ in range(3))
     learn_task(whole, second)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
-    with pytest.raises(_Killed):
-        learn_task(broken, second, checkpoints=checkpoints, report=_kill)
+    with pytest.raises(Killed):
+        learn_task(broken, second, checkpoints=checkpoints, report=kill_at(2))
     steps: list[int] = []
     learn_task(resumed, second, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
     assert steps == [2]

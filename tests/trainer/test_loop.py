@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbone import Backbone, tiny_backbone
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, Pair, StoredVectors, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
@@ -104,18 +105,6 @@ class _Memory:
         return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[ids]
 
 
-class _Killed(BaseException):
-    pass
-
-
-def _kill_at(step: int) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
-        if progress.step == step:
-            raise _Killed
-
-    return report
-
-
 @pytest.mark.parametrize("step", [1, 3, 4, 8, 11])
 def test_an_interrupted_run_ends_with_the_same_bits(
     backbone: Backbone, task: TaskData, tmp_path: Path, step: int
@@ -124,8 +113,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     losses = fit(whole, task)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
     first = _shift(backbone)
-    with pytest.raises(_Killed):
-        fit(first, task, checkpoints=checkpoints, report=_kill_at(step))
+    with pytest.raises(Killed):
+        fit(first, task, checkpoints=checkpoints, report=kill_at(step))
     torch.rand(17)  # whatever else a process does with random numbers
     second = _shift(backbone)
     assert fit(second, task, checkpoints=checkpoints) == losses
@@ -151,8 +140,8 @@ def test_methods_resume_to_the_same_bits_on_their_second_task(
     learn_task(whole, second, memory)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
     broken = start_method(name, backbone, settings, release)
-    with pytest.raises(_Killed):
-        learn_task(broken, second, memory, checkpoints=checkpoints, report=_kill_at(4))
+    with pytest.raises(Killed):
+        learn_task(broken, second, memory, checkpoints=checkpoints, report=kill_at(4))
     resumed = start_method(name, backbone, settings, release)
     steps: list[int] = []
     learn_task(resumed, second, memory, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
@@ -212,8 +201,8 @@ def test_a_damaged_checkpoint_means_starting_over(
     whole = _shift(backbone)
     fit(whole, task)
     checkpoints = Checkpoints(tmp_path / "c", "run")
-    with pytest.raises(_Killed):
-        fit(_shift(backbone), task, checkpoints=checkpoints, report=_kill_at(5))
+    with pytest.raises(Killed):
+        fit(_shift(backbone), task, checkpoints=checkpoints, report=kill_at(5))
     (folder,) = (tmp_path / "c").iterdir()
     (folder / name).unlink()
     if damage is not None:
@@ -280,8 +269,8 @@ def test_gradients_are_clipped_over_optimised_parameters_alone(backbone: Backbon
 
 def test_training_mode_is_left_even_after_an_error(backbone: Backbone, task: TaskData) -> None:
     method = _shift(backbone)
-    with pytest.raises(_Killed):
-        fit(method, task, report=_kill_at(1))
+    with pytest.raises(Killed):
+        fit(method, task, report=kill_at(1))
     assert not method.training
 
 

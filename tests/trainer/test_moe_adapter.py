@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,10 @@ from models.moe_adapter import (
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release, write_release
 from models.towers import encode_frames, encode_texts
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, TaskData
-from trainer.loop import Progress, learn_task
+from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.moe_adapter import MoeAdapter
@@ -253,18 +253,6 @@ def test_later_tasks_leave_what_earlier_ones_rely_on(backbone: Backbone, tmp_pat
     assert method.routers == [0, 1]
 
 
-class _Killed(BaseException):
-    pass
-
-
-def _kill_at(step: int) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
-        if progress.step == step:
-            raise _Killed
-
-    return report
-
-
 def test_a_resumed_second_task_ends_with_the_same_bits(backbone: Backbone, tmp_path: Path) -> None:
     first, second = _task(tmp_path, "one"), _task(tmp_path, "two")
     method = _start(backbone)
@@ -273,8 +261,8 @@ def test_a_resumed_second_task_ends_with_the_same_bits(backbone: Backbone, tmp_p
     whole = _start(backbone, release)
     learn_task(whole, second)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
-    with pytest.raises(_Killed):
-        learn_task(_start(backbone, release), second, checkpoints=checkpoints, report=_kill_at(3))
+    with pytest.raises(Killed):
+        learn_task(_start(backbone, release), second, checkpoints=checkpoints, report=kill_at(3))
     resumed = _start(backbone, release)
     steps: list[int] = []
     learn_task(resumed, second, checkpoints=checkpoints, report=lambda p: steps.append(p.step))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from torch.nn import functional as F
 from models.backbone import Backbone, tiny_backbone
 from models.release import read_release, write_release
 from models.towers import encode_frames, encode_texts
+from tests.trainer.killing import Killed, kill_at
 from trainer.checkpoint import Checkpoints
 from trainer.data import Clip, TaskData
-from trainer.loop import Progress, learn_task
+from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import Method, MethodError, configure, start_method
 from trainer.methods.co2l import Co2l, asymmetric_loss, relation_loss
@@ -158,18 +158,6 @@ def _start(name: str, backbone: Backbone, release: Any = None, **settings: Any) 
     return method
 
 
-class _Killed(BaseException):
-    pass
-
-
-def _kill_at(step: int) -> Callable[[Progress], None]:
-    def report(progress: Progress) -> None:
-        if progress.step == step:
-            raise _Killed
-
-    return report
-
-
 @pytest.mark.parametrize(
     ("name", "fill"),
     [("co2l", "ring"), ("der", "reservoir"), ("der", "ring"), ("er", "ring"), ("lump", "reservoir")],
@@ -185,9 +173,9 @@ def test_a_resumed_second_task_ends_with_the_same_bits(
     whole = _start(name, backbone, release, fill=fill)
     learn_task(whole, second)
     checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         learn_task(
-            _start(name, backbone, release, fill=fill), second, checkpoints=checkpoints, report=_kill_at(3)
+            _start(name, backbone, release, fill=fill), second, checkpoints=checkpoints, report=kill_at(3)
         )
     torch.rand(3)  # whatever else a process does with random numbers
     resumed = _start(name, backbone, release, fill=fill)

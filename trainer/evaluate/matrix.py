@@ -35,7 +35,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from models.routing import PRIOR, within_reach
+from models.routing import PRIOR, fill_silent, silent_tasks, within_reach
 from trainer.evaluate.gallery import Encoder, Gallery, Ids, Query, ShardVectors, Vectors
 from trainer.evaluate.ledger import GALLERIES, SCOPES, GalleryName, Ledger, Page, Scope, Standing
 from trainer.evaluate.metrics import (
@@ -277,9 +277,7 @@ def _evidence(presence: Vectors, profiles: Vectors) -> Floats:
     scores: Floats = np.stack(
         [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
     )
-    heard = profiles.any(axis=1)
-    if heard.any():
-        scores[:, ~heard] = scores[:, heard].max(axis=1, keepdims=True)
+    fill_silent(scores, silent_tasks(profiles))
     return scores
 
 

@@ -1,0 +1,23 @@
+"""Runs that are killed on the way, for tests of what goes on from their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainer.loop import Progress
+
+__all__ = ["Killed", "kill_at"]
+
+
+class Killed(BaseException):
+    """Nothing catches it but the test."""
+
+
+def kill_at(step: int) -> Callable[[Progress], None]:
+    """A listener under which training ends after a step."""
+
+    def report(progress: Progress) -> None:
+        if progress.step == step:
+            raise Killed
+
+    return report
