@@ -153,7 +153,7 @@ class Serving:
             degraded=degraded,
             modes=encoder.modes,
             positions={task: position for position, task in enumerate(names)},
-            router=Router(release.profiles.numpy()),
+            router=Router(release.profiles),
             encoder=reader,
         )
 

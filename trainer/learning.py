@@ -176,7 +176,7 @@ def measure(
         held = held_out.get(task.task_id, nothing)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
-    profiles = state.profiles.numpy()[rows]
+    profiles = state.profiles.dense(rows)
     return evaluate_row(
         encoder,
         galleries,
