@@ -22,6 +22,7 @@ __all__ = [
     "token_presence",
     "token_profile",
     "within_reach",
+    "words_of",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -65,6 +66,15 @@ def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
     presence = torch.zeros(len(ids), vocabulary, device=ids.device)
     presence.scatter_reduce_(1, ids, inside.to(presence.dtype), "amax")
     return presence
+
+
+def words_of(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of the tokens that a text holds, each once, ascending: the ones of :func:`token_presence`.
+
+    Args:
+        tokens: ``[L]``, from the mark of the start to that of the end.
+    """
+    return np.unique(tokens[1:-1])
 
 
 def token_profile(counts: Tensor) -> Tensor:
