@@ -134,7 +134,9 @@ class QueryEncoder:
         encoded = np.empty((len(texts), self._backbone.dim), np.float32)
         for start in range(0, len(order), size):
             rows = order[start : start + size]
-            ids = torch.zeros(len(rows), int(lengths[rows].max()), dtype=torch.int64)  # 0 pads, in all vocabularies
+            ids = torch.zeros(
+                len(rows), int(lengths[rows].max()), dtype=torch.int64
+            )  # 0 pads, in all vocabularies
             for place, row in enumerate(rows):
                 ids[place, : lengths[row]] = torch.from_numpy(texts[row])
             encoded[rows] = _numpy(self._encode_rows(ids, positions[rows], mode))

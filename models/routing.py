@@ -37,7 +37,7 @@ COSINE_LIMIT = 1.01
 
 
 def within_reach(
-    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float
+    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
 ) -> npt.NDArray[np.bool_]:
     """Which tasks can still matter to a text: those under which some video could score as much as ``bar``.
 
@@ -49,8 +49,9 @@ def within_reach(
     Args:
         lifts: prior × log weight of every text and task, of any shape.
         bar: the lowest score that makes a difference, of a shape that goes with it; −∞ where any does.
+        limit: of the cosines. With a lower one, which is likely but not certain, it is a guess after all.
     """
-    return np.asarray(lifts + COSINE_LIMIT >= bar)
+    return np.asarray(lifts + limit >= bar)
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:

@@ -51,7 +51,9 @@ def _tame(backbone: Backbone, tasks: int) -> ReleaseState:
 
 
 def _low_rank(backbone: Backbone) -> ReleaseState:
-    update = TextUpdate(backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0)
+    update = TextUpdate(
+        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0
+    )
     torch.nn.init.normal_(update.b, std=0.3)
     with torch.no_grad():  # other words in each release
         update.words[torch.randperm(backbone.vocabulary)[: backbone.vocabulary // 2]] += 0.1
