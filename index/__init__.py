@@ -19,7 +19,7 @@ from index.segment import Hits, Segment
 from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
-from index.threads import one_thread_per_search
+from index.threads import in_parallel, one_thread_per_search
 
 __all__ = [
     "Audit",
@@ -42,6 +42,7 @@ __all__ = [
     "TombstoneEntry",
     "audit",
     "generation_files",
+    "in_parallel",
     "merge",
     "one_thread_per_search",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "token_presence",
     "token_profile",
     "within_reach",
+    "words_of",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -38,7 +39,7 @@ COSINE_LIMIT = 1.01
 
 
 def within_reach(
-    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float
+    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
 ) -> npt.NDArray[np.bool_]:
     """Which tasks can still matter to a text: those under which some video could score as much as ``bar``.
 
@@ -50,8 +51,9 @@ def within_reach(
     Args:
         lifts: prior × log weight of every text and task, of any shape.
         bar: the lowest score that makes a difference, of a shape that goes with it; −∞ where any does.
+        limit: of the cosines. With a lower one, which is likely but not certain, it is a guess after all.
     """
-    return np.asarray(lifts + COSINE_LIMIT >= bar)
+    return np.asarray(lifts + limit >= bar)
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
@@ -67,6 +69,15 @@ def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
     presence = torch.zeros(len(ids), vocabulary, device=ids.device)
     presence.scatter_reduce_(1, ids, inside.to(presence.dtype), "amax")
     return presence
+
+
+def words_of(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of the tokens that a text holds, each once, ascending: the ones of :func:`token_presence`.
+
+    Args:
+        tokens: ``[L]``, from the mark of the start to that of the end.
+    """
+    return np.unique(tokens[1:-1])
 
 
 def token_profile(counts: Tensor) -> Tensor:

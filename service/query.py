@@ -22,6 +22,7 @@ from models.errors import ModelError
 from service import metrics
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
+from service.gathering import Admission
 from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
@@ -45,11 +46,13 @@ class QueryService:
 
     Attributes:
         last_error: why the newest generation, or the backbone, could not be loaded; None when all is well.
+        admission: to be asked before searches are answered that come over the network.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
         self.last_error: str | None = None
         self._settings = configured or settings()
+        self.admission = Admission(self._settings.max_waiting)
         self._store = ShardStore(self._settings.index_dir, open_bytes=self._settings.open_bytes)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None

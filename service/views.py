@@ -173,6 +173,13 @@ class SearchQuery(_Input):
         ),
     )
     min_score: float | None = Field(default=None, description="Results below this score are left out.")
+    routes: int | str | None = Field(
+        default=None,
+        description=(
+            "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or how "
+            "many of the likeliest."
+        ),
+    )
     cursor: str | None = Field(
         default=None, description="`next_cursor` of the page before; everything but k stays as it was."
     )
@@ -198,11 +205,14 @@ class SearchResult(_View):
 
 
 class RoutingView(_View):
-    """A task that was searched, and how much the query looked like it. ``task`` is the task's name."""
+    """A task, and how much the query sounds like it. ``task`` is the task's name."""
 
     task: str
     task_id: str
     weight: float
+    searched: bool = Field(
+        description="Whether the query was encoded for it and its shard searched; where not, it was too unlikely."
+    )
 
 
 class TimingView(_View):
@@ -223,7 +233,9 @@ class SearchResponse(_View):
     generation: int
     mode: QueryMode
     results: list[SearchResult]
-    routing: list[RoutingView]
+    routing: list[RoutingView] = Field(
+        description="The tasks that were searched, and others up to 20, the likeliest first."
+    )
     timing_ms: TimingView
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Tasks (by name) that could not be searched, and why."
