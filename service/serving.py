@@ -16,6 +16,7 @@ from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
 from models.routing import Router
+from service.validation import check_probes
 
 __all__ = ["EncodedQuery", "Reader", "Serving"]
 
@@ -105,7 +106,7 @@ class Serving:
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
-        """Read the releases that the snapshot needs, and answer one query with them.
+        """Read the releases that the snapshot needs, answer one query with them, and the probes of the release.
 
         Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
         had learned, and no other. A shard that is broken, that another encoder made, or whose own release is broken, is
@@ -145,6 +146,13 @@ class Serving:
                 raise ReleaseError(
                     f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
+        check_probes(
+            snapshot.release_folder(release_id),
+            release_id,
+            lambda texts, mode, tasks: np.stack([query.vectors for query in reader(texts, mode, tasks)]),
+            shards,
+            encoder.modes,
+        )
         return cls(
             snapshot=snapshot,
             release=release_id,
