@@ -157,7 +157,6 @@ def build(kind: str, exact: ExactScan) -> Index:
         quantizer = faiss.IndexFlatIP(dim)
         code = faiss.ScalarQuantizer.QT_8bit_uniform
         index: Index = faiss.IndexIVFScalarQuantizer(quantizer, dim, lists, code, product, False)
-        index.kept = quantizer  # Python must not free what the index points to
         index.cp.spherical, index.cp.max_points_per_centroid = True, _PER_LIST
         sample = lists * _PER_LIST
     elif kind == "hnsw":
@@ -216,8 +215,8 @@ def gated(exact: ExactScan, queries: Vectors, policy: Policy) -> Measured | None
         return None
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(queries))[:_MAX_QUERIES])
     queries = np.ascontiguousarray(queries[chosen], np.float32)
-    best = np.stack([found.scores for found in exact.search_many(queries, GATE_DEPTHS[-1])])
-    cuts = [best[:, depth - 1] for depth in GATE_DEPTHS]
+    scores = np.stack([found.scores for found in exact.search_many(queries, GATE_DEPTHS[-1])])
+    cuts = [scores[:, depth - 1] for depth in GATE_DEPTHS]
     refused: dict[str, float] = {}
 
     def measured(kind: str, parameter: int, recall: float, work: float, index: Index | None) -> Measured:
@@ -231,13 +230,13 @@ def gated(exact: ExactScan, queries: Vectors, policy: Policy) -> Measured | None
         index = build(kind, exact)
         candidates = Candidates(kind, index, exact)
         recall = partial(_recall, candidates, queries, cuts)
+        best = 0.0
         for parameter in candidates.parameters(queries):
-            reached = recall(parameter)
-            if reached >= policy.target:
-                smallest, reached = _smallest(recall, parameter, reached, policy.target)
+            best = recall(parameter)
+            if best >= policy.target:
+                smallest, reached = _smallest(recall, parameter, best, policy.target)
                 return measured(kind, smallest, reached, candidates.work(queries, smallest), index)
-            refused[kind] = reached
-        refused.setdefault(kind, 0.0)  # not worth its work at any parameter
+        refused[kind] = best
     return measured("flat", 0, 1.0, 1.0, None)
 
 

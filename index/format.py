@@ -46,7 +46,7 @@ class Structure:
         depth: deeper searches are exact.
         queries, rows: with how many text queries it was measured, against how many vectors.
         work: what a search reads, as a share of what an exact one does.
-        refused: kind → the best recall of those that did not pass.
+        refused: kind → recall with as much work as is worth it, of those that were tried before and did not pass.
     """
 
     kind: str

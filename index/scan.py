@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from index.threads import search_threads
 
-__all__ = ["Alive", "ExactScan", "Found", "dtype_of", "empty", "selector"]
+__all__ = ["Alive", "ExactScan", "Found", "dtype_of", "empty"]
 
 Alive = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
@@ -74,7 +74,8 @@ class ExactScan:
         Args:
             queries: ``float32 [n, dim]``.
         """
-        if len(queries) < _MATMUL_FROM:
+        few = alive is not None and _living(alive) * _SCATTERED < self.count
+        if few or len(queries) < _MATMUL_FROM:
             return [self.search(query, k, alive) for query in queries]
         # |computed − true| ≤ dim · u · ‖x‖ · ‖q‖ in whatever order it is added up; two computed scores and two rows
         # make four of them. Rows have unit length, to within a thousandth.
@@ -130,7 +131,7 @@ class ExactScan:
         """The best ``wanted`` rows that are alive, or all of them where there are fewer."""
         if alive is None:
             return self._scan(query, wanted)
-        living = int(np.bitwise_count(alive).sum())
+        living = _living(alive)
         if living * _SCATTERED < self.count:
             found = self.search_rows(query, np.flatnonzero(_bits(alive, 0, self.count)), wanted)
             return found.rows, found.scores
@@ -142,9 +143,11 @@ class ExactScan:
             kept = (alive[rows >> 3] >> (rows & 7)) & 1 == 1
             if kept.sum() >= wanted:
                 return rows[kept][:wanted], scores[kept][:wanted]
+        chosen = faiss.IDSelectorBitmap(
+            self.count, faiss.swig_ptr(alive)
+        )  # named, so that it outlives the search
         parameters = faiss.SearchParameters()
-        parameters.sel = chosen = selector(self.count, alive)  # named, so that it outlives the search
-        assert chosen is not None
+        parameters.sel = chosen
         return self._scan(query, wanted, parameters)
 
     def _scan(
@@ -173,11 +176,6 @@ def dtype_of(index: faiss.Index) -> str:
     return "float16" if half and index.metric_type == faiss.METRIC_INNER_PRODUCT else ""
 
 
-def selector(count: int, alive: Alive) -> faiss.IDSelector:
-    """What faiss asks whether a row may be found. The bits must live for as long as it."""
-    return faiss.IDSelectorBitmap(count, faiss.swig_ptr(alive))
-
-
 def _best(rows: Rows, scores: Scores, k: int) -> Found:
     order = np.lexsort((rows, -scores))[:k]
     return Found(rows[order], scores[order])
@@ -197,6 +195,10 @@ def _single(stored: npt.NDArray[np.floating]) -> Vectors:
     single = words.view(np.float32)
     single *= np.float32(2.0**112)
     return single
+
+
+def _living(alive: Alive) -> int:
+    return int(np.bitwise_count(alive).sum())
 
 
 def _bits(alive: Alive, start: int, count: int) -> npt.NDArray[np.bool_]:
