@@ -53,8 +53,8 @@ async def search(
         str | None,
         Query(
             description=(
-                "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or how "
-                "many of the likeliest."
+                "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or "
+                "how many of the likeliest."
             ),
         ),
     ] = None,
