@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from index.approximate import EXACT_ROWS, Policy
 from index.audit import Audit, audit
 from index.backup import generation_files
+from index.device import Device
 from index.errors import (
+    DeviceMissing,
     FingerprintMismatch,
     ManifestError,
     ReleaseCorrupt,
@@ -13,7 +16,7 @@ from index.errors import (
     ShardRefused,
     ShardStoreError,
 )
-from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry
+from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
 from index.merge import Hit, merge
 from index.segment import Hits, Segment
 from index.shard import Shard
@@ -22,12 +25,16 @@ from index.store import ShardStore
 from index.threads import in_parallel, one_thread_per_search
 
 __all__ = [
+    "EXACT_ROWS",
     "Audit",
+    "Device",
+    "DeviceMissing",
     "FingerprintMismatch",
     "Hit",
     "Hits",
     "Manifest",
     "ManifestError",
+    "Policy",
     "ReleaseCorrupt",
     "ReleaseEntry",
     "Segment",
@@ -39,6 +46,7 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "Structure",
     "TombstoneEntry",
     "audit",
     "generation_files",

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.profiles import Profiles
+
 __all__ = [
     "COSINE_LIMIT",
     "PRIOR",
@@ -104,12 +106,14 @@ class Router:
     """The profiles of all tasks, laid out for one query at a time: its cost grows with the query, not with V.
 
     Args:
-        profiles: ``[T, V]`` from :func:`token_profile`.
+        profiles: from :func:`token_profile`.
     """
 
-    def __init__(self, profiles: Floats) -> None:
-        self._by_token = np.ascontiguousarray(profiles.T)
-        self._silent = silent_tasks(profiles)
+    def __init__(self, profiles: Profiles) -> None:
+        order = np.argsort(profiles.tokens, kind="stable")
+        self._tasks, self._values = profiles.rows[order], profiles.values[order]
+        self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
+        self._silent = profiles.silent
 
     def log_weights(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """As :func:`log_weights` for one text and some tasks, ``[len(tasks)]``.
@@ -118,8 +122,11 @@ class Router:
             tokens: ids of the tokens that the text holds, each once.
             tasks: positions of the tasks.
         """
-        scores = self._by_token[tokens].sum(axis=0)[tasks]
-        return np.asarray(_normalised(scores[None], self._silent[tasks])[0], np.float32)
+        spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
+        found = np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
+        sums = np.bincount(self._tasks[found], self._values[found], len(self._silent))
+        scores = np.asarray(sums[None, tasks], np.float32)
+        return np.asarray(_normalised(scores, self._silent[tasks])[0], np.float32)
 
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:

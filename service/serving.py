@@ -18,6 +18,7 @@ from models.query_encoder import QueryEncoder, Tokens
 from models.release import ReleaseState, read_release
 from models.routing import Router, words_of
 from service.gathering import Gathered
+from service.validation import check_probes
 
 __all__ = ["Reader", "Scan", "Serving"]
 
@@ -179,7 +180,7 @@ class Serving:
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
-        """Read the releases that the snapshot needs, and answer one query with them.
+        """Read the releases that the snapshot needs, answer one query with them, and the probes of the release.
 
         Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
         had learned, and no other. A shard that is broken, that another encoder made, or whose own release is broken, is
@@ -219,6 +220,13 @@ class Serving:
                 raise ReleaseError(
                     f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
+        check_probes(
+            snapshot.release_folder(release_id),
+            release_id,
+            reader,
+            shards,
+            encoder.modes,
+        )
         return cls(
             snapshot=snapshot,
             release=release_id,
@@ -227,7 +235,7 @@ class Serving:
             degraded=degraded,
             modes=encoder.modes,
             positions={task: position for position, task in enumerate(names)},
-            router=Router(release.profiles.numpy()),
+            router=Router(release.profiles),
             encoder=reader,
         )
 

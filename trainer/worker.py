@@ -107,6 +107,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         method,
         library,
         task,
+        mode=settings().served_mode,
         report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
     )
     claim.advance("evaluating")

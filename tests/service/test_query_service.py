@@ -18,6 +18,7 @@ from sqlalchemy import event
 
 from index import Snapshot
 from models.backbone import Backbone, load_backbone
+from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseTask
 from service import course, query
@@ -552,7 +553,7 @@ def test_a_task_that_the_release_does_not_know_is_named(library: Library, servic
     library.method.learned[:] = [
         ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned[:1]
     ]
-    library.method.profiles = library.method.profiles[:1]
+    library.method.profiles = Profiles.of(library.method.profiles.dense([0]))
     library.lay_down("sea", SEA)
     service.refresh()
     answer = service.search("a taxi")
