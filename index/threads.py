@@ -57,7 +57,7 @@ def in_parallel(search: Callable[[Job], Found], jobs: Sequence[Job], bytes_each:
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or len(jobs) < 2 or bytes_each < _WORTH:
         return [search(job) for job in jobs]
-    # The caller takes its share, so a search waits for no pool that others keep busy with more than the rest of it.
+    # The caller does not only wait.
     others = [_pool(cores).submit(search, job) for job in jobs[1:]]
     return [search(jobs[0]), *(other.result() for other in others)]
 
