@@ -31,6 +31,8 @@ from trainer.methods import Method, start_method
 
 __all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
+_GATE_QUERIES = 1000
+
 Ids = npt.NDArray[np.int64]
 
 
@@ -134,11 +136,28 @@ def lay_down(
         release = store.adopt_release(staged)
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
+    large = len(ids) > store.policy.exact_rows
     shard = store.write_shard(
-        task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        task=task.task_id,
+        release=release.id,
+        fingerprint=state.fingerprint,
+        ids=ids,
+        vectors=vectors,
+        queries=_captions(method.backbone, library, task, state) if large else None,
     )
     # Read back, because what is measured must be what is found: the store rounds.
     return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
+
+
+def _captions(
+    backbone: Backbone, library: Library, task: TaskData, state: ReleaseState
+) -> npt.NDArray[np.float32] | None:
+    """Query vectors of training captions ``[n, dim]``, evenly chosen: what a large shard must serve; None without."""
+    texts = [pair.caption for pair in task.pairs]
+    if not texts:
+        return None
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), task.task_id: state})
+    return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
 
 
 def measure(
