@@ -190,17 +190,16 @@ class Segment:
         self, structure: Structure, candidates: Candidates, query: Vectors, k: int, alive: Alive | None
     ) -> Found:
         """By the structure as far down as its recall was measured; exactly where it cannot tell."""
-        if alive is None:
-            if k <= structure.depth:
-                return candidates.search(query, k, structure.parameter)
-        elif k * self.count <= structure.depth * int(np.bitwise_count(alive).sum()):
+        living = self.count if alive is None else int(np.bitwise_count(alive).sum())
+        if k * self.count <= structure.depth * living:
+            best = candidates.search(query, structure.parameter)
             # Which rows may be found can have to do with the query, so a structure that skips the others may miss
             # the best that are left. The best of all are found as measured, and those of them that are alive are the
             # best that are alive.
-            best = candidates.search(query, structure.depth, structure.parameter)
-            kept = (alive[best.rows >> 3] >> (best.rows & 7)) & 1 == 1
-            if kept.sum() >= k:
-                return Found(best.rows[kept][:k], best.scores[kept][:k])
+            kept = slice(None) if alive is None else (alive[best.rows >> 3] >> (best.rows & 7)) & 1 == 1
+            rows, scores = best.rows[kept][:k], best.scores[kept][:k]
+            if len(rows) == k:
+                return Found(rows, scores)
         return self._exact.search(query, k, alive)
 
     def _known(self, ids: Ids) -> Ids:
