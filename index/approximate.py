@@ -61,7 +61,8 @@ _LOWEST = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}
 _HIGHEST = {"hnsw": 4096, "sq8": 32}
 _BEAM = 128  # queue while a graph is built
 _MARGIN = 4  # candidates for each result, where they are ranked by 8-bit codes
-_PER_LIST = 64  # vectors that k-means looks at for each list
+_LISTS, _ROUNDS = 8192, 10  # of k-means, at most
+_SAMPLE = 262_144  # vectors that k-means looks at, at most, and 64 for each list
 _BLOCK = 65_536  # vectors in single precision at once
 _SEED = 1234
 
@@ -70,6 +71,11 @@ Scores = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 Index = Any  # of faiss, whose types lack most of what is used here
 Write = Callable[[bytes], object]
+Working = Callable[[], object]
+
+
+def _quietly() -> None:
+    """Nobody waits."""
 
 
 @dataclass(frozen=True)
@@ -155,26 +161,30 @@ class Candidates:
         return float(_JUMP * walked.ndis / len(queries) / count)
 
 
-def build(kind: str, exact: ExactScan) -> Index:
-    """A structure of this kind over stored vectors, which are read block by block."""
+def build(kind: str, exact: ExactScan, working: Working = _quietly) -> Index:
+    """A structure of this kind over stored vectors, which are read block by block.
+
+    Args:
+        working: called again and again.
+    """
     dim, count, product = exact.dim, exact.count, faiss.METRIC_INNER_PRODUCT
+    sample = _BLOCK
     if kind == "ivf":
-        lists = max(min(int(4 * math.sqrt(count)), count // 39), 1)
-        quantizer = faiss.IndexFlatIP(dim)
-        code = faiss.ScalarQuantizer.QT_8bit_uniform
+        lists = min(int(4 * math.sqrt(count)), _LISTS)
+        quantizer, code = faiss.IndexFlatIP(dim), faiss.ScalarQuantizer.QT_8bit_uniform
         index: Index = faiss.IndexIVFScalarQuantizer(quantizer, dim, lists, code, product, False)
-        index.cp.spherical, index.cp.max_points_per_centroid = True, _PER_LIST
-        sample = lists * _PER_LIST
+        index.cp.spherical, index.cp.niter = True, _ROUNDS
+        index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, 64
+        sample = min(64 * lists, _SAMPLE)
     elif kind == "hnsw":
         index = faiss.IndexHNSWSQ(dim, faiss.ScalarQuantizer.QT_fp16, _LINKS, product)  # type: ignore[arg-type]
         index.hnsw.efConstruction = _BEAM
-        sample = 1
     else:
         index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit_uniform, product)
-        sample = _BLOCK
     chosen = np.random.default_rng(_SEED).permutation(count)[:sample]
     index.train(exact.vectors(np.sort(chosen)))
     for start in range(0, count, _BLOCK):
+        working()
         index.add(exact.vectors(np.arange(start, min(start + _BLOCK, count))))
     return index
 
@@ -213,13 +223,14 @@ class Measured:
     queries: Vectors
 
 
-def gated(exact: ExactScan, queries: Vectors, policy: Policy) -> Measured | None:
+def gated(exact: ExactScan, queries: Vectors, policy: Policy, working: Working = _quietly) -> Measured | None:
     """The first structure that passes the gate; kind ``flat`` and no index where none does.
 
     None, without building anything, where the segment is small or there are too few queries to tell.
 
     Args:
         queries: ``float32 [n, dim]``, of training captions; a thousand of them are used.
+        working: called again and again, for whoever must see that it goes on; building takes minutes.
     """
     if exact.count <= max(policy.exact_rows, DEPTH) or len(queries) < _MIN_QUERIES:
         return None
@@ -236,11 +247,12 @@ def gated(exact: ExactScan, queries: Vectors, policy: Policy) -> Measured | None
         return Measured(structure, index, queries)
 
     for kind in policy.kinds:
-        index = build(kind, exact)
+        index = build(kind, exact, working)
         candidates = Candidates(kind, index, exact)
         recall = partial(_recall, candidates, queries, cuts)
         best = 0.0
         for parameter in candidates.parameters(queries):
+            working()
             best = recall(parameter)
             if best >= policy.target:
                 smallest, reached = _smallest(recall, _LOWEST[kind], parameter, best, policy.target)

@@ -144,6 +144,7 @@ def lay_down(
         ids=ids,
         vectors=vectors,
         queries=_captions(method.backbone, library, task, state) if large else None,
+        working=lambda: report(len(ids)),  # a lease lasts only while something is reported
     )
     # Read back, because what is measured must be what is found: the store rounds.
     return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))

@@ -318,3 +318,26 @@ def test_compaction_measures_again_with_the_queries_that_it_kept(
     assert (compacted.kind, compacted.rows, compacted.queries) == (kind, ROWS - 100, len(TEXTS))
     assert compacted.recall >= 0.99
     assert audit(store).wrong == []
+
+
+def test_who_waits_hears_of_the_work_and_may_stop_it(kind: str, store: ShardStore) -> None:
+    store.policy = Policy(exact_rows=1000, kinds=(kind,))
+    heard: list[int] = []
+
+    def working() -> None:
+        heard.append(len(heard))
+        if len(heard) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        store.write_shard(
+            task="t",
+            release="r",
+            fingerprint="f",
+            ids=IDS,
+            vectors=VIDEOS,
+            queries=TEXTS,
+            working=working,
+        )
+    assert heard == [0, 1]
+    assert store.folders() == []
