@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -129,6 +129,7 @@ class ShardStore:
         ids: Ids,
         vectors: Vectors,
         queries: Vectors | None = None,
+        working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
         """Write a shard durably. It stays invisible until published.
 
@@ -140,6 +141,7 @@ class ShardStore:
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
             queries: ``float32 [m, dim]``, of training captions: what a search structure must serve if the shard is
                 large enough for one; see :mod:`index.approximate`. Without them it is searched exactly.
+            working: called again and again while a structure is built, which takes minutes.
 
         Raises:
             ShardRefused: ids or vectors break these rules; names which.
@@ -147,7 +149,7 @@ class ShardStore:
         ids, vectors = _checked(task, ids, vectors)
         flat = empty(vectors.shape[1], _DTYPE)
         flat.add(vectors)
-        return self._write(task, release, fingerprint, ids, flat, _DTYPE, queries)
+        return self._write(task, release, fingerprint, ids, flat, _DTYPE, queries, working)
 
     def _write(
         self,
@@ -158,10 +160,11 @@ class ShardStore:
         flat: faiss.Index,
         dtype: str,
         queries: Vectors | None,
+        working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
         measured = None
         if queries is not None:
-            measured = gated(ExactScan(flat), queries, self.policy)
+            measured = gated(ExactScan(flat), queries, self.policy, working)
         with self.staging() as staged:
             # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
             with (staged / VECTORS).open("wb") as file:

@@ -33,6 +33,8 @@ from trainer.probes import make_probes
 
 __all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
+_GATE_QUERIES = 1000
+
 Ids = npt.NDArray[np.int64]
 
 
@@ -143,8 +145,15 @@ def lay_down(
         write_release(staged, state)
         write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
+    large = len(ids) > store.policy.exact_rows
     shard = store.write_shard(
-        task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        task=task.task_id,
+        release=release.id,
+        fingerprint=state.fingerprint,
+        ids=ids,
+        vectors=vectors,
+        queries=_captions(method.backbone, library, task, state) if large else None,
+        working=lambda: report(len(ids)),  # a lease lasts only while something is reported
     )
     # Read back, because what is measured must be what is found: the store rounds.
     return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
@@ -169,6 +178,17 @@ def _probes(
         {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
         mode(encoder.modes),
     )
+
+
+def _captions(
+    backbone: Backbone, library: Library, task: TaskData, state: ReleaseState
+) -> npt.NDArray[np.float32] | None:
+    """Query vectors of training captions ``[n, dim]``, evenly chosen: what a large shard must serve; None without."""
+    texts = [pair.caption for pair in task.pairs]
+    if not texts:
+        return None
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), task.task_id: state})
+    return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
 
 
 def measure(

@@ -22,7 +22,7 @@ import structlog
 import torch
 from sqlalchemy import select
 
-from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
+from index import Policy, ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path
 from models.backbone import Backbone, load_backbone
 from models.release import ReleaseState
@@ -69,7 +69,7 @@ def work_on(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
-    library = Library(ShardStore(settings().index_dir))
+    library = Library(ShardStore(settings().index_dir, policy=Policy(exact_rows=settings().exact_rows)))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)
