@@ -5,9 +5,9 @@ ones before it have come back, so that a stall is seen by all that it delays). M
 published by another process, as the learning worker does it: written, hashed, synced, its release with probes, manifest
 replaced. The server notices, compares checksums, asks the probes, and swaps.
 
-Reported: failed requests, which must be none, and the p99 of the searches that were sent between the beginning of a
-publication and its answering the first search, against the p99 of as long a time undisturbed. Several rounds; each is
-compared with the undisturbed time before it. Prints a table and writes JSON.
+Reported: failed requests, which must be none, and the p99 of the searches that were sent in a window that begins with
+the publication and ends well after the first answer by it, against the p99 of as long a window undisturbed before it.
+Several rounds; the median of their ratios counts. Prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ async def _rounds(
     loop = asyncio.get_running_loop()
     clients = _Clients(url, rate, distinct)
     stream = asyncio.create_task(clients.run())
-    measured: list[Round] = []
+    spans: list[tuple[float, float, float, float, float]] = []
     await asyncio.sleep(2)  # connections are made, caches are warm
     for _ in range(rounds):
         await loop.run_in_executor(writer, _prepare, rows)
@@ -222,25 +222,29 @@ async def _rounds(
         await asyncio.sleep(max(1.0, quiet - (taken - begun)))  # what comes just after it counts as well
         end = time.monotonic()
         await asyncio.sleep(1)
-        before = [one for one in clients.sent if start <= one.at < begun]
-        during = [one for one in clients.sent if begun <= one.at < end]
-        measured.append(
-            Round(
-                publish_seconds=published - begun,
-                takeover_seconds=taken - begun,
-                before=len(before),
-                during=len(during),
-                failed=sum(one.generation is None for one in [*before, *during]),
-                p50_before=_percentile(before, 50),
-                p50_during=_percentile(during, 50),
-                p99_before=_percentile(before, 99),
-                p99_during=_percentile(during, 99),
-                worst_during=_percentile(during, 100),
-            )
-        )
+        spans.append((start, begun, published, taken, end))
     clients.stop()
-    await stream
-    return measured
+    await stream  # every search has been answered, however late
+    return [_round(clients.sent, *span) for span in spans]
+
+
+def _round(
+    sent: list[_Sent], start: float, begun: float, published: float, taken: float, end: float
+) -> Round:
+    before = [one for one in sent if start <= one.at < begun]
+    during = [one for one in sent if begun <= one.at < end]
+    return Round(
+        publish_seconds=published - begun,
+        takeover_seconds=taken - begun,
+        before=len(before),
+        during=len(during),
+        failed=sum(one.generation is None for one in [*before, *during]),
+        p50_before=_percentile(before, 50),
+        p50_during=_percentile(during, 50),
+        p99_before=_percentile(before, 99),
+        p99_during=_percentile(during, 99),
+        worst_during=_percentile(during, 100),
+    )
 
 
 # -- in the writer's process, for what it computes must not hold up the clients that measure ------------------
@@ -266,7 +270,7 @@ def _publish() -> int:
 
 
 def _percentile(sent: list[_Sent], share: float) -> float:
-    return float(np.percentile([one.milliseconds for one in sent], share)) if sent else float("nan")
+    return float(np.percentile([one.milliseconds for one in sent], share))
 
 
 def _serve(port: int) -> subprocess.Popen[bytes]:
