@@ -44,6 +44,11 @@ class Shard:
         return self.parts[0]
 
     @property
+    def state(self) -> str:
+        """Names what it holds: another text stands for other vectors."""
+        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
+
+    @property
     def count(self) -> int:
         return sum(entry.count for entry in self.parts) - len(self.deleted)
 

@@ -74,6 +74,14 @@ class HeldOut:
             queries=tuple(Query(captions[0], vector_id) for vector_id, captions in videos if captions),
         )
 
+    def within(self, ids: Ids) -> HeldOut:
+        """Those that are among these ids. Where some were deleted, there is less to measure."""
+        left = np.isin(self.ids, ids)
+        if left.all():
+            return self
+        known = set(self.ids[left].tolist())
+        return HeldOut(self.ids[left], tuple(query for query in self.queries if query.vector_id in known))
+
 
 def prepare(
     backbone: Backbone, library: Library, task: TaskData, name: str, settings: Mapping[str, Any]
@@ -223,7 +231,7 @@ def measure(
         shard = laid.vectors if own else library.shard(task.task_id)
         if shard is None:
             continue
-        held = held_out.get(task.task_id, nothing)
+        held = held_out.get(task.task_id, nothing).within(shard.ids)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.dense(rows)
