@@ -15,6 +15,7 @@ from index.errors import (
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry
 from index.merge import Hit, merge
+from index.moments import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
 from index.segment import Hits, Segment
 from index.shard import Shard
 from index.snapshot import Snapshot
@@ -22,6 +23,8 @@ from index.store import ShardStore
 from index.threads import one_thread_per_search
 
 __all__ = [
+    "FIRST_MOMENT",
+    "MOST_MOMENTS",
     "Audit",
     "FingerprintMismatch",
     "Hit",
@@ -40,8 +43,11 @@ __all__ = [
     "ShardStoreError",
     "Snapshot",
     "TombstoneEntry",
+    "are_moments",
     "audit",
     "generation_files",
     "merge",
+    "moment_ids",
     "one_thread_per_search",
+    "videos_of",
 ]

@@ -175,11 +175,16 @@ class ShardStore:
         except OSError as error:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
-    def publish(self, *, release: ReleaseEntry, shards: Sequence[ShardEntry]) -> Manifest:
+    def publish(
+        self, *, release: ReleaseEntry, shards: Sequence[ShardEntry], segments: Sequence[ShardEntry] = ()
+    ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
         Publishing shards that are already there changes nothing, so a writer that died may try again, and one
         that was overtaken cannot bring an old release back.
+
+        Args:
+            segments: further vectors of these shards' tasks, which become visible with them or not at all.
 
         Raises:
             ShardRefused: a shard contradicts a published one (same task, same ids, another dimension), or is not
@@ -200,6 +205,9 @@ class ShardStore:
                 self._require_new_task(shard, manifest)
                 self._require_fit(shard, manifest)
                 manifest = replace(manifest, shards={**manifest.shards, shard.task: shard})
+                for segment in segments:
+                    if segment.task == shard.task:
+                        manifest = self._with_segment(segment, manifest)
             return self._publish(manifest)
 
     def append(self, segment: ShardEntry) -> Manifest:
@@ -214,21 +222,9 @@ class ShardStore:
         """
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
-            name = f"segment {segment.id[:12]} of task {segment.task}"
-            if segment.task not in current.shards:
-                raise ShardRefused(f"{name}: the task is not published")
-            parts = current.parts(segment.task)
-            if segment in parts:
+            if segment.task in current.shards and segment in current.parts(segment.task):
                 return current
-            pinned = parts[0]
-            if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
-                raise ShardRefused(
-                    f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
-                    f"{pinned.release[:12]}; embed with that one"
-                )
-            self._require_fit(segment, current)
-            appended = {**current.appended, segment.task: (*parts[1:], segment)}
-            return self._publish(replace(current, appended=appended))
+            return self._publish(self._with_segment(segment, current))
 
     def delete(self, ids: Iterable[int]) -> Manifest:
         """Let no search find these ids any more. Their vectors stay where they are until the task is compacted.
@@ -362,6 +358,22 @@ class ShardStore:
         for folder in (parent, self.root, self.root.parent):
             sync(folder)
         return target.name, size, files
+
+    def _with_segment(self, segment: ShardEntry, manifest: Manifest) -> Manifest:
+        """A manifest with further vectors of a task that it has; raises ShardRefused."""
+        name = f"segment {segment.id[:12]} of task {segment.task}"
+        if segment.task not in manifest.shards:
+            raise ShardRefused(f"{name}: the task is not published")
+        parts = manifest.parts(segment.task)
+        pinned = parts[0]
+        if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
+            raise ShardRefused(
+                f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
+                f"{pinned.release[:12]}; embed with that one"
+            )
+        self._require_fit(segment, manifest)
+        appended = {**manifest.appended, segment.task: (*parts[1:], segment)}
+        return replace(manifest, appended=appended)
 
     def _require_new_task(self, shard: ShardEntry, manifest: Manifest) -> None:
         """Raises ShardRefused unless the shard is the first of its task, and its release is known."""

@@ -1,0 +1,57 @@
+"""The moments of videos, as the catalog knows them: which parts of long videos have vectors of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from index import moment_ids
+from service.catalog.models import Moment, Video
+
+__all__ = ["Span", "moment_ids_of", "set_moments", "spans_of"]
+
+Ids = npt.NDArray[np.int64]
+Item = TypeVar("Item")
+Span = tuple[float, float]  # start and end, in seconds since the first frame
+
+_CHUNK = 500  # ids in one IN (…)
+_ROWS = 10_000  # in one INSERT
+
+
+def set_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:
+    """Replace all moments of a task: by video (its vector id), in order of time."""
+    ours = select(Video.vector_id).where(Video.task_id == task_id)
+    session.execute(delete(Moment).where(Moment.video_vector_id.in_(ours)))
+    rows = (
+        {"vector_id": vector_id, "video_vector_id": video, "start_seconds": start, "end_seconds": end}
+        for video, theirs in spans.items()
+        for vector_id, (start, end) in zip(moment_ids(video, len(theirs)).tolist(), theirs, strict=True)
+    )
+    for some in _parts(rows, _ROWS):
+        session.execute(insert(Moment), some)
+
+
+def moment_ids_of(session: Session, videos: Iterable[int]) -> Ids:
+    """``int64 [n]``, ascending: ids of all moments of videos (their vector ids). With a video, delete these as well."""
+    found: list[int] = []
+    for some in _parts(videos, _CHUNK):
+        found += session.scalars(select(Moment.vector_id).where(Moment.video_vector_id.in_(some)))
+    return np.sort(np.array(found, np.int64))
+
+
+def spans_of(session: Session, video: int) -> list[Span]:
+    """The moments of a video (its vector id), in order of time."""
+    query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
+    return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]
+
+
+def _parts(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    left = iter(items)
+    while part := list(islice(left, size)):
+        yield part
