@@ -1,8 +1,8 @@
 """Ids of moments: of the vectors that stand for a part of a video, beside the one that stands for the whole.
 
-A whole video has the id that the catalog gave it, below 2^46. Its moments have ids from 2^62 on, 2^16 for each video. So
-an id tells by itself whether it is a moment, and of which video; nobody has to give it out, it comes out the same whenever
-a task is done again, and it can belong to no other video, whatever is learned later.
+A whole video has the id that the catalog gave it, below 2^46. Its moments have ids from 2^62 on, 2^16 for each video.
+So an id tells by itself whether it is a moment, and of which video; nobody has to give it out, it comes out the same
+whenever a task is done again, and it can belong to no other video, whatever is learned later.
 """
 
 from __future__ import annotations

@@ -43,6 +43,11 @@ class Shard:
         return self.parts[0]
 
     @property
+    def key(self) -> str:
+        """Names its vectors: another key stands for others. Deletions do not change it."""
+        return "+".join(part.id for part in self.parts)
+
+    @property
     def count(self) -> int:
         return sum(entry.count for entry in self.parts) - len(self.deleted)
 

@@ -43,7 +43,11 @@ def main() -> None:
         request = json.loads(line)
         answer: dict[str, Any]
         try:
-            answer = {"info": _sample(request) if "times" in request else _examine(request)}
+            if "times" in request:
+                _sample(request)
+                answer = {}
+            else:
+                answer = {"info": _examine(request)}
         except MediaError as error:
             answer = {"reason": error.reason}
         except MemoryError:
@@ -105,6 +109,9 @@ def _sample(request: dict[str, Any]) -> None:
     _bound(limits, len(times) * size * size * 3)
 
     def write(staged: Path) -> None:
+        def receive(image: Image.Image) -> None:
+            squares.write(square(image, size).tobytes())
+
         with staged.open("wb") as squares:
             header = {"descr": "|u1", "fortran_order": False, "shape": (len(times), size, size, 3)}
             np.lib.format.write_array_header_1_0(squares, header)
@@ -121,7 +128,7 @@ def _sample(request: dict[str, Any]) -> None:
                     size_bytes=size_bytes,
                     times=lambda _: times,
                     limits=limits,
-                    receive=lambda image: squares.write(square(image, size).tobytes()),
+                    receive=receive,
                 )
 
     _replace(Path(request["into"]), write)

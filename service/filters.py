@@ -106,7 +106,8 @@ class Filter:
 def allowed(
     chosen: Filter, shards: Mapping[str, str], reader: FactsReader, at: str = ""
 ) -> dict[str, Ids | None]:
-    """Task id → vector ids that may be found there, None for all. Tasks where nothing passes are left out.
+    """Task id → vector ids that may be found there, with those of moments; None for all. Tasks where nothing passes are
+    left out.
 
     Args:
         shards: task id → shard id, of the tasks to search.
@@ -124,7 +125,9 @@ def allowed(
     if not chosen.looks_at_videos:
         return dict.fromkeys(tasks)
     passing = {task: chosen.ids(reader.facts(task, shards[task])) for task in tasks}
-    return {task: ids for task, ids in passing.items() if len(ids)}
+    return {
+        task: reader.moments(task, shards[task]).added_to(ids) for task, ids in passing.items() if len(ids)
+    }
 
 
 def where_from_json(text: str) -> dict[str, Any]:

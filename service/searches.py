@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,9 +22,10 @@ from service.errors import FieldError, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter, allowed, filter_errors, read_filter
 from service.library import stream_url, thumbnail_url
+from service.moments import best_moments
 from service.serving import EncodedQuery, Serving
 from service.settings import QueryMode, Settings
-from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
+from service.views import FoundMomentView, RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
 __all__ = ["Search", "answer", "check", "described"]
 
@@ -33,6 +34,7 @@ Ids = npt.NDArray[np.int64]
 _VECTORS = 8192  # query vectors held at a time: memory stays flat however many queries and tasks there are
 _CHUNK = 500  # ids in one IN (…)
 _MAX_ERRORS = 20
+_MOMENTS = 100  # of a video
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -107,14 +109,14 @@ def answer(
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
         return allowed(
             chosen,
-            {task: "+".join(part.id for part in serving.shards[task].parts) for task in tasks},
+            {task: serving.shards[task].key for task in tasks},
             reader,
             at,
         )
 
     for numbers, encoded, milliseconds in _encoded(serving, asked):
         for number, query in zip(numbers, encoded, strict=True):
-            found[number] = _search(serving, asked[number], query, milliseconds, configured, admitted)
+            found[number] = _search(serving, asked[number], query, milliseconds, configured, admitted, reader)
     return _responses([found[number] for number in range(len(asked))], serving, configured)
 
 
@@ -132,11 +134,13 @@ class _Found:
     """What a search has found, before the catalog is asked. Times are in milliseconds.
 
     Attributes:
+        moments: the best ones of the videos that have any, by vector id.
         passed: how many hits of the list are before its next page; None: there is none.
     """
 
     asked: _Asked
     hits: list[Hit]
+    moments: dict[int, list[FoundMomentView]]
     passed: int | None
     routing: list[tuple[str, float]]
     encode: float
@@ -168,6 +172,7 @@ def _search(
     encode: float,
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
+    reader: FactsReader,
 ) -> _Found:
     least, cursor = asked.search.query.min_score, asked.search.cursor
     passed = cursor.passed if cursor else 0
@@ -178,19 +183,21 @@ def _search(
     # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
     lift = {task: configured.routing_prior * log_weight for task, log_weight in routing}
     # strict: one vector for each task, in the order of the tasks
-    queries = zip(asked.tasks, encoded.vectors, strict=True)
+    queries = dict(zip(asked.tasks, encoded.vectors, strict=True))
     among = admitted(asked.search.filter, asked.tasks, asked.search.at)
     hits = {
         task: _lifted(serving.search(task, vector, end + 1, among=among[task]), lift[task])
-        for task, vector in queries
+        for task, vector in queries.items()
         if task in among
     }
     after_search = time.perf_counter()
     # One more than is shown tells whether there is another page.
     merged = [hit for hit in merge(hits, end + 1) if least is None or hit.score >= least]
+    shown = merged[passed:end]
     return _Found(
         asked=asked,
-        hits=merged[passed:end],
+        hits=shown,
+        moments=best_moments(serving, shown, queries, lift, asked.search.query.moments, reader),
         passed=end if len(merged) > end and end < configured.max_depth else None,
         routing=routing,
         encode=encode,
@@ -208,7 +215,7 @@ def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) 
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
-    results = described([one.hits for one in found], serving, first)
+    results = described([one.hits for one in found], serving, first, [one.moments for one in found])
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -274,24 +281,32 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
 
 
 def described(
-    lists: Sequence[Sequence[Hit]], serving: Serving, first: Sequence[int] = ()
+    lists: Sequence[Sequence[Hit]],
+    serving: Serving,
+    first: Sequence[int] = (),
+    moments: Sequence[Mapping[int, list[FoundMomentView]]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
     Args:
         first: rank of the first result of each list; 1 by default.
+        moments: of the videos of each list, by vector id.
     """
     known = _known(hit.id for hits in lists for hit in hits)
     return [
         [
-            _result(rank, hit, known[hit.id], serving)
+            _result(rank, hit, known[hit.id], serving, theirs.get(hit.id, []))
             for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
         ]
-        for hits, start in zip(lists, first or [1] * len(lists), strict=True)
+        for hits, start, theirs in zip(
+            lists, first or [1] * len(lists), moments or [{}] * len(lists), strict=True
+        )
     ]
 
 
-def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResult:
+def _result(
+    rank: int, hit: Hit, video: _Known, serving: Serving, moments: list[FoundMomentView]
+) -> SearchResult:
     return SearchResult(
         rank=rank,
         video_id=video.id,
@@ -300,7 +315,8 @@ def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResul
         score=hit.score,
         captions=video.captions,
         thumbnail_url=thumbnail_url(video.id),
-        stream_url=stream_url(video.id),
+        stream_url=stream_url(video.id, moments[0] if moments else None),
+        moments=moments,
     )
 
 
@@ -323,6 +339,10 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         # A number of ten thousand digits is not repeated to whoever sent it.
         said = f"{query.k} results" if abs(query.k) < 10**9 else "So many results"
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
+    if not 0 <= query.moments <= _MOMENTS:
+        yield FieldError(
+            f"{at}moments", "So many moments of a video cannot be given.", f"Ask for 0 to {_MOMENTS}."
+        )
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
     if query.task == []:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -16,6 +16,7 @@ from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
 from models.routing import Router
+from service.grouping import by_video, has_moments, nearest
 
 __all__ = ["EncodedQuery", "Reader", "Serving"]
 
@@ -158,9 +159,31 @@ class Serving:
         )
 
     def search(
-        self, task: str, query: Vectors, k: int, *, exclude: Sequence[int] = (), among: Ids | None = None
+        self,
+        task: str,
+        query: Vectors,
+        k: int,
+        *,
+        exclude: Sequence[int] = (),
+        among: Ids | None = None,
+        reduced: Callable[[Hits], Hits] = by_video,
     ) -> Hits:
-        """The k nearest in a task's shard; nothing in one that cannot be opened any more, which is set aside."""
+        """The k nearest videos of a task's shard; none of one that cannot be opened any more, which is set aside.
+
+        Args:
+            exclude: ids to leave out.
+            among: ids that may be found, those of moments too; None: all.
+            reduced: how hits become videos, where the shard holds moments.
+        """
+        if not has_moments(self.shards[task]):
+            return self._search(task, query, k, exclude, among)
+        return nearest(lambda depth: self._search(task, query, depth, exclude, among), k, reduced)
+
+    def search_moments(self, task: str, query: Vectors, ids: Ids) -> Hits:
+        """Some moments of a task's videos by their scores, best first; equal ones by id."""
+        return self._search(task, query, len(ids), (), ids)
+
+    def _search(self, task: str, query: Vectors, k: int, exclude: Sequence[int], among: Ids | None) -> Hits:
         if task not in self.degraded:
             try:
                 return self.shards[task].search(query, k, exclude, among)

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from models.routing import PRIOR
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
 from trainer.embedding import embed
+from trainer.evaluate.gallery import WholeVideos
 from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
 from trainer.library import Library
@@ -32,6 +34,7 @@ from trainer.methods import Method, start_method
 __all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
 Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,15 @@ class Laid:
     Attributes:
         state: the release after the task.
         release, shard: its entry, and that of the task's shard.
-        vectors: of the shard.
+        vectors: of the shard: one for each whole video.
+        moments: entries of the segments that hold the vectors of moments.
     """
 
     state: ReleaseState
     release: ReleaseEntry
     shard: ShardEntry
     vectors: ShardVectors
+    moments: tuple[ShardEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,11 +125,17 @@ def learn(
 
 
 def lay_down(
-    method: Method, library: Library, task: TaskData, *, report: Callable[[int], None] = lambda done: None
+    method: Method,
+    library: Library,
+    task: TaskData,
+    *,
+    moments: Iterable[tuple[Ids, Vectors]] = (),
+    report: Callable[[int], None] = lambda done: None,
 ) -> Laid:
     """Write the release, embed every video of the task once, and write its shard. Nothing is visible yet.
 
     Args:
+        moments: ids and vectors, segment by segment; drawn when the whole videos are embedded.
         report: called with the number of videos that are embedded.
     """
     store = library.store
@@ -134,11 +145,13 @@ def lay_down(
         release = store.adopt_release(staged)
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
-    shard = store.write_shard(
-        task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
-    )
+    write = partial(store.write_shard, task=task.task_id, release=release.id, fingerprint=state.fingerprint)
+    shard = write(ids=ids, vectors=vectors)
+    # A segment of their own: the shard is the same, byte by byte, as without them.
+    segments = tuple(write(ids=ids, vectors=vectors) for ids, vectors in moments)
     # Read back, because what is measured must be what is found: the store rounds.
-    return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
+    laid = Segment.open(store.shard_folder(shard.id), shard, verify=False)
+    return Laid(state, release, shard, laid, segments)
 
 
 def measure(
@@ -174,7 +187,7 @@ def measure(
         if shard is None:
             continue
         held = held_out.get(task.task_id, nothing)
-        galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
+        galleries.append(Gallery(task.task_id, WholeVideos(shard), held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.numpy()[rows]
     return evaluate_row(

@@ -45,9 +45,10 @@ def search(
         ),
     ] = None,
     min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
+    moments: Annotated[int, Query(description="How many moments of each long video, the best first.")] = 3,
     cursor: Annotated[
         str | None,
-        Query(description="`next_cursor` of the page before; everything but k stays as it was."),
+        Query(description="`next_cursor` of the page before; everything but k and moments stays as it was."),
     ] = None,
 ) -> SearchResponse:
     """Search all shards, or some. Every shard is asked with a query vector of its own.
@@ -67,6 +68,7 @@ def search(
             arrived_before=arrived_before,
             where=where_from_json(where) if where is not None else None,
             min_score=min_score,
+            moments=moments,
             cursor=cursor,
         )
     )

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from index import moment_ids
 from service.catalog.models import Moment, Video
 
-__all__ = ["Span", "moment_ids_of", "set_moments", "spans_of"]
+__all__ = ["Span", "drop_moments", "moment_ids_of", "set_moments", "spans_of"]
 
 Ids = npt.NDArray[np.int64]
 Item = TypeVar("Item")
@@ -35,6 +35,11 @@ def set_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Spa
     )
     for some in _parts(rows, _ROWS):
         session.execute(insert(Moment), some)
+
+
+def drop_moments(session: Session, video: int) -> None:
+    """Forget the moments of a video (its vector id)."""
+    session.execute(delete(Moment).where(Moment.video_vector_id == video))
 
 
 def moment_ids_of(session: Session, videos: Iterable[int]) -> Ids:

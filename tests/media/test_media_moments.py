@@ -156,7 +156,7 @@ def test_what_cannot_be_decoded_is_said_and_leaves_nothing(
 ) -> None:
     path, into = make_video("clip.mp4", GREYS, fps=1), tmp_path / "frames.npy"
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(MediaError, match="the third video .*damaged"):
+    with pytest.raises(MediaError, match=r"the third video .*damaged"):
         examiner.sample(path, times=[0.5], size=8, into=into, name="the third video")
     with pytest.raises(MediaError, match="cannot be read"):
         examiner.sample(tmp_path / "gone.mp4", times=[0.5], size=8, into=into)

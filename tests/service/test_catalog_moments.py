@@ -79,7 +79,7 @@ def test_many_moments_of_many_videos(sqlite_catalog: Settings, post: Post) -> No
     videos = _videos(post(videos=3).id)
     with session_scope(write=True) as session:
         task = session.get_one(Video, videos[0]).task_id
-        set_moments(session, task, dict.fromkeys(videos, [(n / 7, n / 7 + 1) for n in range(5000)]))
+        set_moments(session, task, {video: [(n / 7, n / 7 + 1) for n in range(5000)] for video in videos})
         assert len(moment_ids_of(session, [*range(10_000, 12_000), *videos])) == 15_000
         assert spans_of(session, videos[1])[-1] == (4999 / 7, 4999 / 7 + 1)
 
