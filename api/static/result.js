@@ -44,7 +44,7 @@ function picture(result, frame) {
 /** The file in motion: a video, or a picture where the file is an animation, or nothing this browser can show. */
 function moving(result, frame) {
   const video = el("video", { className: "moving", src: result.stream_url, muted: true, loop: true, playsInline: true, preload: "auto" });
-  if (result.moments.length) again(video, result.moments[0]);
+  if (result.moments.length) again(video, result.moments[0], frame);
   video.addEventListener("playing", () => frame.classList.add("playing"));
   video.addEventListener("error", () => {
     const image = el("img", { className: "moving", src: result.stream_url, alt: "" });
@@ -54,12 +54,12 @@ function moving(result, frame) {
   return video;
 }
 
-/** Show a moment over and over: a browser pauses at the end of what the address names. */
-function again(video, { start, end }) {
-  video.addEventListener("pause", () => {
-    if (video.currentTime < end - 0.25) return; // somebody else did
+/** Show a moment over and over, for as long as the frame is playing. */
+function again(video, { start, end }, frame) {
+  video.addEventListener("timeupdate", () => {
+    if (start - 0.5 < video.currentTime && video.currentTime < end - 0.1) return;
     video.currentTime = start;
-    video.play().catch(() => {});
+    if (frame.classList.contains("playing")) video.play().catch(() => {}); // a browser pauses where the address ends
   });
 }
 

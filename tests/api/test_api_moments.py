@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,11 @@ import av
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
 
 from api.app import create_app
 from benchmarks.world import DOMAINS
@@ -18,6 +23,9 @@ from index import FIRST_MOMENT, ShardStore, audit
 from service import tasks
 from service.settings import Settings, settings
 from tests.api.conftest import BASE, learn, manifest
+from tests.api.test_dashboard import _served, browser
+
+__all__ = ["browser"]  # a fixture
 
 FIRST, SECOND = list(DOMAINS)[:2]
 SECONDS = 48  # 24 of each scene; windows are 16 s long and begin every 8
@@ -132,3 +140,38 @@ def test_the_doctor_finds_nothing_wrong(asked: TestClient) -> None:
     assert found.wrong == []
     assert sum(int((ids >= FIRST_MOMENT).sum()) for ids in found.ids.values()) == 10
     assert check_catalog(settings(), found) == []
+
+
+def test_the_page_tells_the_time_and_plays_the_clip_from_there(asked: TestClient, browser: WebDriver) -> None:
+    found = _search(asked, "a taxi", task="scenes")["both"]["moments"]
+
+    def shown(css: str) -> list[WebElement]:
+        return browser.find_elements(By.CSS_SELECTOR, css)
+
+    def until(condition: Callable[[], Any]) -> None:
+        WebDriverWait(browser, 20).until(lambda _: condition())
+
+    def clock(seconds: float) -> str:
+        return f"0:{int(seconds):02}"
+
+    with _served(asked.app) as address:
+        browser.get(f"{address}/?q=a+taxi")
+        until(lambda: shown("[data-video=both] [data-testid=time]"))
+        start, end = found[0]["start"], found[0]["end"]
+        assert shown("[data-video=both] [data-testid=time]")[0].text == f"{clock(start)}–{clock(end)}"
+        assert not shown("[data-video=scene-0] [data-testid=time]")
+        webdriver.ActionChains(browser).move_to_element(shown("[data-video=both] .frame")[0]).perform()
+        until(lambda: shown("[data-video=both] .playing video"))
+        (video,) = shown("[data-video=both] video")
+        until(lambda: video.get_property("currentTime") >= start)
+        assert video.get_property("currentTime") < end
+        browser.execute_script("arguments[0].currentTime = arguments[1]", video, end - 0.3)
+        until(lambda: start <= video.get_property("currentTime") < end - 1)  # over and over
+        shown("[data-video=both] .open")[0].click()
+        until(lambda: len(shown("#player .moments button")) == 3)
+        times = [button.text for button in shown("#player .moments button")]
+        assert times == [f"{clock(m['start'])}–{clock(m['end'])}" for m in found[:3]]
+        shown("#player .moments button")[2].click()
+        (player,) = shown("#screen video")
+        until(lambda: player.get_property("currentTime") >= found[2]["start"])
+        assert player.get_property("currentTime") < found[2]["end"]
