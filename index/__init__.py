@@ -18,6 +18,7 @@ from index.errors import (
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
 from index.merge import Hit, merge
+from index.moments import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
 from index.segment import Hits, Segment
 from index.shard import Shard
 from index.snapshot import Snapshot
@@ -26,6 +27,8 @@ from index.threads import in_parallel, one_thread_per_search
 
 __all__ = [
     "EXACT_ROWS",
+    "FIRST_MOMENT",
+    "MOST_MOMENTS",
     "Audit",
     "Device",
     "DeviceMissing",
@@ -48,9 +51,12 @@ __all__ = [
     "Snapshot",
     "Structure",
     "TombstoneEntry",
+    "are_moments",
     "audit",
     "generation_files",
     "in_parallel",
     "merge",
+    "moment_ids",
     "one_thread_per_search",
+    "videos_of",
 ]

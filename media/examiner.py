@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -102,6 +103,35 @@ class Examiner:
         if "reason" in answer:
             raise MediaError(answer["reason"])
         return VideoInfo(**answer["info"])
+
+    def sample(
+        self, path: Path, *, times: Sequence[float], size: int, into: Path, name: str | None = None
+    ) -> None:
+        """Decode the frames on display at given times into a ``.npy`` file, ``uint8 [len(times), size, size, 3]``.
+
+        They are cut as those of :meth:`examine` are, and never in memory together. What lies before the first and
+        after the last of the times is not read where the container can be jumped in.
+
+        Args:
+            times: rising, seconds since the first frame.
+            into: the file, which is replaced.
+            name: how messages call the video; its file name by default.
+
+        Raises:
+            MediaError, DecoderUnavailable: as :meth:`examine`.
+        """
+        name = name or path.name
+        request = {
+            "path": str(path.absolute()),
+            "name": name,
+            "times": list(times),
+            "size": size,
+            "into": str(into.absolute()),
+            "limits": asdict(self.limits),
+        }
+        answer = self._ask(request, name)
+        if "reason" in answer:
+            raise MediaError(answer["reason"])
 
     def close(self) -> None:
         """End the child."""
@@ -199,8 +229,8 @@ def _exchange(
 
 def _sweep(request: dict[str, Any], pid: int) -> None:
     """Remove what a child that has ended had begun to write."""
-    targets = [Path(request["thumbnail"])] if request["thumbnail"] else []
-    if request["cache"]:
+    targets = [Path(request[key]) for key in ("thumbnail", "into") if request.get(key)]
+    if request.get("cache"):
         targets.append(frame_cache_path(Path(request["cache"]), request["frames"], request["size"], ""))
     for target in targets:
         for staged in staged_by(pid, target.parent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,19 +22,23 @@ from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter, allowed, filter_errors, read_filter
+from service.grouping import has_moments
 from service.library import stream_url, thumbnail_url
+from service.moments import best_moments
 from service.serving import Scan, Serving
 from service.settings import QueryMode, Settings
-from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
+from service.views import FoundMomentView, RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
 __all__ = ["Search", "answer", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
+Vector = npt.NDArray[np.float32]
 
 _VECTORS = 8192  # query vectors made at a time: memory stays flat however many queries and tasks there are
 _SHOWN = 20  # tasks of which the routing is told, beside those that were searched
 _CHUNK = 500  # ids in one IN (…)
 _MAX_ERRORS = 20
+_MOMENTS = 100  # of a video
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -109,12 +113,14 @@ def answer(
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
-        return allowed(
-            chosen,
-            {task: serving.shards[task].state for task in tasks},
-            reader,
-            at,
-        )
+        shards = {task: serving.shards[task] for task in tasks}
+        videos = allowed(chosen, {task: shard.state for task, shard in shards.items()}, reader, at)
+        return {
+            task: ids
+            if ids is None or not has_moments(shards[task])
+            else reader.moments(task, shards[task].state).added_to(ids)
+            for task, ids in videos.items()
+        }
 
     begun = time.perf_counter()
     routing = serving.route([one.search.text for one in asked], [one.tasks for one in asked])
@@ -123,6 +129,8 @@ def answer(
         _begin(one, weights, configured, admitted, route) for one, weights in zip(asked, routing, strict=True)
     ]
     _search(serving, found)
+    for one in found:
+        _look_inside(serving, one, reader)
     return _responses(found, serving, configured)
 
 
@@ -141,11 +149,14 @@ class _Found:
 
     Attributes:
         routing: candidate tasks and their log weights, best first.
-        among: task id → what may be found there, None for all; only tasks where something may.
+        among: task id → what may be found there, with the moments of videos, None for all; only tasks where something
+            may.
         course: which tasks it goes to.
-        passed: hits of the list that earlier pages have come past.
+        passed: videos of the list that earlier pages have come past.
         end: how many there are with this page.
         more: whether there may be another page.
+        vectors: of the text, for the tasks of hits that may have moments, where these are asked for.
+        moments: the best ones of the videos that have any, by vector id.
     """
 
     asked: _Asked
@@ -160,6 +171,8 @@ class _Found:
     search: float = 0.0
     merge: float = 0.0
     wave: list[str] = field(default_factory=list)
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    moments: dict[int, list[FoundMomentView]] = field(default_factory=dict)
 
     @property
     def hits(self) -> list[Hit]:
@@ -226,6 +239,8 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
         for one in step:
             after = start + len(one.wave)
             one.course.add(dict(zip(one.wave, hits[start:after], strict=True)))
+            if one.asked.search.query.moments:
+                _keep(serving, one, vectors[start:after])
             one.wave, start = one.course.wave(), after
         merged = time.perf_counter()
         for one in step:
@@ -235,11 +250,32 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
         going = [one for one in going if one.wave]
 
 
+def _keep(serving: Serving, found: _Found, vectors: Sequence[Vector]) -> None:
+    """Keep the vectors of a wave that moments will be scored with. A task without a hit so far will have none later."""
+    new = {
+        task: vector
+        for task, vector in zip(found.wave, vectors, strict=True)
+        if has_moments(serving.shards[task])
+    }
+    if new or found.vectors:
+        known, hits = found.vectors | new, {hit.task for hit in found.course.hits()}
+        found.vectors = {task: vector for task, vector in known.items() if task in hits}
+
+
+def _look_inside(serving: Serving, found: _Found, reader: FactsReader) -> None:
+    """Find out which moments of the videos of the page fit best."""
+    if found.vectors:
+        start, most = time.perf_counter(), found.asked.search.query.moments
+        shown = [hit for hit in found.hits if hit.task in found.vectors]
+        found.moments = best_moments(serving, shown, found.vectors, found.course.lift, most, reader)
+        found.search += 1000 * (time.perf_counter() - start)
+
+
 def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
-    results = described([one.hits for one in found], serving, first)
+    results = described([one.hits for one in found], serving, first, [one.moments for one in found])
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -312,24 +348,32 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
 
 
 def described(
-    lists: Sequence[Sequence[Hit]], serving: Serving, first: Sequence[int] = ()
+    lists: Sequence[Sequence[Hit]],
+    serving: Serving,
+    first: Sequence[int] = (),
+    moments: Sequence[Mapping[int, list[FoundMomentView]]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
     Args:
         first: rank of the first result of each list; 1 by default.
+        moments: of the videos of each list, by vector id.
     """
     known = _known(hit.id for hits in lists for hit in hits)
     return [
         [
-            _result(rank, hit, known[hit.id], serving)
+            _result(rank, hit, known[hit.id], serving, theirs.get(hit.id, []))
             for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
         ]
-        for hits, start in zip(lists, first or [1] * len(lists), strict=True)
+        for hits, start, theirs in zip(
+            lists, first or [1] * len(lists), moments or [{}] * len(lists), strict=True
+        )
     ]
 
 
-def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResult:
+def _result(
+    rank: int, hit: Hit, video: _Known, serving: Serving, moments: list[FoundMomentView]
+) -> SearchResult:
     return SearchResult(
         rank=rank,
         video_id=video.id,
@@ -338,7 +382,8 @@ def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResul
         score=hit.score,
         captions=video.captions,
         thumbnail_url=thumbnail_url(video.id),
-        stream_url=stream_url(video.id),
+        stream_url=stream_url(video.id, moments[0] if moments else None),
+        moments=moments,
     )
 
 
@@ -361,6 +406,10 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         # A number of ten thousand digits is not repeated to whoever sent it.
         said = f"{query.k} results" if abs(query.k) < 10**9 else "So many results"
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
+    if not 0 <= query.moments <= _MOMENTS:
+        yield FieldError(
+            f"{at}moments", "So many moments of a video cannot be given.", f"Ask for 0 to {_MOMENTS}."
+        )
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
     if query.routes is not None and read_routes(query.routes) is None:

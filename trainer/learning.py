@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from models.routing import PRIOR
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
 from trainer.embedding import embed
+from trainer.evaluate.gallery import WholeVideos
 from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
 from trainer.library import Library
@@ -36,6 +38,7 @@ __all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_s
 _GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,15 @@ class Laid:
     Attributes:
         state: the release after the task.
         release, shard: its entry, and that of the task's shard.
-        vectors: of the shard.
+        vectors: of the shard: one for each whole video.
+        moments: entries of the segments that hold the vectors of moments.
     """
 
     state: ReleaseState
     release: ReleaseEntry
     shard: ShardEntry
     vectors: ShardVectors
+    moments: tuple[ShardEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,12 +142,14 @@ def lay_down(
     task: TaskData,
     *,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+    moments: Iterable[tuple[Ids, Vectors]] = (),
     report: Callable[[int], None] = lambda done: None,
 ) -> Laid:
     """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
 
     Args:
         mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
+        moments: ids and vectors, segment by segment; drawn when the whole videos are embedded.
         report: called with the number of videos that are embedded.
     """
     store = library.store
@@ -153,18 +160,25 @@ def lay_down(
         write_release(staged, state)
         write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
-    large = len(ids) > store.policy.exact_rows
-    shard = store.write_shard(
-        task=task.task_id,
-        release=release.id,
-        fingerprint=state.fingerprint,
-        ids=ids,
-        vectors=vectors,
-        queries=_captions(method.backbone, library, task, state) if large else None,
-        working=lambda: report(len(ids)),  # a lease lasts only while something is reported
-    )
+    captions = cache(partial(_captions, method.backbone, library, task, state))
+
+    def write(ids: Ids, vectors: Vectors) -> ShardEntry:
+        return store.write_shard(
+            task=task.task_id,
+            release=release.id,
+            fingerprint=state.fingerprint,
+            ids=ids,
+            vectors=vectors,
+            queries=captions() if len(ids) > store.policy.exact_rows else None,
+            working=lambda: report(len(task.clips)),  # a lease lasts only while something is reported
+        )
+
+    shard = write(ids, vectors)
+    # A segment of their own: the shard is the same, byte by byte, as without them.
+    segments = tuple(write(*segment) for segment in moments)
     # Read back, because what is measured must be what is found: the store rounds.
-    return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
+    laid = Segment.open(store.shard_folder(shard.id), shard, verify=False)
+    return Laid(state, release, shard, laid, segments)
 
 
 def _probes(
@@ -231,8 +245,9 @@ def measure(
         shard = laid.vectors if own else library.shard(task.task_id)
         if shard is None:
             continue
-        held = held_out.get(task.task_id, nothing).within(shard.ids)
-        galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
+        whole = WholeVideos(shard)
+        held = held_out.get(task.task_id, nothing).within(whole.ids)
+        galleries.append(Gallery(task.task_id, whole, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.dense(rows)
     return evaluate_row(
