@@ -56,7 +56,8 @@ def main() -> None:
             words = error.strerror or type(error).__name__
             answer = {
                 "reason": f"what was made of {request['name']} cannot be stored ({words}); "
-                "check space and rights of the data folder"
+                "check space and rights of the data folder",
+                "stored": False,
             }
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

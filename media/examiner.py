@@ -25,6 +25,7 @@ __all__ = ["Examiner", "examine"]
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # on a machine that is busy with other things, importing takes its time
 _GRACE_SECONDS = 1.0
+_MORE_SECONDS = 480.0
 # All that the child inherits: secrets of the service are none of its business.
 _ENVIRONMENT = (
     "PATH",
@@ -118,18 +119,23 @@ class Examiner:
             name: how messages call the video; its file name by default.
 
         Raises:
-            MediaError, DecoderUnavailable: as :meth:`examine`.
+            MediaError, DecoderUnavailable: as :meth:`examine`. Beyond the usual time it may take as long as the part
+                of the video between the first time and the last, up to eight minutes.
+            OSError: the file cannot be written; no video is to blame.
         """
         name = name or path.name
+        longer = self.limits.timeout_seconds + min(times[-1] - times[0], _MORE_SECONDS)
         request = {
             "path": str(path.absolute()),
             "name": name,
             "times": list(times),
             "size": size,
             "into": str(into.absolute()),
-            "limits": asdict(self.limits),
+            "limits": {**asdict(self.limits), "timeout_seconds": longer},
         }
         answer = self._ask(request, name)
+        if "stored" in answer:
+            raise OSError(answer["reason"])
         if "reason" in answer:
             raise MediaError(answer["reason"])
 
@@ -140,12 +146,13 @@ class Examiner:
     def _ask(self, request: dict[str, Any], name: str) -> dict[str, Any]:
         warm = self._child is not None and self._child.poll() is None
         child = self._child if warm and self._child else self._start()
+        seconds = request["limits"]["timeout_seconds"]
         try:
-            return _exchange(child, request, self.limits.timeout_seconds)
+            return _exchange(child, request, seconds)
         except _ChildHangs as error:
             self._end(request)
             raise MediaError(
-                f"{name} took longer than {self.limits.timeout_seconds:g} s to decode; shorten it or scale it down"
+                f"{name} took longer than {seconds:g} s to decode; shorten it or scale it down"
             ) from error
         except _ChildDied as error:
             status = self._end(request, _GRACE_SECONDS)

@@ -71,6 +71,9 @@ def embed_moments(
         scratch: a file that is written, and removed in the end.
         left_out: told a video and the reason.
         report: called with the number of moments that are done, of all videos.
+
+    Raises:
+        OSError: the scratch file cannot be written.
     """
     done = 0
     try:
@@ -78,15 +81,13 @@ def embed_moments(
             for video in videos:
                 vectors: list[Vectors] = []
                 try:
-                    path = locate(video)
-                    if content_hash(path) != video.content_hash:
-                        raise MediaError("the file is not the one that was accepted")
+                    path = _accepted(video, locate)
                     for part in _parts(video.spans, frames):
                         pictures = _frames(examiner, path, video.id, part, frames, size, scratch)
                         vectors.append(encode(pictures).float().cpu().numpy())
                         report(done + sum(map(len, vectors)))
-                except (MediaError, OSError) as error:
-                    left_out(video, str(error))
+                except MediaError as error:
+                    left_out(video, error.reason)
                 else:
                     yield moment_ids(video.vector_id, len(video.spans)), np.concatenate(vectors)
                 done += len(video.spans)
@@ -104,6 +105,18 @@ def segments(found: Iterable[tuple[Ids, Vectors]], most: int = _SEGMENT) -> Iter
             waiting = []
     if waiting:
         yield _joined(waiting)
+
+
+def _accepted(video: LongVideo, locate: Callable[[LongVideo], Path]) -> Path:
+    """The file of a video; raises MediaError where it is gone, or not the one that was accepted."""
+    try:
+        path = locate(video)
+        same = content_hash(path) == video.content_hash
+    except OSError as error:
+        raise MediaError(f"the file cannot be read ({error.strerror or type(error).__name__})") from error
+    if not same:
+        raise MediaError("the file is not the one that was accepted")
+    return path
 
 
 def _joined(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:

@@ -158,7 +158,8 @@ def test_the_page_tells_the_time_and_plays_the_clip_from_there(asked: TestClient
         browser.get(f"{address}/?q=a+taxi")
         until(lambda: shown("[data-video=both] [data-testid=time]"))
         start, end = found[0]["start"], found[0]["end"]
-        assert shown("[data-video=both] [data-testid=time]")[0].text == f"{clock(start)}–{clock(end)}"
+        (time,) = shown("[data-video=both] [data-testid=time]")
+        assert time.get_property("textContent") == f"{clock(start)}–{clock(end)}"
         assert not shown("[data-video=scene-0] [data-testid=time]")
         webdriver.ActionChains(browser).move_to_element(shown("[data-video=both] .frame")[0]).perform()
         until(lambda: shown("[data-video=both] .playing video"))
@@ -169,7 +170,7 @@ def test_the_page_tells_the_time_and_plays_the_clip_from_there(asked: TestClient
         until(lambda: start <= video.get_property("currentTime") < end - 1)  # over and over
         shown("[data-video=both] .open")[0].click()
         until(lambda: len(shown("#player .moments button")) == 3)
-        times = [button.text for button in shown("#player .moments button")]
+        times = [button.get_property("textContent") for button in shown("#player .moments button")]
         assert times == [f"{clock(m['start'])}–{clock(m['end'])}" for m in found[:3]]
         shown("#player .moments button")[2].click()
         (player,) = shown("#screen video")

@@ -161,4 +161,8 @@ def test_what_cannot_be_decoded_is_said_and_leaves_nothing(
     with pytest.raises(MediaError, match="cannot be read"):
         examiner.sample(tmp_path / "gone.mp4", times=[0.5], size=8, into=into)
     assert not into.exists()
+    (tmp_path / "a file").touch()
+    with pytest.raises(OSError, match="cannot be stored") as full:
+        examiner.sample(make_video("whole.mp4"), times=[0.5], size=8, into=tmp_path / "a file" / "frames.npy")
+    assert not isinstance(full.value, MediaError)
     assert list(tmp_path.glob(".*")) == []

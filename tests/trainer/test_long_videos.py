@@ -17,7 +17,7 @@ from sqlalchemy import select
 from index import ShardStore, Snapshot, are_moments, moment_ids, videos_of
 from media import Examiner, MediaError
 from media.picture import square
-from service import tasks
+from service import lifecycle, probing, tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Moment, Video
 from service.catalog.moments import spans_of
@@ -214,6 +214,29 @@ def test_large_segments_of_moments_are_measured_with_captions_as_well(
     assert written[0]["queries"].shape == (4, written[0]["vectors"].shape[1])
     assert np.array_equal(written[0]["queries"], written[1]["queries"])
     assert written[3]["queries"] is None, "a small one is searched exactly"
+
+
+def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
+    post_videos: Post, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no fault of the videos would cost all of them their moments."""
+    task = post_videos("day", seconds=LONG)
+
+    def sample(path: Path, **fields: Any) -> None:
+        raise OSError("what was made of day-0 cannot be stored (No space left on device)")
+
+    with monkeypatch.context() as full:
+        full.setattr(warm_examiner, "sample", sample)
+        worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert view.state == "failed"
+    assert "The disk is full" in str(view.error)
+    tasks.retry_task(task)
+    claim = lifecycle.claim_probe(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    assert len(_vectors(_ready(task))) == 6 + 6
 
 
 def test_a_video_whose_moments_break_off_halfway_has_none(
