@@ -67,7 +67,11 @@ class Probes:
 def write_probes(folder: Path, probes: Probes) -> None:
     """Write the file of the probes into the folder of a release. Durability is the caller's concern."""
     words = {"probes": json.dumps({"mode": probes.mode, "texts": probes.texts, "tasks": probes.tasks})}
-    arrays: dict[str, npt.NDArray[Any]] = {"vectors": probes.vectors, "ids": probes.ids, "scores": probes.scores}
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "vectors": probes.vectors,
+        "ids": probes.ids,
+        "scores": probes.scores,
+    }
     save_file(arrays, folder / PROBES, metadata=words)
 
 
