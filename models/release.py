@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.errors import ReleaseError
 
 __all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerprint", "write_release"]
@@ -68,6 +69,7 @@ class ReleaseState:
         config: the method's settings.
         tensors: adapters or towers, by name.
         profiles: ``[T, V]``, the words of each task's training captions (``models.routing``).
+        confidence: how sure its searches are; None where it was not calibrated.
     """
 
     method: str
@@ -80,6 +82,7 @@ class ReleaseState:
     config: dict[str, Any]
     profiles: Tensor
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    confidence: Confidence | None = None
 
     def position(self, task_id: str) -> int:
         """0-based position of a task among the learned ones."""
@@ -120,6 +123,8 @@ def write_release(folder: Path, state: ReleaseState) -> None:
         "tasks": [vars(task) for task in state.tasks],
         "config": state.config,
     }
+    if state.confidence is not None:
+        description["confidence"] = state.confidence.to_json()
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
@@ -155,8 +160,16 @@ def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
         raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
     try:
         tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
+        calibrated = description.pop("confidence", None)
+        confidence = None if calibrated is None else Confidence.from_json(calibrated)
         return ReleaseState(
-            **description, tasks=tasks, profiles=tensors.pop(_PROFILES).float(), tensors=tensors
+            **description,
+            tasks=tasks,
+            confidence=confidence,
+            profiles=tensors.pop(_PROFILES).float(),
+            tensors=tensors,
         )
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error
+    except ValueError as error:
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} cannot be used ({error})") from error

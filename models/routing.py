@@ -110,6 +110,12 @@ class Router:
         scores = self._by_token[tokens].sum(axis=0)[tasks]
         return np.asarray(_normalised(scores[None], self._silent[tasks])[0], np.float32)
 
+    def evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+        """Nats that a text gives for some tasks, ``[len(tasks)]``: log weights before they are made to sum to one."""
+        scores = self._by_token[tokens].sum(axis=0)[None, tasks]
+        fill_silent(scores, self._silent[tasks])
+        return np.asarray(scores[0], np.float32)
+
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:
     """Which tasks have no captions, ``[T]``."""

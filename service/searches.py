@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,8 +15,10 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index import Hit, Hits, merge
+from models.confidence import HEAD
 from service.catalog.database import session_scope
 from service.catalog.models import Video
+from service.confidence import among_the_first, confidences, require_calibration, sure_enough
 from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.facts import FactsReader
@@ -101,6 +103,8 @@ def answer(
         _Asked(search, _candidates(serving, search), _mode(serving, search, configured))
         for search in searches
     ]
+    for one in asked:
+        require_calibration(serving, one.search.query, one.mode, configured, one.search.at)
     found: dict[int, _Found] = {}
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
@@ -133,11 +137,13 @@ class _Found:
 
     Attributes:
         passed: how many hits of the list are before its next page; None: there is none.
+        sure: confidence of the hits by their ids; empty where the release is not calibrated.
     """
 
     asked: _Asked
     hits: list[Hit]
     passed: int | None
+    sure: Mapping[int, float]
     routing: list[tuple[str, float]]
     encode: float
     route: float
@@ -180,17 +186,27 @@ def _search(
     # strict: one vector for each task, in the order of the tasks
     queries = zip(asked.tasks, encoded.vectors, strict=True)
     among = admitted(asked.search.filter, asked.tasks, asked.search.at)
+    depth = max(
+        end + 1, HEAD
+    )  # how sure an answer is depends on the head of its list, not on how much is shown
     hits = {
-        task: _lifted(serving.search(task, vector, end + 1, among=among[task]), lift[task])
+        task: _lifted(serving.search(task, vector, depth, among=among[task]), lift[task])
         for task, vector in queries
         if task in among
     }
     after_search = time.perf_counter()
     # One more than is shown tells whether there is another page.
-    merged = [hit for hit in merge(hits, end + 1) if least is None or hit.score >= least]
+    best = merge(hits, depth)
+    sure = confidences(serving, best, encoded, routing, asked.mode, configured)
+    merged = [
+        hit
+        for hit in best
+        if (least is None or hit.score >= least) and sure_enough(sure, hit, asked.search.query)
+    ]
     return _Found(
         asked=asked,
         hits=merged[passed:end],
+        sure=sure,
         passed=end if len(merged) > end and end < configured.max_depth else None,
         routing=routing,
         encode=encode,
@@ -208,7 +224,7 @@ def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) 
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
-    results = described([one.hits for one in found], serving, first)
+    results = described([one.hits for one in found], serving, first, [one.sure for one in found])
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -235,6 +251,7 @@ def _response(
         generation=generation,
         mode=asked.mode,
         results=results,
+        confidence=among_the_first(found.sure),
         routing=[
             RoutingView(task=serving.names[task], task_id=task, weight=math.exp(log_weight))
             for task, log_weight in found.routing
@@ -274,30 +291,37 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
 
 
 def described(
-    lists: Sequence[Sequence[Hit]], serving: Serving, first: Sequence[int] = ()
+    lists: Sequence[Sequence[Hit]],
+    serving: Serving,
+    first: Sequence[int] = (),
+    sure: Sequence[Mapping[int, float]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
     Args:
         first: rank of the first result of each list; 1 by default.
+        sure: confidence of the hits of each list by their ids; by default there is none.
     """
     known = _known(hit.id for hits in lists for hit in hits)
     return [
         [
-            _result(rank, hit, known[hit.id], serving)
+            _result(rank, hit, known[hit.id], serving, likely.get(hit.id))
             for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
         ]
-        for hits, start in zip(lists, first or [1] * len(lists), strict=True)
+        for hits, start, likely in zip(
+            lists, first or [1] * len(lists), sure or [{}] * len(lists), strict=True
+        )
     ]
 
 
-def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResult:
+def _result(rank: int, hit: Hit, video: _Known, serving: Serving, confidence: float | None) -> SearchResult:
     return SearchResult(
         rank=rank,
         video_id=video.id,
         task=serving.names[hit.task],
         task_id=hit.task,
         score=hit.score,
+        confidence=confidence,
         captions=video.captions,
         thumbnail_url=thumbnail_url(video.id),
         stream_url=stream_url(video.id),
@@ -325,6 +349,8 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
+    if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
+        yield FieldError(f"{at}min_confidence", "This is no probability.", "Give a number from 0 to 1.")
     if query.task == []:
         yield FieldError(f"{at}task", "The list of tasks is empty.", "Name one, or leave it out for all.")
 
@@ -368,6 +394,7 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
             "arrived_before": chosen.before and (chosen.before - _EPOCH).total_seconds(),
             "where": query.where or None,
             "min_score": query.min_score,
+            "min_confidence": query.min_confidence,
             "CINESTRATA_ROUTING_PRIOR": limits.routing_prior,
         }
     )

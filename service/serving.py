@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from index import Hits, Shard, ShardStoreError, Snapshot
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, read_release
@@ -91,6 +92,7 @@ class Serving:
         positions: task id → its place among the tasks that the router knows.
         router: tells which tasks a text sounds like.
         encoder: reads texts; the latest are remembered.
+        confidence: how sure the release's searches are; None where it was not calibrated.
     """
 
     snapshot: Snapshot
@@ -102,6 +104,7 @@ class Serving:
     positions: Mapping[str, int]
     router: Router
     encoder: Reader
+    confidence: Confidence | None = None
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
@@ -155,6 +158,7 @@ class Serving:
             positions={task: position for position, task in enumerate(names)},
             router=Router(release.profiles.numpy()),
             encoder=reader,
+            confidence=release.confidence,
         )
 
     def search(

@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
+    # kept from training where no val split is given, to tell how sure searches are
+    calibration_share: float = Field(default=0.05, ge=0, lt=0.5)
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
 
     # how work is handed over

@@ -173,6 +173,9 @@ class SearchQuery(_Input):
         ),
     )
     min_score: float | None = Field(default=None, description="Results below this score are left out.")
+    min_confidence: float | None = Field(
+        default=None, description="Results that are less likely than this to be right are left out; 0..1."
+    )
     cursor: str | None = Field(
         default=None, description="`next_cursor` of the page before; everything but k stays as it was."
     )
@@ -192,6 +195,10 @@ class SearchResult(_View):
     task: str
     task_id: str
     score: float
+    confidence: float | None = Field(
+        default=None,
+        description="Probability that this is the video asked for, 0..1; null where the release is not calibrated.",
+    )
     captions: list[str]
     thumbnail_url: str
     stream_url: str
@@ -223,6 +230,11 @@ class SearchResponse(_View):
     generation: int
     mode: QueryMode
     results: list[SearchResult]
+    confidence: float | None = Field(
+        default=None,
+        description="Probability that what is asked for is among the first ten of the list, 0..1; null where the "
+        "release is not calibrated. Filters count, thresholds and pages do not.",
+    )
     routing: list[RoutingView]
     timing_ms: TimingView
     degraded: dict[str, str] = Field(
@@ -349,6 +361,10 @@ class ReleaseView(_View):
     bytes: int
     created_at: datetime
     current: bool
+    calibration_error: float | None = Field(
+        default=None,
+        description="Expected calibration error of its confidences, cross-validated, 0..1; null without calibration.",
+    )
 
 
 class LeaseView(_View):

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,21 @@ import numpy.typing as npt
 
 from index import ReleaseEntry, Segment, ShardEntry
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
 from models.routing import PRIOR
+from trainer.calibration import Known, fit_confidence
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
-from trainer.embedding import embed
+from trainer.embedding import MemoryShard, embed
 from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
 from trainer.library import Library
 from trainer.loop import Progress, learn_task
 from trainer.methods import Method, start_method
 
-__all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
+__all__ = ["HeldOut", "Laid", "calibrate", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -120,25 +122,71 @@ def learn(
 
 
 def lay_down(
-    method: Method, library: Library, task: TaskData, *, report: Callable[[int], None] = lambda done: None
+    method: Method,
+    library: Library,
+    task: TaskData,
+    *,
+    calibrate: Callable[[ReleaseState, ShardVectors], Confidence | None] = lambda state, vectors: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> Laid:
-    """Write the release, embed every video of the task once, and write its shard. Nothing is visible yet.
+    """Embed every video of the task once, write the release, and write its shard. Nothing is visible yet.
 
     Args:
+        calibrate: tells from the release and the task's vectors how sure searches are: :func:`calibrate`.
         report: called with the number of videos that are embedded.
     """
     store = library.store
+    ids = np.array([clip.vector_id for clip in task.clips], np.int64)
+    vectors = embed(method.encode_videos, task.clips, report=report)
     state = method.release()
+    state = replace(state, confidence=calibrate(state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
         write_release(staged, state)
         release = store.adopt_release(staged)
-    ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-    vectors = embed(method.encode_videos, task.clips, report=report)
     shard = store.write_shard(
         task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
     )
     # Read back, because what is measured must be what is found: the store rounds.
     return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
+
+
+def calibrate(
+    backbone: Backbone,
+    library: Library,
+    state: ReleaseState,
+    vectors: ShardVectors,
+    held_out: Mapping[str, HeldOut],
+    captions: Mapping[str, Sequence[tuple[int, str]]],
+    *,
+    prior: float = PRIOR,
+    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+) -> Confidence | None:
+    """How sure searches with a release are, before it is written; None where too little is there to tell.
+
+    Args:
+        state: the release, its task the last of its tasks.
+        vectors: of the task.
+        held_out: by task id; what releases are measured with is not calibrated with.
+        captions: by task id, vector ids and texts of videos that were neither trained on nor held out.
+        prior: cosine per nat of routing evidence.
+        mode: the query mode that is going to be served, of those that the release offers.
+    """
+    newest = state.tasks[-1].task_id
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
+    known: list[Known] = []
+    rows: list[int] = []
+    for position, task in enumerate(state.tasks):
+        shard = vectors if task.task_id == newest else library.shard(task.task_id)
+        if shard is None:
+            continue
+        measured = held_out[task.task_id].ids if task.task_id in held_out else np.empty(0, np.int64)
+        ids = np.setdiff1d(shard.ids, measured)
+        present = set(ids.tolist())
+        texts = tuple((video, text) for video, text in captions.get(task.task_id, ()) if video in present)
+        known.append(Known(task.task_id, shard, ids, texts))
+        rows.append(position)
+    profiles = state.profiles.numpy()[rows]
+    return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior)
 
 
 def measure(

@@ -45,6 +45,10 @@ def search(
         ),
     ] = None,
     min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
+    min_confidence: Annotated[
+        float | None,
+        Query(description="Results that are less likely than this to be right are left out; 0..1."),
+    ] = None,
     cursor: Annotated[
         str | None,
         Query(description="`next_cursor` of the page before; everything but k stays as it was."),
@@ -67,6 +71,7 @@ def search(
             arrived_before=arrived_before,
             where=where_from_json(where) if where is not None else None,
             min_score=min_score,
+            min_confidence=min_confidence,
             cursor=cursor,
         )
     )

@@ -8,6 +8,7 @@ import { card } from "./result.js";
 import { watchHealth } from "./shell.js";
 
 const FINAL = ["ready", "failed", "cancelled"];
+const FITS = 0.3; // of an answer: below it, what is asked for is hardly there
 const state = { task: "", learned: [] };
 let running = null;
 
@@ -197,6 +198,7 @@ function draw(answer) {
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
   else if (!results.length) message("No video was found.", "Try other words, or search all domains.");
+  else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", "The library may hold no such video. What comes nearest is below.");
   else $("message").hidden = true;
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.confidence import Confidence
 from models.errors import ReleaseError
 from models.release import ReleaseState, ReleaseTask, read_release, write_release
 
@@ -37,6 +38,20 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]
+
+
+def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> None:
+    fitted = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+    write_release(tmp_path, replace(state, confidence=fitted))
+    assert read_release(tmp_path).confidence == read_release(tmp_path, for_queries=True).confidence == fitted
+    description = json.loads((tmp_path / "release.json").read_text())
+    description["confidence"]["weights"] = [-1.0] * 6
+    (tmp_path / "release.json").write_text(json.dumps(description))
+    with pytest.raises(ReleaseError, match="no weights of a calibration"):
+        read_release(tmp_path)
+    del description["confidence"]  # as a release was written before there was any
+    (tmp_path / "release.json").write_text(json.dumps(description))
+    assert read_release(tmp_path).confidence is None
 
 
 def test_for_queries_is_what_is_read_for_queries(state: ReleaseState, tmp_path: Path) -> None:
