@@ -35,6 +35,15 @@ _FOR_QUERIES: dict[str, tuple[str, ...]] = {
     "low_rank": ("text.",),
     "moe": ("moe.text.", "moe.selector.", "moe.tasks"),
 }
+# What videos are embedded with, likewise.
+_FOR_VIDEOS: dict[str, tuple[str, ...]] = {
+    "frozen": (),
+    "tower": ("clip.visual.", "proxies."),
+    "mapped": ("clip.visual.", "proxies."),
+    "tame": ("ffa.",),
+    "low_rank": ("image.", "ffa."),
+    "moe": ("moe.visual.", "moe.tasks"),
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,11 @@ class ReleaseState:
         begins = _FOR_QUERIES[self.kind]
         return replace(self, tensors={n: t for n, t in self.tensors.items() if n.startswith(begins)})
 
+    def for_videos(self) -> ReleaseState:
+        """Without the tensors that only training and queries need."""
+        begins = _FOR_VIDEOS[self.kind]
+        return replace(self, tensors={n: t for n, t in self.tensors.items() if n.startswith(begins)})
+
 
 def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Tensor]) -> str:
     """Identity of a video encoder: backbone, preprocessing, frames per video, and its own weights.
@@ -128,11 +142,12 @@ def write_release(folder: Path, state: ReleaseState) -> None:
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
-def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
+def read_release(folder: Path, *, for_queries: bool = False, for_videos: bool = False) -> ReleaseState:
     """The release in a folder.
 
     Args:
         for_queries: leave out the tensors that only training and embedding need.
+        for_videos: leave out those that only training and queries need.
 
     Raises:
         ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file.
@@ -140,7 +155,8 @@ def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
     path = folder / _DESCRIPTION
     try:
         description = json.loads(path.read_text())
-        begins = (_PROFILES, *_FOR_QUERIES.get(description.get("kind"), ())) if for_queries else ("",)
+        needed = _FOR_QUERIES if for_queries else _FOR_VIDEOS if for_videos else None
+        begins = ("",) if needed is None else (_PROFILES, *needed.get(description.get("kind"), ()))
         with safe_open(folder / _WEIGHTS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(begins)}  # noqa: SIM118
     except FileNotFoundError as error:

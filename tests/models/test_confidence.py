@@ -65,7 +65,8 @@ def test_familiarity_is_evidence_per_token_of_the_likeliest_task() -> None:
 def test_it_is_kept_as_json_and_comes_back_the_same() -> None:
     assert Confidence.from_json(json.loads(json.dumps(FITTED.to_json()))) == FITTED
     assert FITTED.holds("pinned", 0.04)
-    assert not FITTED.holds("latest", 0.04) and not FITTED.holds("pinned", 0.0)
+    assert not FITTED.holds("latest", 0.04)
+    assert not FITTED.holds("pinned", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def test_confidence_is_that_of_the_release_for_the_scores_and_words(
 def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: QueryService) -> None:
     whole = service.search(WORDS, k=36)
     sure = [result.confidence for result in whole.results]
-    assert sure == sorted(sure, reverse=True) and len(set(sure)) > 30
+    assert sure == sorted(sure, reverse=True)
+    assert len(set(sure)) > 30
     assert [result.confidence for result in service.search(WORDS, k=1).results] == sure[:1]
     first = service.search(WORDS, k=4)
     second = service.search(WORDS, k=9, cursor=first.next_cursor)
@@ -99,7 +100,8 @@ def test_a_lowest_confidence_cuts_the_list(service: QueryService) -> None:
     assert cut.next_cursor is None
     first = service.search(WORDS, k=5, min_confidence=least)
     rest = service.search(WORDS, k=5, min_confidence=least, cursor=first.next_cursor)
-    assert [*first.results, *rest.results] == whole.results[:7] and rest.next_cursor is None
+    assert [*first.results, *rest.results] == whole.results[:7]
+    assert rest.next_cursor is None
     assert service.search(WORDS, min_confidence=1.0).results == []
     assert service.search(WORDS, k=36, min_confidence=0.0).results == whole.results
 
@@ -119,7 +121,8 @@ def test_what_is_no_probability_is_refused(service: QueryService, least: float) 
 
 def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: QueryService) -> None:
     answer = service.search(WORDS, mode="latest")
-    assert answer.confidence is None and {result.confidence for result in answer.results} == {None}
+    assert answer.confidence is None
+    assert {result.confidence for result in answer.results} == {None}
     with pytest.raises(InvalidInput, match="calibrated for mode 'pinned'"):
         service.search(WORDS, mode="latest", min_confidence=0.1)
     with pytest.raises(InvalidInput) as caught:
@@ -140,7 +143,8 @@ def test_a_release_without_calibration_answers_without_confidence(
     service = QueryService(configured)
     assert service.refresh()
     answer = service.search(WORDS)
-    assert answer.results[0].confidence is None and answer.confidence is None
+    assert answer.results[0].confidence is None
+    assert answer.confidence is None
     with pytest.raises(InvalidInput, match="not calibrated"):
         service.search(WORDS, min_confidence=0.1)
     library.confidence = FITTED

@@ -127,14 +127,16 @@ def test_a_caption_meets_its_own_task_and_a_few_others_however_many_there_are() 
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
     encoder.words = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
     list(ask(encoder, many, profiles, mode="pinned", prior=PRIOR))
-    assert asked == 4 * 40 and 5 * 40 <= len(encoder.asked) <= 6 * 40
+    assert asked == 4 * 40
+    assert 5 * 40 <= len(encoder.asked) <= 6 * 40
 
 
 def test_confidence_is_high_where_the_right_video_stands_out_and_low_without_it() -> None:
     encoder = Reads(noise=0.5)
     known, profiles = _library(encoder, captions=20), _profiles(3)
     calibrated = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
-    assert calibrated is not None and calibrated.captions == 60
+    assert calibrated is not None
+    assert calibrated.captions == 60
     assert min(calibrated.weights[:OF_THE_RESULT]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     said, right = [], []
@@ -178,13 +180,16 @@ def test_the_fit_is_a_minimum_of_the_cross_entropy() -> None:
             assert loss(moved, bias + sign * step[3]) > loss(weights, bias) - 1e-3
     assert weights[2] < 0
     bounded, _ = fit_logistic(rows, right, counts, 3)
-    assert bounded[2] == 0 and (bounded >= 0).all() and bounded[1] > 0
+    assert bounded[2] == 0
+    assert (bounded >= 0).all()
+    assert bounded[1] > 0
 
 
 def test_the_fit_stays_finite_where_everything_is_told_apart() -> None:
     rows = np.arange(20.0)[:, None]
     weights, bias = fit_logistic(rows, rows[:, 0] > 9.5, np.ones(20), 1)
-    assert np.isfinite([*weights, bias]).all() and weights[0] > 0
+    assert np.isfinite([*weights, bias]).all()
+    assert weights[0] > 0
 
 
 def test_reliability_is_what_a_loop_finds() -> None:
