@@ -28,7 +28,7 @@ from service.serving import EncodedQuery, Serving
 from service.settings import QueryMode, Settings
 from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
-__all__ = ["Search", "answer", "check", "described"]
+__all__ = ["Search", "answer", "candidates", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -100,8 +100,7 @@ def answer(
         Unavailable: a task that was asked for by name cannot be searched.
     """
     asked = [
-        _Asked(search, _candidates(serving, search), _mode(serving, search, configured))
-        for search in searches
+        _Asked(search, candidates(serving, search), _mode(serving, search, configured)) for search in searches
     ]
     for one in asked:
         require_calibration(serving, one.search.query, one.mode, configured, one.search.at)
@@ -400,7 +399,7 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
     )
 
 
-def _candidates(serving: Serving, search: Search) -> tuple[str, ...]:
+def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
     """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same."""
     if search.tasks is None:
         return tuple(serving.shards)

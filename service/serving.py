@@ -68,6 +68,14 @@ class Reader:
             self._remember({(text, mode, tasks): found[text] for text in new})
         return [found[text] for text in texts]
 
+    def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
+        """Texts under one task, ``[n, dim]``, none of them remembered."""
+        return self._encoder.encode(texts, [task], mode)[:, 0]
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        """What encodes a text under a task, where no later release can change it."""
+        return self._encoder.anchor(task, mode)
+
     def _remember(self, encoded: Mapping[tuple[str, str, tuple[str, ...]], EncodedQuery]) -> None:
         with self._lock:
             for key, query in encoded.items():

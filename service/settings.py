@@ -81,6 +81,8 @@ class Settings(BaseSettings):
     max_metadata_bytes: int = Field(default=16_384, ge=2)  # of a video, as JSON
     max_video_bytes: int = Field(default=4 * _GIB, ge=1)
     max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
+    max_clip_bytes: int = Field(default=256 * _MIB, ge=1)  # of a clip or picture to search with
+    max_clip_seconds: float = Field(default=30, gt=0)  # of decoding it
     max_archive_files: int = Field(default=20_001, ge=1)
     max_unpacked_bytes: int = Field(default=16 * _GIB, ge=1)
 

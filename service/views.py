@@ -10,6 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from service.settings import QueryMode
 
 __all__ = [
+    "CaptionView",
+    "CaptionsResponse",
+    "ClipResponse",
+    "ClipTimingView",
     "CountsView",
     "EventView",
     "ForgettingView",
@@ -265,6 +269,63 @@ class SimilarResponse(_View):
     not_compared: dict[str, str] = Field(
         description="Tasks (by name) whose videos another encoder has embedded, so no cosine with them has a meaning."
     )
+    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+
+
+class CaptionView(_View):
+    """A text of the library. ``task`` is the name of the task it comes from, ``video_id`` a video that it was given."""
+
+    text: str
+    score: float = Field(description="Cosine of the text's vector and the video's.")
+    own: bool = Field(description="Whether it was given to the video that is described.")
+    video_id: str
+    task: str
+    task_id: str
+
+
+class CaptionsResponse(_View):
+    """The texts that fit a video best. ``task`` is the name of its task."""
+
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    mode: QueryMode
+    captions: list[CaptionView]
+    candidates: int = Field(description="How many texts were compared.")
+    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+
+
+class ClipTimingView(_View):
+    """Milliseconds."""
+
+    decode: float
+    encode: float
+    search: float
+    total: float
+
+
+class ClipResponse(_View):
+    """The answer to a clip or a picture.
+
+    Scores are cosines, stretched so that 0 is what two videos of the found one's domain have on average; 1 is the same
+    video.
+    """
+
+    kind: Literal["video", "picture"]
+    width: int
+    height: int
+    duration: float | None = Field(description="Seconds; null for a picture.")
+    release: str
+    generation: int
+    results: list[SearchResult]
+    searched: list[str] = Field(description="Names of the tasks that were searched.")
+    captions: list[CaptionView] | None = Field(
+        default=None,
+        description="Texts of the best result's domain that fit the clip best; null where not asked for.",
+    )
+    timing_ms: ClipTimingView
     degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
 
 
