@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import BinaryIO
 
 import numpy as np
@@ -32,7 +32,7 @@ from models.errors import ModelError
 from models.release import ReleaseState, read_release
 from models.video_encoder import VideoEncoder
 from service.describing import Describer
-from service.errors import InvalidInput, TooLarge, Unavailable
+from service.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.facts import FactsReader
 from service.filters import allowed
 from service.searches import Search, candidates, check, described
@@ -45,8 +45,9 @@ __all__ = ["ClipSearch"]
 Vectors = npt.NDArray[np.float32]
 
 _SAMPLE = 512  # vectors of a shard that tell how alike its videos are
-_WAIT_SECONDS = 30.0  # for the clips of others to be decoded
-_BUSY = "Other clips are being decoded; try again in a moment."
+_AT_ONCE = 4  # clips that are waited for: each holds a thread that could answer searches
+_BUSY = "Other clips are being searched with; try again in a moment."
+_RETRY_SECONDS = 2
 _NAME = "the clip"
 _ALIKE = 1e-3  # 1 − the mean cosine of a shard, at the least: videos that are all the same tell nothing
 
@@ -62,6 +63,7 @@ class ClipSearch:
             Limits(max_bytes=configured.max_clip_bytes, timeout_seconds=configured.max_clip_seconds)
         )
         self._decoding = Lock()
+        self._at_once = BoundedSemaphore(_AT_ONCE)
         self._encoder: tuple[Serving, VideoEncoder] | None = None
         self._typical: dict[str, float] = {}  # by shard
 
@@ -88,6 +90,7 @@ class ClipSearch:
         Raises:
             InvalidInput: names the field; ``clip`` where the file cannot be used.
             TooLarge: the file is larger than is accepted.
+            TooManyRequests: others are waiting already.
             Unavailable: a task that was asked for by name cannot be searched, or none can.
         """
         limits = self._settings
@@ -98,9 +101,14 @@ class ClipSearch:
             )
         tasks = candidates(serving, search)
         start = time.perf_counter()
-        info, frames = self._decoded(upload, backbone)
-        decoded = time.perf_counter()
-        vectors, broken = self._embedded(serving, backbone, frames, tasks)
+        if not self._at_once.acquire(blocking=False):
+            raise TooManyRequests(_BUSY, _RETRY_SECONDS)
+        try:
+            info, frames = self._decoded(upload, backbone)
+            decoded = time.perf_counter()
+            vectors, broken = self._embedded(serving, backbone, frames, tasks)
+        finally:
+            self._at_once.release()
         embedded = time.perf_counter()
         results, first = self._found(serving, search, vectors)
         texts: list[CaptionView] | None = None
@@ -130,10 +138,8 @@ class ClipSearch:
     def _decoded(self, upload: BinaryIO, backbone: Backbone) -> tuple[VideoInfo, Tensor]:
         """Facts of a file, and its frames ``uint8 [1, M, H, W, 3]``. What is written meanwhile is gone afterwards."""
         count, size = backbone.spec
-        if not self._decoding.acquire(timeout=_WAIT_SECONDS):
-            raise Unavailable(_BUSY, 10)
         try:
-            with TemporaryDirectory(prefix="cinestrata-clip-") as name:
+            with self._decoding, TemporaryDirectory(prefix="cinestrata-clip-") as name:
                 folder = Path(name)
                 path = folder / "clip"
                 with path.open("wb") as file:
@@ -150,8 +156,6 @@ class ClipSearch:
             raise Unavailable(
                 f"The clip cannot be stored while it is decoded ({error.strerror}).", 30
             ) from None
-        finally:
-            self._decoding.release()
         return info, torch.from_numpy(frames).unsqueeze(0)
 
     def _embedded(

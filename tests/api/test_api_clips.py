@@ -236,6 +236,23 @@ def test_a_file_that_is_too_large_is_refused_however_it_comes(
     assert huge.status_code == 413
 
 
+def test_only_a_few_clips_are_waited_for(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    content = _file(configured, _videos(library[0])[0])
+    clips = client.app.state.query_service._clips  # type: ignore[attr-defined]
+    taken = 0
+    while clips._at_once.acquire(blocking=False):
+        taken += 1
+    refused = _post(client, content)
+    assert (taken, refused.status_code) == (4, 429)
+    assert int(refused.headers["Retry-After"]) > 0
+    clips._at_once.release(taken)
+    for broken in (b"no video", content):  # whatever comes of one, its place is free again
+        for _ in range(5):
+            assert _post(client, broken).status_code == (200 if broken is content else 422)
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [

@@ -204,7 +204,8 @@ def test_a_few_videos_validate_where_no_val_split_is_given() -> None:
     clips = [Clip(n, f"{(n * 7919) % 1009:064x}", True, None) for n in range(60)]
     plain, splits = derive_splits(clips, 0.2), derive_splits(clips, 0.2, 0.05)
     validating = [n for n in splits.of if splits.of[n] == "val"]
-    assert len(validating) == 3 and {splits.of[n] for n in splits.of} == {"train", "val", "test"}
+    assert len(validating) == 3
+    assert {splits.of[n] for n in splits.of} == {"train", "val", "test"}
     # What is held out does not change, and what validates has the lowest hashes of the rest.
     assert {**splits.of, **dict.fromkeys(validating, "train")} == plain.of
     training = sorted((n * 7919) % 1009 for n in splits.of if splits.of[n] == "train")
