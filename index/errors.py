@@ -5,6 +5,7 @@ ShardStoreError
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
 ├── ShardMissing          a shard, or an id within one, is not there
 ├── ReleaseCorrupt        a release is not there, or a file of it does not match its checksum
+├── DeviceMissing         vectors are to be searched on a GPU, and there is none
 ├── FingerprintMismatch   a query of one encoder was about to meet vectors of another
 └── ShardRefused          what was to be written or published breaks a rule (also a ValueError)
 """
@@ -12,6 +13,7 @@ ShardStoreError
 from __future__ import annotations
 
 __all__ = [
+    "DeviceMissing",
     "FingerprintMismatch",
     "ManifestError",
     "ReleaseCorrupt",
@@ -40,6 +42,10 @@ class ShardMissing(ShardStoreError):
 
 class ReleaseCorrupt(ShardStoreError):
     """A release's folder does not hold what was written."""
+
+
+class DeviceMissing(ShardStoreError):
+    """The device that settings ask for is not there."""
 
 
 class FingerprintMismatch(ShardStoreError):

@@ -4,11 +4,15 @@
     shards/<id>/shard.json           what the shard is
     shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
+    shards/<id>/queries.npy          float32, what a search structure was measured with; large shards only
+    shards/<id>/search.faiss         the structure, where it passed; see index.approximate
     releases/<id>/…                  files of a release, opaque here
     tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
 
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
 first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
+Schema 3 is schema 2 with search structures. It is written only where a shard has been measured for one, so a library
+without large shards stays readable to versions that know schema 2.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -23,10 +27,37 @@ from typing import Any
 
 from index.errors import ManifestError
 
-__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "TombstoneEntry", "content_id"]
+__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "Structure", "TombstoneEntry", "content_id"]
 
-SCHEMA = 2
+SCHEMA = 3
+_WITHOUT_STRUCTURES = 2
 _RESTORE = "restore it from a backup"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How a large shard is searched, and what was measured before it was allowed (``index.approximate``).
+
+    Attributes:
+        kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: nothing passed, and every vector is read.
+        parameter: how thorough the structure is when it is searched.
+        recall: share of the exact results that it finds, the lower one of those at the gate's depths.
+        target: which recall was asked for.
+        depth: deeper searches are exact.
+        queries, rows: with how many text queries it was measured, against how many vectors.
+        work: what a search reads, as a share of what an exact one does.
+        refused: kind → recall with as much work as is worth it, of those that were tried before and did not pass.
+    """
+
+    kind: str
+    parameter: int
+    recall: float
+    target: float
+    depth: int
+    queries: int
+    rows: int
+    work: float
+    refused: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -42,6 +73,7 @@ class ShardEntry:
         bytes: of all files.
         files: name → SHA-256.
         dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
+        structure: how it is searched; None: every vector is read, and nothing else was measured.
     """
 
     id: str
@@ -55,6 +87,20 @@ class ShardEntry:
     bytes: int
     files: dict[str, str]
     dtype: str = "float32"
+    structure: Structure | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields; without ``structure`` where there is none, as schema 2 has it."""
+        fields = asdict(self)
+        if self.structure is None:
+            del fields["structure"]
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ShardEntry:
+        """The reverse; raises TypeError where fields are not ours."""
+        structure = fields.get("structure")
+        return cls(**{**fields, "structure": Structure(**structure) if structure is not None else None})
 
 
 @dataclass(frozen=True)
@@ -115,7 +161,14 @@ class Manifest:
 
     def dumps(self) -> str:
         """JSON with its own checksum."""
-        body = {"schema": SCHEMA, **asdict(self)}
+        parts = [part for task in self.shards for part in self.parts(task)]
+        structures = any(part.structure is not None for part in parts)
+        body = {
+            "schema": SCHEMA if structures else _WITHOUT_STRUCTURES,
+            **asdict(self),
+            "shards": {task: entry.to_json() for task, entry in self.shards.items()},
+            "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},
+        }
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
     @classmethod
@@ -144,9 +197,9 @@ class Manifest:
                 created=body["created"],
                 release=body["release"],
                 releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
-                shards={key: ShardEntry(**entry) for key, entry in body["shards"].items()},
+                shards={key: ShardEntry.from_json(entry) for key, entry in body["shards"].items()},
                 appended={
-                    key: tuple(ShardEntry(**entry) for entry in entries)
+                    key: tuple(ShardEntry.from_json(entry) for entry in entries)
                     for key, entries in body.get("appended", {}).items()
                 },
                 tombstones={

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from index.errors import ShardMissing
 from index.format import ShardEntry
 from index.opened import OpenSegments
-from index.segment import Alive, Hits
+from index.scan import Alive
+from index.segment import Hits
 
 __all__ = ["Shard"]
 
@@ -74,8 +75,21 @@ class Shard:
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
+        query = np.ascontiguousarray(query, np.float32)
+        if query.shape != (self.dim,):
+            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
+        return self.search_many(query[None], k, exclude, among)[0]
+
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+    ) -> list[Hits]:
+        """What :meth:`search` finds for each query; the vectors are read once for many of them.
+
+        Args:
+            queries: ``float32 [n, dim]``, finite.
+        """
         more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        found: list[Hits] = []
+        found: list[list[Hits]] = []
         for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
             with self._opened.use(folder, entry) as segment:
                 alive = self._alive.get(number)
@@ -83,13 +97,8 @@ class Shard:
                     alive = self._alive[number] = segment.without(self.deleted)
                 if len(more) or among is not None:
                     alive = segment.without(np.concatenate([self.deleted, more]), among)
-                found.append(segment.search(query, k, alive))
-        if len(found) == 1:
-            return found[0]
-        ids = np.concatenate([hits.ids for hits in found])
-        scores = np.concatenate([hits.scores for hits in found])
-        best = np.lexsort((ids, -scores))[:k]
-        return Hits(ids[best], scores[best])
+                found.append(segment.search_many(queries, k, alive))
+        return found[0] if len(found) == 1 else [_best(every, k) for every in zip(*found, strict=True)]
 
     def vectors(self, ids: Ids) -> Vectors:
         """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
@@ -110,3 +119,11 @@ class Shard:
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return found
+
+
+def _best(found: Sequence[Hits], k: int) -> Hits:
+    """Of all segments."""
+    ids = np.concatenate([hits.ids for hits in found])
+    scores = np.concatenate([hits.scores for hits in found])
+    best = np.lexsort((ids, -scores))[:k]
+    return Hits(ids[best], scores[best])

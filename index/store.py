@@ -17,11 +17,14 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.approximate import Policy, gated, write_candidates
+from index.device import Device, on_gpu
 from index.durable import damage, exclusive, hash_files, replace_text, sync
 from index.errors import ManifestError, ShardMissing, ShardRefused
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
 from index.opened import OpenSegments
-from index.segment import DESCRIPTION, IDS, VECTORS, Segment, describe, empty
+from index.scan import ExactScan, empty
+from index.segment import DESCRIPTION, IDS, QUERIES, STRUCTURE, VECTORS, Segment, describe
 from index.tombstones import DELETED, read_tombstones
 
 __all__ = ["ShardStore"]
@@ -44,17 +47,31 @@ class ShardStore:
 
     Attributes:
         root: the folder.
+        policy: when what is written gets a search structure.
         opened: the segments that its readers in this process have mapped.
     """
 
-    def __init__(self, root: Path, *, open_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        open_bytes: int | None = None,
+        policy: Policy | None = None,
+        device: Device = "cpu",
+    ) -> None:
         """A store in a folder.
 
         Args:
             open_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
+            policy: when what is written gets a search structure; None: as :class:`Policy` says.
+            device: where it is searched; ``auto``: on a GPU if there is one.
+
+        Raises:
+            DeviceMissing: the device is not there.
         """
         self.root = root
-        self.opened = OpenSegments(open_bytes)
+        self.policy = policy or Policy()
+        self.opened = OpenSegments(open_bytes, gpu=on_gpu(device))
 
     @property
     def manifest_path(self) -> Path:
@@ -104,7 +121,14 @@ class ShardStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write_shard(
-        self, *, task: str, release: str, fingerprint: str, ids: Ids, vectors: Vectors
+        self,
+        *,
+        task: str,
+        release: str,
+        fingerprint: str,
+        ids: Ids,
+        vectors: Vectors,
+        queries: Vectors | None = None,
     ) -> ShardEntry:
         """Write a shard durably. It stays invisible until published.
 
@@ -114,6 +138,8 @@ class ShardStore:
             fingerprint: of its video encoder.
             ids: ``int64 [n]``, non-negative, each once.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
+            queries: ``float32 [m, dim]``, of training captions: what a search structure must serve if the shard is
+                large enough for one; see :mod:`index.approximate`. Without them it is searched exactly.
 
         Raises:
             ShardRefused: ids or vectors break these rules; names which.
@@ -121,16 +147,31 @@ class ShardStore:
         ids, vectors = _checked(task, ids, vectors)
         flat = empty(vectors.shape[1], _DTYPE)
         flat.add(vectors)
-        return self._write(task, release, fingerprint, ids, flat, _DTYPE)
+        return self._write(task, release, fingerprint, ids, flat, _DTYPE, queries)
 
     def _write(
-        self, task: str, release: str, fingerprint: str, ids: Ids, flat: faiss.Index, dtype: str
+        self,
+        task: str,
+        release: str,
+        fingerprint: str,
+        ids: Ids,
+        flat: faiss.Index,
+        dtype: str,
+        queries: Vectors | None,
     ) -> ShardEntry:
+        measured = None
+        if queries is not None:
+            measured = gated(ExactScan(flat), queries, self.policy)
         with self.staging() as staged:
             # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
             with (staged / VECTORS).open("wb") as file:
                 faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
             np.save(staged / IDS, ids, allow_pickle=False)
+            if measured is not None:
+                np.save(staged / QUERIES, measured.queries, allow_pickle=False)
+                if measured.index is not None:
+                    with (staged / STRUCTURE).open("wb") as file:
+                        write_candidates(measured.structure.kind, measured.index, file.write)
             entry = ShardEntry(
                 id="",
                 task=task,
@@ -143,6 +184,7 @@ class ShardStore:
                 bytes=0,
                 files=hash_files(staged),
                 dtype=dtype,
+                structure=measured.structure if measured else None,
             )
             (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
             shard, size, files = self._settle(staged, self._shards)
@@ -291,7 +333,9 @@ class ShardStore:
                     vectors[here] = segment.vectors(chunk[here])
                 flat.add(vectors)
             first = parts[0]
-            shard = self._write(task, first.release, first.fingerprint, ids, flat, dtype)
+            shard = self._write(
+                task, first.release, first.fingerprint, ids, flat, dtype, self._queries(parts)
+            )
             _require_whole(f"shard {shard.id[:12]}", self.shard_folder(shard.id), shard)
             manifest = self._publish(
                 replace(
@@ -307,6 +351,12 @@ class ShardStore:
         """Ids that were deleted from a task, ascending; raises ShardCorrupt."""
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id) if entry else self.root, entry)
+
+    def _queries(self, parts: Sequence[ShardEntry]) -> Vectors | None:
+        """What the segments of a task were measured with."""
+        folders = [self.shard_folder(part.id) for part in parts if QUERIES in part.files]
+        every = [np.load(folder / QUERIES, allow_pickle=False) for folder in folders]
+        return np.concatenate(every) if every else None
 
     def _write_tombstones(self, task: str, ids: Ids) -> TombstoneEntry:
         with self.staging() as staged:

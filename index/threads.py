@@ -1,15 +1,25 @@
-"""How many threads a search takes."""
+"""How many threads a search takes, and several searches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
+from typing import TypeVar
 
 import faiss
 
-__all__ = ["one_thread_per_search", "search_threads"]
+__all__ = ["in_parallel", "one_thread_per_search", "search_threads"]
+
+Job = TypeVar("Job")
+Found = TypeVar("Found")
 
 _limit: int | None = None
+_WORTH = (
+    2 * 1024**2
+)  # bytes to scan for each job; handing a smaller one to another thread takes longer than it saves
 
 
 def one_thread_per_search() -> None:
@@ -34,3 +44,24 @@ def search_threads() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def in_parallel(search: Callable[[Job], Found], jobs: Sequence[Job], bytes_each: int) -> list[Found]:
+    """The results of several searches, in their order: on all cores where each has enough to do.
+
+    The scan itself holds no lock of the interpreter. The pool is one for the process, however many requests use it.
+
+    Args:
+        bytes_each: that a search reads, about.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2 or len(jobs) < 2 or bytes_each < _WORTH:
+        return [search(job) for job in jobs]
+    # The caller takes its share, so a search waits for no pool that others keep busy with more than the rest of it.
+    others = [_pool(cores).submit(search, job) for job in jobs[1:]]
+    return [search(jobs[0]), *(other.result() for other in others)]
+
+
+@cache
+def _pool(cores: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(cores, thread_name_prefix="scan")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -20,12 +22,14 @@ from torch import Tensor
 from models.backbone import Backbone
 from models.confidence import Confidence
 from models.errors import ReleaseError
+from models.profiles import Profiles
 
 __all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerprint", "write_release"]
 
-SCHEMA = 1
+SCHEMA = 2
+_DENSE_PROFILES = 1  # the schema that kept them with all their zeros
 Kind = Literal["frozen", "tower", "mapped", "tame", "low_rank", "moe"]
-_DESCRIPTION, _WEIGHTS, _PROFILES = "release.json", "weights.safetensors", "routing.profiles"
+_DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing."
 # What queries are encoded with: names of tensors by how they begin. A release also keeps what only training needs.
 _FOR_QUERIES: dict[str, tuple[str, ...]] = {
     "frozen": (),
@@ -77,7 +81,7 @@ class ReleaseState:
         tasks: learned tasks, in order; position t−1 is task t.
         config: the method's settings.
         tensors: adapters or towers, by name.
-        profiles: ``[T, V]``, the words of each task's training captions (``models.routing``).
+        profiles: the words of each task's training captions (``models.routing``).
         confidence: how sure its searches are; None where it was not calibrated.
     """
 
@@ -89,7 +93,7 @@ class ReleaseState:
     frames: int
     tasks: list[ReleaseTask]
     config: dict[str, Any]
-    profiles: Tensor
+    profiles: Profiles
     tensors: dict[str, Tensor] = field(default_factory=dict)
     confidence: Confidence | None = None
 
@@ -125,7 +129,13 @@ def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Ten
 def write_release(folder: Path, state: ReleaseState) -> None:
     """Write the two files of a release into an existing empty folder. Durability is the caller's concern."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    save_file({**tensors, _PROFILES: state.profiles.half().contiguous()}, folder / _WEIGHTS)
+    profiles = {
+        f"{_ROUTING}tokens": torch.from_numpy(state.profiles.tokens.astype(np.int32)),
+        f"{_ROUTING}values": torch.from_numpy(state.profiles.values).half(),
+        f"{_ROUTING}ends": torch.from_numpy(state.profiles.ends.astype(np.int64)),
+        f"{_ROUTING}vocabulary": torch.tensor(state.profiles.vocabulary),
+    }
+    save_file(tensors | profiles, folder / _WEIGHTS)
     description = {
         "schema": SCHEMA,
         "method": state.method,
@@ -156,7 +166,7 @@ def read_release(folder: Path, *, for_queries: bool = False, for_videos: bool = 
     try:
         description = json.loads(path.read_text())
         needed = _FOR_QUERIES if for_queries else _FOR_VIDEOS if for_videos else None
-        begins = ("",) if needed is None else (_PROFILES, *needed.get(description.get("kind"), ()))
+        begins = ("",) if needed is None else (_ROUTING, *needed.get(description.get("kind"), ()))
         with safe_open(folder / _WEIGHTS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(begins)}  # noqa: SIM118
     except FileNotFoundError as error:
@@ -167,25 +177,32 @@ def read_release(folder: Path, *, for_queries: bool = False, for_videos: bool = 
     except SafetensorError as error:
         raise ReleaseError(f"release {folder.name}: {_WEIGHTS} cannot be read ({error})") from error
     schema = description.pop("schema", None)
-    if schema != SCHEMA:
+    if schema not in (_DENSE_PROFILES, SCHEMA):
         raise ReleaseError(
-            f"release {folder.name}: schema {schema} is not {SCHEMA}, the one this version reads; "
+            f"release {folder.name}: schema {schema} is not one that this version reads (up to {SCHEMA}); "
             "use the version of Cinestrata that wrote it"
         )
     if description.get("kind") not in get_args(Kind):
         raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
+    calibrated = description.pop("confidence", None)
+    try:
+        confidence = None if calibrated is None else Confidence.from_json(calibrated)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReleaseError(f"release {folder.name}: its calibration cannot be used ({error})") from error
     try:
         tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
-        calibrated = description.pop("confidence", None)
-        confidence = None if calibrated is None else Confidence.from_json(calibrated)
+        routing = {
+            n.removeprefix(_ROUTING): tensors.pop(n).numpy() for n in [*tensors] if n.startswith(_ROUTING)
+        }
+        if schema == _DENSE_PROFILES:
+            profiles = Profiles.of(routing["profiles"])
+        else:
+            tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
+            profiles = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
         return ReleaseState(
-            **description,
-            tasks=tasks,
-            confidence=confidence,
-            profiles=tensors.pop(_PROFILES).float(),
-            tensors=tensors,
+            **description, tasks=tasks, profiles=profiles, tensors=tensors, confidence=confidence
         )
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error
     except ValueError as error:
-        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} cannot be used ({error})") from error
+        raise ReleaseError(f"release {folder.name}: its routing profiles are damaged: {error}") from error

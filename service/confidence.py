@@ -8,19 +8,26 @@ from itertools import islice
 import numpy as np
 
 from index import Hit
-from models.confidence import HEAD, familiarity
+from models.confidence import HEAD, Confidence, familiarity
+from models.routing import words_of
 from service.errors import InvalidInput
-from service.serving import EncodedQuery, Serving
+from service.serving import Serving
 from service.settings import Settings
 from service.views import SearchQuery
 
-__all__ = ["among_the_first", "confidences", "require_calibration", "sure_enough"]
+__all__ = ["among_the_first", "calibration", "confidences", "require_calibration", "sure_enough"]
+
+
+def calibration(serving: Serving, mode: str, configured: Settings) -> Confidence | None:
+    """That of a release for searches like these; None where it has none."""
+    fitted = serving.confidence
+    return fitted if fitted is not None and fitted.holds(mode, configured.routing_prior) else None
 
 
 def confidences(
     serving: Serving,
     hits: Sequence[Hit],
-    encoded: EncodedQuery,
+    text: str,
     routing: Sequence[tuple[str, float]],
     mode: str,
     configured: Settings,
@@ -29,14 +36,16 @@ def confidences(
 
     Args:
         hits: a list from its first hit on.
+        text: what was asked.
         routing: log weights of the tasks that were searched, best first.
         mode: query mode.
     """
-    calibrated = serving.confidence
-    if calibrated is None or not calibrated.holds(mode, configured.routing_prior) or not routing:
+    calibrated = calibration(serving, mode, configured)
+    if calibrated is None or not routing:
         return {}
     tasks = np.array([serving.positions[task] for task, _ in routing], np.int64)
-    known = familiarity(serving.router.evidence(encoded.tokens, tasks), len(encoded.tokens))
+    words = words_of(serving.encoder.tokens([text])[0])
+    known = familiarity(serving.router.evidence(words, tasks), len(words))
     sure = calibrated(np.array([hit.score for hit in hits]), known, routing[0][1])
     return {hit.id: float(probability) for hit, probability in zip(hits, sure, strict=True)}
 
@@ -65,9 +74,9 @@ def require_calibration(
     Args:
         at: what stands before the name of the field.
     """
-    calibrated = serving.confidence
-    if query.min_confidence is None or (calibrated and calibrated.holds(mode, configured.routing_prior)):
+    if query.min_confidence is None or calibration(serving, mode, configured) is not None:
         return
+    calibrated = serving.confidence
     if calibrated is None:
         why = "This release is not calibrated: too few captions of its library were kept from training."
     else:

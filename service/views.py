@@ -180,6 +180,13 @@ class SearchQuery(_Input):
     min_confidence: float | None = Field(
         default=None, description="Results that are less likely than this to be right are left out; 0..1."
     )
+    routes: int | str | None = Field(
+        default=None,
+        description=(
+            "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or how "
+            "many of the likeliest."
+        ),
+    )
     cursor: str | None = Field(
         default=None, description="`next_cursor` of the page before; everything but k stays as it was."
     )
@@ -209,11 +216,14 @@ class SearchResult(_View):
 
 
 class RoutingView(_View):
-    """A task that was searched, and how much the query looked like it. ``task`` is the task's name."""
+    """A task, and how much the query sounds like it. ``task`` is the task's name."""
 
     task: str
     task_id: str
     weight: float
+    searched: bool = Field(
+        description="Whether the query was encoded for it and its shard searched; where not, it was too unlikely."
+    )
 
 
 class TimingView(_View):
@@ -239,7 +249,9 @@ class SearchResponse(_View):
         description="Probability that what is asked for is among the first ten of the list, 0..1; null where the "
         "release is not calibrated. Filters count, thresholds and pages do not.",
     )
-    routing: list[RoutingView]
+    routing: list[RoutingView] = Field(
+        description="The tasks that were searched, and others up to 20, the likeliest first."
+    )
     timing_ms: TimingView
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Tasks (by name) that could not be searched, and why."

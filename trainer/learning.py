@@ -18,6 +18,7 @@ import numpy.typing as npt
 from index import ReleaseEntry, Segment, ShardEntry
 from models.backbone import Backbone
 from models.confidence import Confidence
+from models.probes import OLDER_TASKS, Probes, write_probes
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
 from models.routing import PRIOR
@@ -30,6 +31,7 @@ from trainer.evaluate.metrics import Recall
 from trainer.library import Library
 from trainer.loop import Progress, learn_task
 from trainer.methods import Method, start_method
+from trainer.probes import make_probes
 
 __all__ = ["HeldOut", "Laid", "calibrate", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
@@ -127,12 +129,14 @@ def lay_down(
     task: TaskData,
     *,
     calibrate: Callable[[ReleaseState, ShardVectors], Confidence | None] = lambda state, vectors: None,
+    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     report: Callable[[int], None] = lambda done: None,
 ) -> Laid:
-    """Embed every video of the task once, write the release, and write its shard. Nothing is visible yet.
+    """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
 
     Args:
         calibrate: tells from the release and the task's vectors how sure searches are: :func:`calibrate`.
+        mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
         report: called with the number of videos that are embedded.
     """
     store = library.store
@@ -142,6 +146,7 @@ def lay_down(
     state = replace(state, confidence=calibrate(state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
         write_release(staged, state)
+        write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
     shard = store.write_shard(
         task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
@@ -185,8 +190,29 @@ def calibrate(
         texts = tuple((video, text) for video, text in captions.get(task.task_id, ()) if video in present)
         known.append(Known(task.task_id, shard, ids, texts))
         rows.append(position)
-    profiles = state.profiles.numpy()[rows]
+    profiles = state.profiles.dense(rows)
     return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior)
+
+
+def _probes(
+    backbone: Backbone,
+    library: Library,
+    state: ReleaseState,
+    ids: Ids,
+    vectors: npt.NDArray[np.float32],
+    mode: Callable[[Sequence[str]], str],
+) -> Probes:
+    newest = state.tasks[-1].task_id
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
+    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-OLDER_TASKS:]}
+    return make_probes(
+        encoder,
+        newest,
+        ids,
+        vectors.astype(np.float16).astype(np.float32),  # as the store will keep them
+        {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
+        mode(encoder.modes),
+    )
 
 
 def measure(
@@ -224,7 +250,7 @@ def measure(
         held = held_out.get(task.task_id, nothing)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
-    profiles = state.profiles.numpy()[rows]
+    profiles = state.profiles.dense(rows)
     return evaluate_row(
         encoder,
         galleries,

@@ -119,6 +119,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             prior=settings().routing_prior,
             mode=settings().served_mode,
         ),
+        mode=settings().served_mode,
         report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
     )
     claim.advance("evaluating")

@@ -69,7 +69,7 @@ def test_confidence_is_that_of_the_release_for_the_scores_and_words(
     answer = service.search(WORDS, k=30)
     state = library.method.release()
     presence = QueryEncoder(backbone, state).words([WORDS])[0]
-    nats = presence @ state.profiles.numpy().T
+    nats = presence @ state.profiles.dense().T
     known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
     sure = FITTED(np.array([result.score for result in answer.results]), known, fit)
     assert len(sure) == 30
@@ -78,32 +78,43 @@ def test_confidence_is_that_of_the_release_for_the_scores_and_words(
 
 
 def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: QueryService) -> None:
-    whole = service.search(WORDS, k=36)
+    whole = service.search(WORDS, routes="all", k=36)
     sure = [result.confidence for result in whole.results]
     assert sure == sorted(sure, reverse=True)
     assert len(set(sure)) > 30
-    assert [result.confidence for result in service.search(WORDS, k=1).results] == sure[:1]
-    first = service.search(WORDS, k=4)
-    second = service.search(WORDS, k=9, cursor=first.next_cursor)
+    assert [result.confidence for result in service.search(WORDS, routes="all", k=1).results] == sure[:1]
+    first = service.search(WORDS, routes="all", k=4)
+    second = service.search(WORDS, routes="all", k=9, cursor=first.next_cursor)
     assert [result.confidence for result in [*first.results, *second.results]] == sure[:13]
     assert first.confidence == second.confidence == whole.confidence
-    cut = service.search(WORDS, k=36, min_score=whole.results[2].score)
+    cut = service.search(WORDS, routes="all", k=36, min_score=whole.results[2].score)
     assert [result.confidence for result in cut.results] == sure[:3]
-    assert service.search_many([SearchQuery(q=WORDS, k=3)])[0].results == whole.results[:3]
+    assert service.search_many([SearchQuery(q=WORDS, routes="all", k=3)])[0].results == whole.results[:3]
 
 
 def test_a_lowest_confidence_cuts_the_list(service: QueryService) -> None:
-    whole = service.search(WORDS, k=36)
+    whole = service.search(WORDS, routes="all", k=36)
     least = whole.results[6].confidence
-    cut = service.search(WORDS, k=36, min_confidence=least)
+    cut = service.search(WORDS, routes="all", k=36, min_confidence=least)
     assert cut.results == whole.results[:7]
     assert cut.next_cursor is None
-    first = service.search(WORDS, k=5, min_confidence=least)
-    rest = service.search(WORDS, k=5, min_confidence=least, cursor=first.next_cursor)
+    first = service.search(WORDS, routes="all", k=5, min_confidence=least)
+    rest = service.search(WORDS, routes="all", k=5, min_confidence=least, cursor=first.next_cursor)
     assert [*first.results, *rest.results] == whole.results[:7]
     assert rest.next_cursor is None
-    assert service.search(WORDS, min_confidence=1.0).results == []
-    assert service.search(WORDS, k=36, min_confidence=0.0).results == whole.results
+    assert service.search(WORDS, routes="all", min_confidence=1.0).results == []
+    assert service.search(WORDS, routes="all", k=36, min_confidence=0.0).results == whole.results
+
+
+def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: QueryService) -> None:
+    everywhere = service.search(WORDS, k=8, routes="all")
+    likely = service.search(WORDS, k=8, routes="auto")
+    assert len([task for task in likely.routing if task.searched]) <= 3
+    np.testing.assert_allclose(
+        [result.confidence for result in likely.results],
+        [result.confidence for result in everywhere.results],
+        rtol=1e-4,
+    )
 
 
 def test_a_cursor_belongs_to_its_lowest_confidence(service: QueryService) -> None:

@@ -71,30 +71,26 @@ def test_a_batch_is_answered_as_its_queries_one_by_one(service: QueryService) ->
         _same(one, other)
 
 
-def test_texts_for_the_same_tasks_are_encoded_once_and_together(
+def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
     service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[Sequence[str], Sequence[str], str]] = []
-    encode = QueryEncoder.encode
+    asked: list[list[str]] = []
+    encode = QueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
-        asked.append((tuple(texts), tasks, mode))
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        assert len({(tuple(text), task) for text, task in zip(texts, tasks, strict=True)}) == len(texts)
+        asked.append(sorted(tasks))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode", watched)
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
     everything = [SearchQuery(q=text) for text in ("owl", "taxi", "owl", " taxi ")]
     service.search_many([everything[0], SearchQuery(q="owl", task="cars"), *everything[1:]])
-    assert asked == [
-        (("owl", "taxi"), ("tsk_birds", "tsk_cars"), "pinned"),
-        (("owl",), ("tsk_cars",), "pinned"),
-    ]
+    assert asked == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
     service.search_many(everything)
-    assert len(asked) == 2, "they are remembered"
+    assert len(asked) == 1, "they are remembered"
     monkeypatch.setattr(searches, "_VECTORS", 6)
     service.search_many([SearchQuery(q=str(number)) for number in range(7)])
-    assert [len(texts) for texts, *_ in asked[2:]] == [3, 3, 1], (
-        "no more vectors at a time than there is room for"
-    )
+    assert [len(tasks) for tasks in asked[1:]] == [6, 6, 2], "no more at a time than there is room for"
 
 
 def test_what_is_remembered_stays_within_its_bytes(
@@ -103,14 +99,15 @@ def test_what_is_remembered_stays_within_its_bytes(
     from service import serving
 
     reader = service._serving.encoder  # type: ignore[union-attr]
-    (one,) = reader(["one"], "pinned", ("tsk_birds", "tsk_cars"))
-    monkeypatch.setattr(serving, "_REMEMBERED", 3 * one.vectors.nbytes)
+    before = reader._bytes
+    service.search("number x")
+    monkeypatch.setattr(serving, "_REMEMBERED", 3 * (reader._bytes - before))
     for number in range(9):
         service.search(f"number {number}")
         service.search("number 0")
-    kept = [key[0] for key in reader._known]
-    assert kept == ["number 7", "number 8", "number 0"], "what was asked for last"
-    assert reader._bytes == sum(query.vectors.nbytes for query in reader._known.values())
+    assert list(reader._known) == ["number 7", "number 8", "number 0"], "what was asked for last"
+    assert reader._bytes == sum(serving._size(*known) for known in reader._known.items())
+    assert all(len(read.vectors) == 2 for read in reader._known.values())
 
 
 def test_the_order_in_which_tasks_are_named_does_not_matter(service: QueryService) -> None:
