@@ -106,6 +106,8 @@ class Guard:
             return _MAX_BATCH
         if request.url.path == "/search/clip":
             return self.settings.max_clip_bytes + _MAX_OTHER  # what a form has around it
+        if request.method == "DELETE":  # a list of ids
+            return _MAX_TASK
         if request.url.path != "/tasks":
             return _MAX_OTHER
         multipart = request.headers.get("content-type", "").startswith("multipart/")

@@ -34,6 +34,7 @@ from index.scan import ExactScan, Found
 from index.threads import search_threads
 
 __all__ = [
+    "DEPTH",
     "EXACT_ROWS",
     "GATE_DEPTHS",
     "KINDS",
@@ -48,17 +49,20 @@ __all__ = [
 ]
 
 EXACT_ROWS = 250_000
-GATE_DEPTHS = (10, 100)  # the recall must hold among so many; deeper searches are exact
+DEPTH = 100  # results that a structure is asked for; deeper searches are exact
+GATE_DEPTHS = (10, DEPTH)  # the recall must hold among so many
 KINDS = ("ivf", "hnsw", "sq8")
 
 _MIN_QUERIES, _MAX_QUERIES = 100, 1000  # fewer say too little, more say little else
 _MOST_WORK = 0.5  # of reading every vector; a structure that saves less is not worth its room
 _LINKS = 32  # of a graph's nodes
 _JUMP = 4  # following a link costs as much as reading so many vectors in order
+_LOWEST = {"ivf": 1, "hnsw": DEPTH + 1, "sq8": 1}
 _HIGHEST = {"hnsw": 4096, "sq8": 32}
 _BEAM = 128  # queue while a graph is built
 _MARGIN = 4  # candidates for each result, where they are ranked by 8-bit codes
-_PER_LIST = 64  # vectors that k-means looks at for each list
+_LISTS, _ROUNDS = 8192, 10  # of k-means, at most
+_SAMPLE = 262_144  # vectors that k-means looks at, at most, and 64 for each list
 _BLOCK = 65_536  # vectors in single precision at once
 _SEED = 1234
 
@@ -67,6 +71,11 @@ Scores = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 Index = Any  # of faiss, whose types lack most of what is used here
 Write = Callable[[bytes], object]
+Working = Callable[[], object]
+
+
+def _quietly() -> None:
+    """Nobody waits."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +123,15 @@ class Candidates:
         present = rows[0] >= 0
         return rows[0][present], scores[0][present]
 
-    def search(self, query: Vectors, k: int, parameter: int) -> Found:
-        """The k best of what it finds, scored from the exact vectors; equal scores are ordered by row."""
-        wanted = k * {"ivf": _MARGIN, "hnsw": 1, "sq8": parameter}[self._kind] + 1
+    def search(self, query: Vectors, parameter: int) -> Found:
+        """The :data:`DEPTH` best of what it finds, scored from the exact vectors; equal scores are ordered by row.
+
+        Whoever wants fewer takes the first of them, so that a longer list begins with every shorter one.
+        """
+        wanted = DEPTH * {"ivf": _MARGIN, "hnsw": 1, "sq8": parameter}[self._kind] + 1
         while True:
             rows, ranks = self.find(query, wanted, parameter)
-            best = self._exact.search_rows(query, rows, k)
+            best = self._exact.search_rows(query, rows, DEPTH)
             # Equal vectors have equal ranks: look further until none that equals the last one can be missing.
             if len(rows) < wanted or ranks[-1] < ranks[rows == best.rows[-1]][0]:
                 return best
@@ -127,7 +139,7 @@ class Candidates:
 
     def parameters(self, queries: Vectors) -> Iterator[int]:
         """Some to try, each twice the one before, for as long as they are worth their work."""
-        parameter = {"hnsw": 16}.get(self._kind, 1)
+        parameter = _LOWEST[self._kind]
         highest = self._index.nlist if self._kind == "ivf" else _HIGHEST[self._kind]
         while parameter <= highest and self.work(queries, parameter) <= _MOST_WORK:
             yield parameter
@@ -145,30 +157,34 @@ class Candidates:
         walked: Any = faiss.cvar.hnsw_stats  # type: ignore[attr-defined]
         walked.reset()
         for query in queries:
-            self.find(query, GATE_DEPTHS[0], parameter)
+            self.find(query, DEPTH, parameter)
         return float(_JUMP * walked.ndis / len(queries) / count)
 
 
-def build(kind: str, exact: ExactScan) -> Index:
-    """A structure of this kind over stored vectors, which are read block by block."""
+def build(kind: str, exact: ExactScan, working: Working = _quietly) -> Index:
+    """A structure of this kind over stored vectors, which are read block by block.
+
+    Args:
+        working: called again and again.
+    """
     dim, count, product = exact.dim, exact.count, faiss.METRIC_INNER_PRODUCT
+    sample = _BLOCK
     if kind == "ivf":
-        lists = max(min(int(4 * math.sqrt(count)), count // 39), 1)
-        quantizer = faiss.IndexFlatIP(dim)
-        code = faiss.ScalarQuantizer.QT_8bit_uniform
+        lists = min(int(4 * math.sqrt(count)), _LISTS)
+        quantizer, code = faiss.IndexFlatIP(dim), faiss.ScalarQuantizer.QT_8bit_uniform
         index: Index = faiss.IndexIVFScalarQuantizer(quantizer, dim, lists, code, product, False)
-        index.cp.spherical, index.cp.max_points_per_centroid = True, _PER_LIST
-        sample = lists * _PER_LIST
+        index.cp.spherical, index.cp.niter = True, _ROUNDS
+        index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, 64
+        sample = min(64 * lists, _SAMPLE)
     elif kind == "hnsw":
         index = faiss.IndexHNSWSQ(dim, faiss.ScalarQuantizer.QT_fp16, _LINKS, product)  # type: ignore[arg-type]
         index.hnsw.efConstruction = _BEAM
-        sample = 1
     else:
         index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit_uniform, product)
-        sample = _BLOCK
     chosen = np.random.default_rng(_SEED).permutation(count)[:sample]
     index.train(exact.vectors(np.sort(chosen)))
     for start in range(0, count, _BLOCK):
+        working()
         index.add(exact.vectors(np.arange(start, min(start + _BLOCK, count))))
     return index
 
@@ -187,10 +203,14 @@ def open_candidates(path: Path, kind: str, exact: ExactScan) -> Candidates:
         ValueError: it is not one of these vectors.
     """
     flags = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
-    index = faiss.read_index(str(path), flags)
+    index: Index = faiss.read_index(str(path), flags)
     of = {"ivf": faiss.IndexIVFScalarQuantizer, "hnsw": faiss.IndexHNSWSQ, "sq8": faiss.IndexScalarQuantizer}
-    if type(index) is not of.get(kind) or (index.ntotal, index.d) != (exact.count, exact.dim):
+    fits = (index.ntotal, index.d) == (exact.count, exact.dim)
+    if not fits or not isinstance(index, of.get(kind, ())):
         raise ValueError(f"it is no {kind} of {exact.count} vectors")
+    if kind == "ivf":
+        # It would start 32 threads for each search, to read ahead; that takes ten times as long as the search itself.
+        faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0  # type: ignore[attr-defined]
     return Candidates(kind, index, exact)
 
 
@@ -203,46 +223,49 @@ class Measured:
     queries: Vectors
 
 
-def gated(exact: ExactScan, queries: Vectors, policy: Policy) -> Measured | None:
+def gated(exact: ExactScan, queries: Vectors, policy: Policy, working: Working = _quietly) -> Measured | None:
     """The first structure that passes the gate; kind ``flat`` and no index where none does.
 
     None, without building anything, where the segment is small or there are too few queries to tell.
 
     Args:
         queries: ``float32 [n, dim]``, of training captions; a thousand of them are used.
+        working: called again and again, for whoever must see that it goes on; building takes minutes.
     """
-    if exact.count <= max(policy.exact_rows, GATE_DEPTHS[-1]) or len(queries) < _MIN_QUERIES:
+    if exact.count <= max(policy.exact_rows, DEPTH) or len(queries) < _MIN_QUERIES:
         return None
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(queries))[:_MAX_QUERIES])
     queries = np.ascontiguousarray(queries[chosen], np.float32)
-    scores = np.stack([found.scores for found in exact.search_many(queries, GATE_DEPTHS[-1])])
+    scores = np.stack([found.scores for found in exact.search_many(queries, DEPTH)])
     cuts = [scores[:, depth - 1] for depth in GATE_DEPTHS]
     refused: dict[str, float] = {}
 
     def measured(kind: str, parameter: int, recall: float, work: float, index: Index | None) -> Measured:
-        depth, target = GATE_DEPTHS[-1], policy.target
         structure = Structure(
-            kind, parameter, recall, target, depth, len(queries), exact.count, work, refused
+            kind, parameter, recall, policy.target, DEPTH, len(queries), exact.count, work, refused
         )
         return Measured(structure, index, queries)
 
     for kind in policy.kinds:
-        index = build(kind, exact)
+        index = build(kind, exact, working)
         candidates = Candidates(kind, index, exact)
         recall = partial(_recall, candidates, queries, cuts)
         best = 0.0
         for parameter in candidates.parameters(queries):
+            working()
             best = recall(parameter)
             if best >= policy.target:
-                smallest, reached = _smallest(recall, parameter, best, policy.target)
+                smallest, reached = _smallest(recall, _LOWEST[kind], parameter, best, policy.target)
                 return measured(kind, smallest, reached, candidates.work(queries, smallest), index)
         refused[kind] = best
     return measured("flat", 0, 1.0, 1.0, None)
 
 
-def _smallest(recall: Callable[[int], float], holds: int, reached: float, target: float) -> tuple[int, float]:
+def _smallest(
+    recall: Callable[[int], float], lowest: int, holds: int, reached: float, target: float
+) -> tuple[int, float]:
     """The smallest parameter between half of one that holds and itself, and its recall."""
-    fails = holds // 2
+    fails = max(holds // 2, lowest - 1)
     while holds - fails > 1:
         middle = (holds + fails) // 2
         at = recall(middle)
@@ -259,10 +282,9 @@ def _recall(candidates: Candidates, queries: Vectors, cuts: Sequence[Scores], pa
     Args:
         cuts: for each depth, the exact score of each query's last result.
     """
-    recalls = []
-    for depth, cut in zip(GATE_DEPTHS, cuts, strict=True):
-        found = [candidates.search(query, depth, parameter).scores for query in queries]
-        recalls.append(
-            sum(int((scores >= last).sum()) for scores, last in zip(found, cut, strict=True)) / depth
-        )
-    return min(recalls) / len(queries)
+    found = [candidates.search(query, parameter).scores for query in queries]
+    return min(
+        sum(int((scores[:depth] >= last).sum()) for scores, last in zip(found, cut, strict=True))
+        / (depth * len(queries))
+        for depth, cut in zip(GATE_DEPTHS, cuts, strict=True)
+    )

@@ -43,7 +43,7 @@ class Structure:
         parameter: how thorough the structure is when it is searched.
         recall: share of the exact results that it finds, the lower one of those at the gate's depths.
         target: which recall was asked for.
-        depth: deeper searches are exact.
+        depth: how many results it is asked for; deeper searches are exact.
         queries, rows: with how many text queries it was measured, against how many vectors.
         work: what a search reads, as a share of what an exact one does.
         refused: kind → recall with as much work as is worth it, of those that were tried before and did not pass.

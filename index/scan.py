@@ -23,6 +23,7 @@ _BLOCK_BYTES = 2 * 1024**2  # of single precision that exist at once: about what
 _GATHERED = 16_384  # rows that are copied together at once
 _SCATTERED = 4  # a row that is copied first takes as long as so many that are read in order
 _MATMUL_FROM = 8  # queries; fewer are faster one after the other
+_HELD = 8  # times as many rows as are wanted, until those that fell behind are dropped
 _HALF = np.float64(2.0**-24)  # unit roundoff of single precision
 
 
@@ -80,23 +81,13 @@ class ExactScan:
         # |computed − true| ≤ dim · u · ‖x‖ · ‖q‖ in whatever order it is added up; two computed scores and two rows
         # make four of them. Rows have unit length, to within a thousandth.
         slack = 4.01 * self.dim * _HALF * np.linalg.norm(queries, axis=1)
-        owners, rows = np.empty(0, np.int64), np.empty(0, np.int64)
-        scores = np.empty(0, np.float32)
-        bound = np.full(len(queries), -np.inf, np.float32)
+        pool = _Pool(k, slack)
         for start, block in self._blocks():
             products = queries @ block.T
             if alive is not None:
                 products[:, ~_bits(alive, start, len(block))] = -np.inf
-            if start == 0 and len(block) > k:
-                bound = _kth(products, k) - slack.astype(np.float32)
-            owner, column = np.nonzero((products >= bound[:, None]) & (products > -np.inf))
-            if not len(owner):
-                continue
-            owners = np.concatenate([owners, owner])
-            rows = np.concatenate([rows, column + start])
-            scores = np.concatenate([scores, products[owner, column]])
-            bound, kept = _tightened(owners, scores, k, slack, bound)
-            owners, rows, scores = owners[kept], rows[kept], scores[kept]
+            pool.add(start, products)
+        owners, rows = pool.settle()
         ends = np.searchsorted(owners, np.arange(len(queries) + 1))
         return [
             self.search_rows(query, rows[first:last], k)
@@ -122,10 +113,12 @@ class ExactScan:
         return _single(self._stored[rows])
 
     def _blocks(self) -> Iterator[tuple[int, Vectors]]:
-        """First row and vectors of each block, in single precision."""
+        """First row and vectors of each block, in single precision, until the next one is asked for."""
         step = max(_BLOCK_BYTES // (4 * self.dim), 1)
+        words = np.empty((min(step, self.count), self.dim), np.int32)
         for start in range(0, self.count, step):
-            yield start, _single(self._stored[start : start + step])
+            stored = self._stored[start : start + step]
+            yield start, _single(stored, words[: len(stored)])
 
     def _search(self, query: Vectors, wanted: int, alive: Alive | None) -> tuple[Rows, Scores]:
         """The best ``wanted`` rows that are alive, or all of them where there are fewer."""
@@ -181,15 +174,20 @@ def _best(rows: Rows, scores: Scores, k: int) -> Found:
     return Found(rows[order], scores[order])
 
 
-def _single(stored: npt.NDArray[np.floating]) -> Vectors:
-    """In single precision. numpy converts one half at a time; on whole words it is four times as fast.
+def _single(stored: npt.NDArray[np.floating], words: npt.NDArray[np.int32] | None = None) -> Vectors:
+    """In single precision. numpy converts one half at a time; on whole words it is five times as fast.
 
     The fields of a half are moved to where single precision has them. Its exponent is then too small by 127 − 15, which
     a product with a power of two mends, exactly, for numbers below the normal ones as well. Stored numbers are finite.
+
+    Args:
+        words: where to put them.
     """
     if stored.dtype == np.float32:
         return np.asarray(stored, np.float32)
-    words = stored.view(np.int16).astype(np.int32)
+    if words is None:
+        words = np.empty(stored.shape, np.int32)
+    np.copyto(words, stored.view(np.int16))
     words <<= 13
     words &= np.int32(-0x70002000)  # the sign, which was drawn out over the upper bits, and the fields
     single = words.view(np.float32)
@@ -208,20 +206,47 @@ def _bits(alive: Alive, start: int, count: int) -> npt.NDArray[np.bool_]:
     return bits[start - 8 * first :][:count].astype(bool)
 
 
-def _kth(products: Scores, k: int) -> Scores:
-    """The k-th best of each line, which has more than k numbers."""
-    place = products.shape[1] - k
-    return np.partition(products, place, axis=1)[:, place]
+class _Pool:
+    """Rows that may be among the k best of each query, while blocks of scores come in."""
 
+    def __init__(self, k: int, slack: npt.NDArray[np.float64]) -> None:
+        self._k = k
+        self._slack = slack.astype(np.float32)
+        self._bound = np.full(len(slack), -np.inf, np.float32)  # what scores less is not among them
+        self._owners: list[Rows] = []
+        self._rows: list[Rows] = []
+        self._scores: list[Scores] = []
+        self._held = 0
+        self._most = _HELD * k * len(slack)
 
-def _tightened(
-    owners: Rows, scores: Scores, k: int, slack: npt.NDArray[np.float64], bound: Scores
-) -> tuple[Scores, Rows]:
-    """The bound of each query after what was found so far, and which of that still meets it, by query."""
-    order = np.lexsort((-scores, owners))
-    starts = np.searchsorted(owners[order], np.arange(len(bound) + 1))
-    full = np.flatnonzero(np.diff(starts) >= k)
-    bound = bound.copy()
-    kth = scores[order[starts[full] + k - 1]]
-    bound[full] = np.maximum(bound[full], kth - slack[full].astype(np.float32))
-    return bound, order[scores[order] >= bound[owners[order]]]
+    def add(self, start: int, products: Scores) -> None:
+        """Scores ``[n, m]`` of m rows from ``start`` on; −∞ for those that must not be found."""
+        if not self._held and products.shape[1] > self._k:
+            place = products.shape[1] - self._k
+            self._bound = np.partition(products, place, axis=1)[:, place] - self._slack
+        # Far faster than asking for lines and columns at once.
+        met = np.flatnonzero((products >= self._bound[:, None]) & (products > -np.inf))
+        owners, columns = np.divmod(met, products.shape[1])
+        self._owners.append(owners)
+        self._rows.append(columns + start)
+        self._scores.append(products.ravel()[met])
+        self._held += len(met)
+        if self._held > self._most:
+            self.settle()
+
+    def settle(self) -> tuple[Rows, Rows]:
+        """Query and row of what still meets the bounds, which are tightened, by query."""
+        owners, rows = np.concatenate(self._owners), np.concatenate(self._rows)
+        scores = np.concatenate(self._scores)
+        order = np.lexsort((-scores, owners))
+        owners, rows, scores = owners[order], rows[order], scores[order]
+        starts = np.searchsorted(owners, np.arange(len(self._bound) + 1))
+        full = np.flatnonzero(np.diff(starts) >= self._k)
+        kth = scores[starts[full] + self._k - 1]
+        self._bound[full] = np.maximum(self._bound[full], kth - self._slack[full])
+        kept = scores >= self._bound[owners]
+        self._owners, self._rows, self._scores = [owners[kept]], [rows[kept]], [scores[kept]]
+        self._held = int(kept.sum())
+        # Where more than usual tie, it waits until there is as much again.
+        self._most = max(self._most, 2 * self._held)
+        return self._owners[0], self._rows[0]

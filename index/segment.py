@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,19 @@ class Segment:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
         query = np.ascontiguousarray(query, np.float32)
-        if query.shape != (self.dim,):
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        # A sum of squares is finite where the numbers are, or they are so large that it has to be looked at them.
+        if query.shape != (self.dim,) or not (isfinite(query @ query) or np.isfinite(query).all()):
             raise ValueError(self._asked)
-        return self.search_many(query[None], k, alive)[0]
+        structure, candidates = self.entry.structure, self._candidates
+        if structure is not None and candidates is not None:
+            best = self._approximate(structure, candidates, query, k, alive)
+        elif self._gpu is not None:
+            best = self._gpu.search_many(query[None], k, alive)[0]
+        else:
+            best = self._exact.search(query, k, alive)
+        return Hits(self.ids[best.rows], best.scores)
 
     def search_many(self, queries: Vectors, k: int, alive: Alive | None = None) -> list[Hits]:
         """What :meth:`search` finds for each query; many together are faster than one after the other.
@@ -158,11 +169,9 @@ class Segment:
         queries = np.ascontiguousarray(queries, np.float32)
         if queries.ndim != 2 or queries.shape[1] != self.dim or not np.isfinite(queries).all():
             raise ValueError(self._asked)
-        structure, candidates = self.entry.structure, self._candidates
-        if structure is not None and candidates is not None:
-            found = [self._approximate(structure, candidates, query, k, alive) for query in queries]
-        else:
-            found = (self._gpu or self._exact).search_many(queries, k, alive)
+        if self._candidates is not None:
+            return [self.search(query, k, alive) for query in queries]
+        found = (self._gpu or self._exact).search_many(queries, k, alive)
         return [Hits(self.ids[best.rows], best.scores) for best in found]
 
     def vectors(self, ids: Ids) -> Vectors:
@@ -181,17 +190,16 @@ class Segment:
         self, structure: Structure, candidates: Candidates, query: Vectors, k: int, alive: Alive | None
     ) -> Found:
         """By the structure as far down as its recall was measured; exactly where it cannot tell."""
-        if alive is None:
-            if k <= structure.depth:
-                return candidates.search(query, k, structure.parameter)
-        elif k * self.count <= structure.depth * int(np.bitwise_count(alive).sum()):
+        living = self.count if alive is None else int(np.bitwise_count(alive).sum())
+        if k * self.count <= structure.depth * living:
+            best = candidates.search(query, structure.parameter)
             # Which rows may be found can have to do with the query, so a structure that skips the others may miss
             # the best that are left. The best of all are found as measured, and those of them that are alive are the
             # best that are alive.
-            best = candidates.search(query, structure.depth, structure.parameter)
-            kept = (alive[best.rows >> 3] >> (best.rows & 7)) & 1 == 1
-            if kept.sum() >= k:
-                return Found(best.rows[kept][:k], best.scores[kept][:k])
+            kept = slice(None) if alive is None else (alive[best.rows >> 3] >> (best.rows & 7)) & 1 == 1
+            rows, scores = best.rows[kept][:k], best.scores[kept][:k]
+            if len(rows) == k:
+                return Found(rows, scores)
         return self._exact.search(query, k, alive)
 
     def _known(self, ids: Ids) -> Ids:

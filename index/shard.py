@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from index.errors import ShardMissing
 from index.format import ShardEntry
 from index.opened import OpenSegments
 from index.scan import Alive
-from index.segment import Hits
+from index.segment import Hits, Segment
 
 __all__ = ["Shard"]
 
@@ -42,6 +42,11 @@ class Shard:
     def entry(self) -> ShardEntry:
         """Of the first segment. Task, release, fingerprint and width are the same for all."""
         return self.parts[0]
+
+    @property
+    def state(self) -> str:
+        """Names what it holds: another text stands for other vectors."""
+        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
 
     @property
     def count(self) -> int:
@@ -75,10 +80,8 @@ class Shard:
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
-        query = np.ascontiguousarray(query, np.float32)
-        if query.shape != (self.dim,):
-            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
-        return self.search_many(query[None], k, exclude, among)[0]
+        found = [segment.search(query, k, alive) for segment, alive in self._asked(exclude, among)]
+        return found[0] if len(found) == 1 else _best(found, k)
 
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
@@ -88,16 +91,7 @@ class Shard:
         Args:
             queries: ``float32 [n, dim]``, finite.
         """
-        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        found: list[list[Hits]] = []
-        for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
-            with self._opened.use(folder, entry) as segment:
-                alive = self._alive.get(number)
-                if alive is None and len(self.deleted):
-                    alive = self._alive[number] = segment.without(self.deleted)
-                if len(more) or among is not None:
-                    alive = segment.without(np.concatenate([self.deleted, more]), among)
-                found.append(segment.search_many(queries, k, alive))
+        found = [segment.search_many(queries, k, alive) for segment, alive in self._asked(exclude, among)]
         return found[0] if len(found) == 1 else [_best(every, k) for every in zip(*found, strict=True)]
 
     def vectors(self, ids: Ids) -> Vectors:
@@ -119,6 +113,20 @@ class Shard:
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return found
+
+    def _asked(
+        self, exclude: Iterable[int] | Ids, among: Ids | None
+    ) -> Iterator[tuple[Segment, Alive | None]]:
+        """Each segment, open for as long as the loop is at it, and which of its rows may be found."""
+        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
+            with self._opened.use(folder, entry) as segment:
+                alive = self._alive.get(number)
+                if alive is None and len(self.deleted):
+                    alive = self._alive[number] = segment.without(self.deleted)
+                if len(more) or among is not None:
+                    alive = segment.without(np.concatenate([self.deleted, more]), among)
+                yield segment, alive
 
 
 def _best(found: Sequence[Hits], k: int) -> Hits:

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -129,6 +129,7 @@ class ShardStore:
         ids: Ids,
         vectors: Vectors,
         queries: Vectors | None = None,
+        working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
         """Write a shard durably. It stays invisible until published.
 
@@ -140,6 +141,7 @@ class ShardStore:
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
             queries: ``float32 [m, dim]``, of training captions: what a search structure must serve if the shard is
                 large enough for one; see :mod:`index.approximate`. Without them it is searched exactly.
+            working: called again and again while a structure is built, which takes minutes.
 
         Raises:
             ShardRefused: ids or vectors break these rules; names which.
@@ -147,7 +149,7 @@ class ShardStore:
         ids, vectors = _checked(task, ids, vectors)
         flat = empty(vectors.shape[1], _DTYPE)
         flat.add(vectors)
-        return self._write(task, release, fingerprint, ids, flat, _DTYPE, queries)
+        return self._write(task, release, fingerprint, ids, flat, _DTYPE, queries, working)
 
     def _write(
         self,
@@ -158,10 +160,11 @@ class ShardStore:
         flat: faiss.Index,
         dtype: str,
         queries: Vectors | None,
+        working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
         measured = None
         if queries is not None:
-            measured = gated(ExactScan(flat), queries, self.policy)
+            measured = gated(ExactScan(flat), queries, self.policy, working)
         with self.staging() as staged:
             # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
             with (staged / VECTORS).open("wb") as file:
@@ -217,11 +220,16 @@ class ShardStore:
         except OSError as error:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
-    def publish(self, *, release: ReleaseEntry, shards: Sequence[ShardEntry]) -> Manifest:
+    def publish(
+        self, *, release: ReleaseEntry, shards: Sequence[ShardEntry], deleted: Iterable[int] = ()
+    ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
         Publishing shards that are already there changes nothing, so a writer that died may try again, and one
         that was overtaken cannot bring an old release back.
+
+        Args:
+            deleted: ids that were deleted while the new shards were made: no generation ever shows them.
 
         Raises:
             ShardRefused: a shard contradicts a published one (same task, same ids, another dimension), or is not
@@ -242,6 +250,12 @@ class ShardStore:
                 self._require_new_task(shard, manifest)
                 self._require_fit(shard, manifest)
                 manifest = replace(manifest, shards={**manifest.shards, shard.task: shard})
+            gone = np.unique(np.fromiter(deleted, np.int64))
+            for shard in new if len(gone) else ():
+                here = np.intersect1d(gone, self._ids(shard), assume_unique=True)
+                if len(here):
+                    stones = {**manifest.tombstones, shard.task: self._write_tombstones(shard.task, here)}
+                    manifest = replace(manifest, tombstones=stones)
             return self._publish(manifest)
 
     def append(self, segment: ShardEntry) -> Manifest:
@@ -272,28 +286,32 @@ class ShardStore:
             appended = {**current.appended, segment.task: (*parts[1:], segment)}
             return self._publish(replace(current, appended=appended))
 
-    def delete(self, ids: Iterable[int]) -> Manifest:
+    def delete(self, ids: Iterable[int], *, task: str | None = None) -> Manifest:
         """Let no search find these ids any more. Their vectors stay where they are until the task is compacted.
 
         Deleting what was deleted already changes nothing.
 
+        Args:
+            task: the only one that is looked at. Ids that it does not have are left out then: a video that was never
+                embedded, or whose task is not published, has no vector.
+
         Raises:
-            ShardMissing: no task has such an id; nothing is deleted then.
+            ShardMissing: no task has such an id; nothing is deleted then. Never with ``task``.
             ManifestError, ShardCorrupt: what is there cannot be trusted.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
             unknown, tombstones = wanted, dict(current.tombstones)
-            for task in current.shards:
-                theirs = [self._ids(part) for part in current.parts(task)]
+            for name in current.shards if task is None else {task} & current.shards.keys():
+                theirs = [self._ids(part) for part in current.parts(name)]
                 here = np.intersect1d(wanted, np.concatenate(theirs), assume_unique=True)
                 unknown = np.setdiff1d(unknown, here, assume_unique=True)
-                before = self.tombstones(current, task)
+                before = self.tombstones(current, name)
                 after = np.union1d(before, here)
                 if len(after) > len(before):
-                    tombstones[task] = self._write_tombstones(task, after)
-            if len(unknown):
+                    tombstones[name] = self._write_tombstones(name, after)
+            if len(unknown) and task is None:
                 raise ShardMissing(f"no task has a vector {int(unknown[0])}")
             return (
                 self._publish(replace(current, tombstones=tombstones))

@@ -11,9 +11,14 @@ there are.
 =========  ==========================================================================================================
 ``all``     all: a task is passed over only where a cosine of 1 would not be enough, so nothing is lost
 ``auto``    as ``all``, but with a *likely* limit of the cosine: the highest one that this text has met so far, and
-            some more (``SLACK``). Lost is a result whose cosine is higher than that
+            some more (``SLACK``); and no more than the ``MOST`` likeliest, once there are enough results
 a number    the so many likeliest, and no other
 =========  ==========================================================================================================
+
+``auto`` is made to keep 99 of 100 right answers that ``all`` has among its first ten. On videos of the video world
+(another seed than the one reported on, 60 domains that share much of their vocabulary) it keeps 99.5 of 100 with whole
+captions, and all with captions cut to 6 or 4 words, and goes to 2.4, 4.2 and 7.4 of the 60 domains; ``all`` goes to 17
+and, with 4 words, to 50.
 """
 
 from __future__ import annotations
@@ -30,8 +35,12 @@ __all__ = ["Course", "Routes", "read_routes"]
 
 Routes = Literal["auto", "all"] | int
 
-SLACK = 0.1
-_FIRST = 2  # tasks of the first wave; each further one is twice as large
+SLACK = 0.05
+MOST = 16
+_NEAR, _FIRST = (
+    0.1,
+    8,
+)  # the first wave: tasks whose lift is so near to the highest, and at most how many of them
 
 
 class Course:
@@ -66,8 +75,11 @@ class Course:
         self._wanted = wanted
         self._least = -np.inf if least is None else least
         self._likely = routes == "auto" and chosen is None
+        # Tasks that are level with the last one are no less likely, so those without captions are never left out.
+        self._floor = routing[MOST - 1][1] if len(routing) >= MOST else -np.inf
         self._tiers = _tiers(routing, set(open_to), routes, chosen)
-        self._size = _FIRST
+        best = routing[0][1] if routing else 0.0
+        self._size = min(_FIRST, sum(lift >= best - _NEAR for _, lift in routing[:_FIRST]))
         self._found: dict[str, Hits] = {}  # of the tier that is searched
         self._before: list[Hit] = []  # of the tiers before it
         self._best: list[Hit] = []  # of this one
@@ -82,12 +94,18 @@ class Course:
         """The tasks to search next; none when the list is complete."""
         while True:
             tier = self._tiers[0]
+            bar = self._bar()
             lifts = np.array([self._lift[task] for task in tier[: self._size]])
-            part = tier[: int(within_reach(lifts, self._bar(), self._limit()).sum())]  # lifts fall
+            reached = within_reach(lifts, bar, self._limit())
+            if self._likely and bar > self._least:  # there are enough
+                reached &= lifts >= self._floor
+            part = tier[: int(reached.sum())]  # lifts fall
             if part:
                 self._tiers[0] = tier[len(part) :]
-                self._size *= 2
                 self.searched.update(part)
+                self._size = len(
+                    self.searched
+                )  # twice as many after each wave, so few waves and little too much
                 return part
             if len(self._tiers) == 1 or len(self._before) + len(self._best) >= self._wanted:
                 return []
@@ -140,7 +158,6 @@ def _tiers(
     """The tasks that count, by falling lift; those of each list stand before those of the next."""
     cut = len(routing)
     if isinstance(routes, int):
-        # Tasks that are level with the last one are no less likely: those without captions are never left out.
         cut = sum(lift >= routing[min(routes, cut) - 1][1] for _, lift in routing)
         routing = routing[:cut]
     elif routes == "auto" and chosen is not None:

@@ -97,7 +97,9 @@ class Describer:
     def _texts(self, serving: Serving, under: str, source: str, mode: str) -> _Texts:
         # Whatever encodes texts for a pinned shard never changes, so neither do their vectors.
         anchor = serving.encoder.anchor(under, mode) or serving.release
-        shard = "+".join(part.id for part in serving.shards[source].parts)
+        # Texts of videos that were deleted go with them.
+        gone = serving.snapshot.manifest.tombstones.get(source)
+        shard = "+".join([part.id for part in serving.shards[source].parts] + ([gone.id] if gone else []))
         key = anchor, under, shard, mode
         with self._lock:
             if key not in self._known:

@@ -64,7 +64,11 @@ class QueryService:
         self.last_error: str | None = None
         self._settings = configured or settings()
         self.admission = Admission(self._settings.max_waiting)
-        self._store = ShardStore(self._settings.index_dir, open_bytes=self._settings.open_bytes)
+        self._store = ShardStore(
+            self._settings.index_dir,
+            open_bytes=self._settings.open_bytes,
+            device=self._settings.index_device,
+        )
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()

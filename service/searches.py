@@ -114,7 +114,7 @@ def answer(
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
         return allowed(
             chosen,
-            {task: "+".join(part.id for part in serving.shards[task].parts) for task in tasks},
+            {task: serving.shards[task].state for task in tasks},
             reader,
             at,
         )

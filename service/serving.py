@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
@@ -256,21 +257,37 @@ class Serving:
         self, task: str, query: Vector, k: int, *, exclude: Sequence[int] = (), among: Ids | None = None
     ) -> Hits:
         """The k nearest in a task's shard; nothing in one that cannot be opened any more, which is set aside."""
+        return self._search(task, query[None], k, exclude, among)[0]
+
+    def _search(
+        self, task: str, queries: Vector, k: int, exclude: Sequence[int] = (), among: Ids | None = None
+    ) -> list[Hits]:
         if task not in self.degraded:
             try:
-                return self.shards[task].search(query, k, exclude, among)
+                return self.shards[task].search_many(queries, k, exclude, among)
             except ShardStoreError as error:
                 self.set_aside(task, error)
-        return Hits(np.empty(0, np.int64), np.empty(0, np.float32))
+        return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
 
     def scan(self, scans: Sequence[Scan]) -> list[Hits]:
-        """What each of several finds, in their order; at the same time where that is faster."""
-        bytes_each = sum(part.bytes for scan in scans for part in self.shards[scan.task].parts) // len(scans)
+        """What each of several finds, in their order.
 
-        def one(scan: Scan) -> Hits:
-            return self.search(scan.task, scan.query, scan.k, among=scan.among)
+        A shard is read once for all who search it alike, and several shards at the same time where that is faster.
+        """
+        alike: dict[tuple[str, int, int], list[int]] = {}
+        for number, scan in enumerate(scans):
+            alike.setdefault((scan.task, scan.k, id(scan.among)), []).append(number)
+        groups = list(alike.values())
 
-        return in_parallel(one, scans, bytes_each)
+        def one(numbers: list[int]) -> list[Hits]:
+            first = scans[numbers[0]]
+            queries = np.stack([scans[number].query for number in numbers])
+            return self._search(first.task, queries, first.k, among=first.among)
+
+        total = sum(part.bytes for task, _, _ in alike for part in self.shards[task].parts)
+        found = in_parallel(one, groups, total // max(1, len(groups)))
+        hits = dict(zip(chain(*groups), chain(*found), strict=True))
+        return [hits[number] for number in range(len(scans))]
 
     def set_aside(self, task: str, error: ShardStoreError) -> None:
         """Search without a shard that broke while it served."""

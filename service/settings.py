@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from index import EXACT_ROWS, Device
 from models.routing import PRIOR
 from service.methods import METHOD_NAMES
 
@@ -42,6 +43,9 @@ class Settings(BaseSettings):
 
     # how it searches
     open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
+    index_device: Device = "cpu"  # auto: a GPU if there is one
+    # a shard of more rows gets a search structure if it passes the recall gate
+    exact_rows: int = Field(default=EXACT_ROWS, ge=0)
 
     # how it learns
     backbone: str = "tiny"

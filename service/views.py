@@ -15,6 +15,8 @@ __all__ = [
     "ClipResponse",
     "ClipTimingView",
     "CountsView",
+    "DeletionSpec",
+    "DeletionView",
     "EventView",
     "ForgettingView",
     "LeaseView",
@@ -378,6 +380,19 @@ class VideoView(_View):
     stream_url: str
 
 
+class DeletionSpec(_Input):
+    """Videos to delete."""
+
+    videos: list[Identifier] = Field(min_length=1, max_length=20_000, description="Ids of videos.")
+
+
+class DeletionView(_View):
+    """What became of a deletion. Sent again, it finds nothing left to delete."""
+
+    deleted: list[str] = Field(description="Ids of the videos that were there, and are gone.")
+    not_found: list[str] = Field(description="Ids of no video (of the task): deleted before, or never there.")
+
+
 class ForgettingView(_View):
     """The recall matrix and what follows from it.
 
@@ -418,6 +433,7 @@ class ShardView(_View):
     dim: int
     bytes: int
     created_at: datetime
+    deleted: int = Field(default=0, description="Of its vectors; they take room until it is compacted.")
     degraded: str | None = None
 
 

@@ -35,6 +35,8 @@ from trainer.probes import make_probes
 
 __all__ = ["HeldOut", "Laid", "calibrate", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
+_GATE_QUERIES = 1000
+
 Ids = npt.NDArray[np.int64]
 
 
@@ -73,6 +75,14 @@ class HeldOut:
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
             queries=tuple(Query(captions[0], vector_id) for vector_id, captions in videos if captions),
         )
+
+    def within(self, ids: Ids) -> HeldOut:
+        """Those that are among these ids. Where some were deleted, there is less to measure."""
+        left = np.isin(self.ids, ids)
+        if left.all():
+            return self
+        known = set(self.ids[left].tolist())
+        return HeldOut(self.ids[left], tuple(query for query in self.queries if query.vector_id in known))
 
 
 def prepare(
@@ -148,8 +158,15 @@ def lay_down(
         write_release(staged, state)
         write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
+    large = len(ids) > store.policy.exact_rows
     shard = store.write_shard(
-        task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        task=task.task_id,
+        release=release.id,
+        fingerprint=state.fingerprint,
+        ids=ids,
+        vectors=vectors,
+        queries=_captions(method.backbone, library, task, state) if large else None,
+        working=lambda: report(len(ids)),  # a lease lasts only while something is reported
     )
     # Read back, because what is measured must be what is found: the store rounds.
     return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
@@ -215,6 +232,17 @@ def _probes(
     )
 
 
+def _captions(
+    backbone: Backbone, library: Library, task: TaskData, state: ReleaseState
+) -> npt.NDArray[np.float32] | None:
+    """Query vectors of training captions ``[n, dim]``, evenly chosen: what a large shard must serve; None without."""
+    texts = [pair.caption for pair in task.pairs]
+    if not texts:
+        return None
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), task.task_id: state})
+    return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
+
+
 def measure(
     backbone: Backbone,
     library: Library,
@@ -247,7 +275,7 @@ def measure(
         shard = laid.vectors if own else library.shard(task.task_id)
         if shard is None:
             continue
-        held = held_out.get(task.task_id, nothing)
+        held = held_out.get(task.task_id, nothing).within(shard.ids)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.dense(rows)

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,14 @@ import structlog
 import torch
 from sqlalchemy import select
 
-from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
+from index import Policy, ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path
 from models.backbone import Backbone, load_backbone
 from models.release import ReleaseState
 from service import lifecycle, storage
 from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
-from service.errors import CinestrataError
+from service.errors import CinestrataError, VideosDeleted
 from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
@@ -70,14 +69,21 @@ def work_on(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
-    library = Library(ShardStore(settings().index_dir))
+    library = Library(ShardStore(settings().index_dir, policy=Policy(exact_rows=settings().exact_rows)))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)
     if claim.task.id in library.manifest.shards:
         _finish(claim, backbone, library, task)
     else:
-        _learn(claim, backbone, library, task)
+        try:
+            _learn(claim, backbone, library, task)
+        except FramesMissing as error:
+            if len(_left(task).clips) < len(task.clips):
+                raise VideosDeleted(
+                    "Videos of the task were deleted; it begins again without them."
+                ) from error
+            raise
     _tidy(library.store, task.task_id)
 
 
@@ -103,6 +109,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     checkpoints = settings().checkpoints_dir / task.task_id
     trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
     claim.advance("indexing")
+    task = _left(task)
     total = len(task.clips)
     held_out, captions = _held_out(task.task_id), _calibrating(task.task_id)
     laid = lay_down(
@@ -124,8 +131,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     )
     claim.advance("evaluating")
     recalls, ledger = _facts(claim, backbone, library, laid, task)
-    _publish(claim, library, laid.state, laid.release, laid.shard, recalls, trained=trained)
-    _keep(library.store, ledger)
+    _publish(claim, library, task, laid.state, laid.release, laid.shard, recalls, trained=trained)
+    _keep(library, ledger)
 
 
 def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
@@ -144,14 +151,15 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
     except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
         claim.log(f"The task could not be measured: {error}")
     trained = METHODS[state.method].trains and bool(task.pairs)
-    _publish(claim, library, state, release, shard, recalls, trained=trained)
+    _publish(claim, library, task, state, release, shard, recalls, trained=trained)
     if ledger is not None:
-        _keep(library.store, ledger)
+        _keep(library, ledger)
 
 
 def _publish(
     claim: Claim,
     library: Library,
+    task: TaskData,
     state: ReleaseState,
     release: ReleaseEntry,
     shard: ShardEntry,
@@ -160,7 +168,10 @@ def _publish(
     trained: bool,
 ) -> None:
     with claim.publishing() as publication:
-        library.store.publish(release=release, shards=[shard])
+        # The task's row is held: whoever deletes from now on finds the shard published.
+        left = {clip.vector_id for clip in _left(task).clips}
+        gone = [clip.vector_id for clip in task.clips if clip.vector_id not in left]
+        library.store.publish(release=release, shards=[shard], deleted=gone)
         publication.complete(
             release=ReleaseFacts(
                 id=release.id,
@@ -208,6 +219,13 @@ def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
     if not clips:
         raise FramesMissing("the task has no accepted video; see the reasons of its rejected ones")
     return TaskData(claim.task.id, claim.task.name, clips)
+
+
+def _left(task: TaskData) -> TaskData:
+    """A task without the videos that were deleted since it was loaded."""
+    with session_scope() as session:
+        left = set(session.scalars(select(Video.vector_id).where(Video.task_id == task.task_id)))
+    return TaskData(task.task_id, task.name, tuple(clip for clip in task.clips if clip.vector_id in left))
 
 
 def _training_ids(library: Library) -> dict[str, npt.NDArray[np.int64]]:
@@ -272,7 +290,7 @@ def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
         query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
         uris = {video: uri for video, uri in session.execute(query)}
     restore_frames(
-        task.clips,
+        [clip for clip in task.clips if clip.id in uris],
         *backbone.spec,
         cache=settings().cache_dir,
         locate=lambda clip: storage.locate(uris[clip.id]),
@@ -293,7 +311,7 @@ def _facts(
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
     )
-    ledger = read_ledger(_ledger_path(library.store))
+    ledger = read_ledger(storage.ledger())
     row = measure(
         backbone,
         library,
@@ -333,15 +351,15 @@ def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     return load_backbone(name, frames).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _ledger_path(store: ShardStore) -> Path:
-    return store.root / "ledger.npz"
+def _keep(library: Library, ledger: Ledger) -> None:
+    """Only what is published: the ledger of a task that failed after all would fit no later row.
 
-
-def _keep(store: ShardStore, ledger: Ledger) -> None:
-    """Only what is published: the ledger of a task that failed after all would fit no later row."""
+    One in which a video counts that was deleted meanwhile would fit none either, and keep what was made of its caption.
+    """
     try:
-        write_ledger(_ledger_path(store), ledger)
-    except OSError as error:
+        if library.store.manifest().tombstones == library.manifest.tombstones:
+            write_ledger(storage.ledger(), ledger)
+    except (OSError, ShardStoreError) as error:
         log.warning("the next task will be measured afresh", error=str(error))
 
 

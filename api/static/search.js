@@ -2,6 +2,7 @@
 
 import { $, el } from "./dom.js";
 import { api } from "./http.js";
+import { blame, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
 import { count, short } from "./format.js";
 import { dot, stackBar, strata, tone } from "./layers.js";
 import { card } from "./result.js";
@@ -9,7 +10,7 @@ import { watchHealth } from "./shell.js";
 
 const FINAL = ["ready", "failed", "cancelled"];
 const FITS = 0.3; // of an answer: below it, what is asked for is hardly there
-const state = { task: "", learned: [], clip: null };
+const state = { task: "", learned: [], clip: null, asked: null, cursor: null };
 let running = null;
 
 read();
@@ -22,6 +23,7 @@ function read() {
   const parameters = new URLSearchParams(location.search);
   $("q").value = parameters.get("q") || "";
   state.task = parameters.get("task") || "";
+  readFilters(parameters);
   const mode = document.querySelector(`#modes input[value="${CSS.escape(parameters.get("mode") || "")}"]`);
   if (mode) mode.checked = true;
   if ([...$("k").options].some((option) => option.value === parameters.get("k"))) $("k").value = parameters.get("k");
@@ -39,8 +41,13 @@ function wire() {
   });
   $("modes").addEventListener("change", () => again());
   $("k").addEventListener("change", () => again());
-  document.addEventListener("click", (event) => { if (!event.target.closest("#options")) $("options").open = false; });
-  $("options").addEventListener("keydown", (event) => { if (event.key === "Escape") { $("options").open = false; $("options").firstElementChild.focus(); } });
+  wireFilters(() => again());
+  $("more-button").addEventListener("click", more);
+  for (const popover of [$("filter"), $("options")]) {
+    // A button that removes itself is nowhere by now, and was not outside.
+    document.addEventListener("click", (event) => { if (event.target.isConnected && !popover.contains(event.target)) popover.open = false; });
+    popover.addEventListener("keydown", (event) => { if (event.key === "Escape") { popover.open = false; popover.firstElementChild.focus(); } });
+  }
   $("domains").addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
@@ -64,7 +71,7 @@ async function domains() {
     return;
   }
   state.learned = tasks.filter((task) => task.state === "ready");
-  $("options").hidden = !state.learned.length;
+  $("options").hidden = $("filter").hidden = !state.learned.length;
   [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
   if (!state.learned.length) {
     nothingLearned(tasks);
@@ -139,8 +146,8 @@ function again() {
   if (document.body.dataset.searching !== undefined) repeat();
 }
 
-function repeat() {
-  return state.clip ? byClip(state.clip) : search({ remember: false });
+function repeat(how) {
+  return state.clip ? byClip(state.clip) : search(how);
 }
 
 function chosenMode() {
@@ -157,11 +164,12 @@ function search({ remember = true } = {}) {
   if (state.task) query.set("task", state.task);
   if (chosenMode()) query.set("mode", chosenMode());
   if ($("k").value !== "24") query.set("k", $("k").value);
+  writeFilters(query);
   const address = `/?${query}`;
   if (remember && address !== location.pathname + location.search) history.pushState(null, "", address);
   query.set("k", $("k").value);
   document.title = `${$("q").value || "Search"} · Cinestrata`;
-  return ask(`/search?${query}`, {}, draw);
+  return ask(`/search?${query}`, {}, (answer) => draw(answer, query));
 }
 
 /** Search with a file instead of words. It cannot be kept in an address, so the page's stays that of the start. */
@@ -171,6 +179,7 @@ function byClip(file) {
   document.title = `${file.name} · Cinestrata`;
   const query = new URLSearchParams({ k: $("k").value, captions: 3 });
   if (state.task) query.set("task", state.task);
+  writeFilters(query);
   const form = new FormData();
   form.append("clip", file);
   return ask(`/search/clip?${query}`, { method: "POST", body: form }, drawClip);
@@ -192,10 +201,40 @@ async function ask(address, options, show) {
   }
 }
 
+/** The results after those that are shown, by the release that found them. */
+async function more() {
+  const mine = running;
+  $("more-button").disabled = true;
+  try {
+    const next = new URLSearchParams(state.asked);
+    next.set("cursor", state.cursor);
+    const answer = await api(`/search?${next}`, { signal: mine.signal });
+    if (running !== mine) return;
+    const cards = answer.results.map(card);
+    $("results").append(...cards);
+    follow(answer);
+    cards[0]?.querySelector("button").focus();
+  } catch (error) {
+    if (error.name === "AbortError" || running !== mine) return;
+    const anew = el("button", { type: "button", textContent: "Search again" });
+    anew.addEventListener("click", () => search({ remember: false }));
+    message(error.status === 410 ? "This list has ended: the library has changed." : "The next results did not come.", error.message, anew);
+    $("message").scrollIntoView({ block: "nearest" });
+  } finally {
+    $("more-button").disabled = false;
+  }
+}
+
+function follow(answer) {
+  state.cursor = answer.next_cursor;
+  $("more").hidden = !state.cursor;
+}
+
 function waiting() {
   $("answer").hidden = false;
   $("answer").setAttribute("aria-busy", "true");
-  $("message").hidden = true;
+  $("message").hidden = $("more").hidden = true;
+  blame([]);
   if ($("results").children.length) return;
   $("results").replaceChildren(...Array.from({ length: 8 }, () =>
     el("li", { className: "skeleton", "aria-hidden": "true" }, el("div", { className: "frame" }), el("div", { className: "line" }), el("div", { className: "line" }))));
@@ -205,13 +244,15 @@ function failed(error) {
   $("facts").hidden = true;
   $("results").replaceChildren();
   const retry = el("button", { type: "button", textContent: "Try again" });
-  retry.addEventListener("click", repeat);
+  retry.addEventListener("click", () => repeat({ remember: false }));
   if (error.status === 503 && !state.learned.length) message("Nothing has been learned yet.", error.message, el("a", { href: "/admin", textContent: "Open the library" }));
-  else if (error.status === 422) message(error.fields[0]?.message || error.title, error.fields[0]?.mend || "");
-  else message(error.title || "The search failed.", error.message, retry);
+  else if (error.status === 422) {
+    blame(error.fields);
+    message(error.fields[0]?.message || error.title, error.fields[0]?.mend || "");
+  } else message(error.title || "The search failed.", error.message, retry);
 }
 
-function draw(answer) {
+function draw(answer, query) {
   const { results, routing, timing_ms: time } = answer;
   $("facts").hidden = $("bar").hidden = false;
   stackBar($("bar"), "Share of each domain in the routing of this query", routing.map(({ task, weight }) => ({ name: task, share: weight })));
@@ -222,6 +263,7 @@ function draw(answer) {
     ...(rest ? [el("li", { textContent: heavy.length ? `and ${count(rest, "other")}` : count(rest, "domain") })] : []));
   const parts = ["encode", "route", "search", "merge"].map((name) => `${name} ${time[name].toFixed(1)}`).join(" · ");
   $("timing").replaceChildren(`${count(results.length, "result")} in ${time.total.toFixed(1)} ms (${parts}) · release `, el("code", { textContent: short(answer.release), title: answer.release || "" }), ` · ${answer.mode} queries`);
+  state.asked = query.toString();
   listed(answer);
 }
 
@@ -240,9 +282,10 @@ function drawClip(answer) {
 function listed(answer) {
   const { results } = answer;
   $("results").replaceChildren(...results.map(card));
+  follow(answer);
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
-  else if (!results.length) message("No video was found.", "Try other words, or search all domains.");
+  else if (!results.length) message("No video was found.", filtered() ? "Loosen the filters, or try other words." : "Try other words, or search all domains.");
   else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", "The library may hold no such video. What comes nearest is below.");
   else $("message").hidden = true;
 }

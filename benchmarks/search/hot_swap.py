@@ -2,12 +2,12 @@
 
 A server of its own process answers a steady stream of searches (50 a second, each sent at its time whether or not the
 ones before it have come back, so that a stall is seen by all that it delays). Meanwhile a task of 100,000 vectors is
-published from this process, as the learning worker does it: written, hashed, synced, its release with probes, manifest
+published by another process, as the learning worker does it: written, hashed, synced, its release with probes, manifest
 replaced. The server notices, compares checksums, asks the probes, and swaps.
 
-Reported: failed requests, which must be none, and the p99 of the searches that were sent between the beginning of a
-publication and its answering the first search, against the p99 of as long a time undisturbed. Several rounds; each is
-compared with the undisturbed time before it. Prints a table and writes JSON.
+Reported: failed requests, which must be none, and the p99 of the searches that were sent in a window that begins with
+the publication and ends well after the first answer by it, against the p99 of as long a window undisturbed before it.
+Several rounds; the median of their ratios counts. Prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import platform
 import socket
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +32,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import numpy.typing as npt
+import torch
+from rich.console import Console
 
 from index import ShardStore
 from models.backbone import Backbone, load_backbone
@@ -45,7 +49,7 @@ from trainer.probes import make_probes
 
 __all__ = ["Round", "main"]
 
-_TASKS = 4  # laid down before the server starts
+_FIRST = 1000  # vectors of the task that is laid down before the server starts
 _WORDS = (
     "red car",
     "tall tree",
@@ -90,25 +94,25 @@ class _Sent:
 class _Writer:
     """Publishes tasks of random unit vectors, as a worker does."""
 
-    def __init__(self, backbone: Backbone, rows: int) -> None:
+    def __init__(self, backbone: Backbone) -> None:
         self.store = ShardStore(settings().index_dir)
         self._backbone = backbone
-        self._rows = rows
         self._method: Method = start_method("zero_shot", backbone, {}, None)
         self._rng = np.random.default_rng(0)
         self._last = 0
+        self._prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
-    def prepare(self) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """A task that is learned: its name, ids, and vectors."""
+    def prepare(self, count: int) -> None:
+        """Learn a task of so many videos, all but its publication."""
         name = f"task-{len(self._method.learned)}"
         captions = [" ".join(self._rng.choice(_WORDS, 3)) for _ in range(64)]
         self._method.begin_task(name, name)
         self._method.end_task()
         self._method.record_task(name, name, captions)
-        vectors = self._rng.standard_normal((self._rows, self._backbone.dim), np.float32)
+        vectors = self._rng.standard_normal((count, self._backbone.dim), np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        ids = np.arange(self._last, self._last + self._rows) + 1
-        self._last += self._rows
+        ids = np.arange(self._last, self._last + count) + 1
+        self._last += count
         with session_scope(write=True) as session:
             position = len(self._method.learned)
             session.add(
@@ -135,10 +139,11 @@ class _Writer:
                 for i in ids
             ]
             session.bulk_insert_mappings(Video, [{**row, "status": "accepted"} for row in rows])  # type: ignore[arg-type]
-        return name, ids, vectors
+        self._prepared = name, ids, vectors
 
-    def publish(self, name: str, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> int:
-        """Write and publish a prepared task; gives its generation."""
+    def publish(self) -> int:
+        """Write and publish the task that was prepared; gives its generation."""
+        name, ids, vectors = self._prepared
         state = self._method.release()
         encoder = QueryEncoder.open(self._backbone, state, {})
         stored = vectors.astype(np.float16).astype(np.float32)
@@ -196,20 +201,20 @@ class _Clients:
 
 
 async def _rounds(
-    url: str, writer: _Writer, rounds: int, rate: float, quiet: float, distinct: int
+    url: str, writer: Executor, *, rows: int, rounds: int, rate: float, quiet: float, distinct: int
 ) -> list[Round]:
+    loop = asyncio.get_running_loop()
     clients = _Clients(url, rate, distinct)
     stream = asyncio.create_task(clients.run())
-    measured: list[Round] = []
+    spans: list[tuple[float, float, float, float, float]] = []
     await asyncio.sleep(2)  # connections are made, caches are warm
     for _ in range(rounds):
-        prepared = await asyncio.to_thread(writer.prepare)
+        await loop.run_in_executor(writer, _prepare, rows)
         await asyncio.sleep(1)
         start = time.monotonic()
         await asyncio.sleep(quiet)
         begun = time.monotonic()
-        # In a process of its own, as a worker is: what it computes must not hold up the clients that measure.
-        generation = await asyncio.to_thread(_in_child, writer, prepared)
+        generation = await loop.run_in_executor(writer, _publish)
         published = time.monotonic()
         while clients.newest() < generation:
             await asyncio.sleep(0.02)
@@ -217,44 +222,55 @@ async def _rounds(
         await asyncio.sleep(max(1.0, quiet - (taken - begun)))  # what comes just after it counts as well
         end = time.monotonic()
         await asyncio.sleep(1)
-        before = [one for one in clients.sent if start <= one.at < begun]
-        during = [one for one in clients.sent if begun <= one.at < end]
-        measured.append(
-            Round(
-                publish_seconds=published - begun,
-                takeover_seconds=taken - begun,
-                before=len(before),
-                during=len(during),
-                failed=sum(one.generation is None for one in [*before, *during]),
-                p50_before=_percentile(before, 50),
-                p50_during=_percentile(during, 50),
-                p99_before=_percentile(before, 99),
-                p99_during=_percentile(during, 99),
-                worst_during=_percentile(during, 100),
-            )
-        )
+        spans.append((start, begun, published, taken, end))
     clients.stop()
-    await stream
-    return measured
+    await stream  # every search has been answered, however late
+    return [_round(clients.sent, *span) for span in spans]
 
 
-def _in_child(writer: _Writer, prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            writer.publish(*prepared)
-            os._exit(0)
-        except BaseException as error:
-            print(f"publishing failed: {error!r}", file=sys.stderr, flush=True)
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise RuntimeError("the publishing process failed")
-    return writer.store.manifest().generation
+def _round(
+    sent: list[_Sent], start: float, begun: float, published: float, taken: float, end: float
+) -> Round:
+    before = [one for one in sent if start <= one.at < begun]
+    during = [one for one in sent if begun <= one.at < end]
+    return Round(
+        publish_seconds=published - begun,
+        takeover_seconds=taken - begun,
+        before=len(before),
+        during=len(during),
+        failed=sum(one.generation is None for one in [*before, *during]),
+        p50_before=_percentile(before, 50),
+        p50_during=_percentile(during, 50),
+        p99_before=_percentile(before, 99),
+        p99_during=_percentile(during, 99),
+        worst_during=_percentile(during, 100),
+    )
+
+
+# -- in the writer's process, for what it computes must not hold up the clients that measure ------------------
+
+_writer: _Writer
+
+
+def _begin(backbone: str) -> None:
+    global _writer
+    torch.set_num_threads(1)
+    _writer = _Writer(load_backbone(backbone))
+
+
+def _prepare(rows: int) -> None:
+    _writer.prepare(rows)
+
+
+def _publish() -> int:
+    return _writer.publish()
+
+
+# -- the whole ----------------------------------------------------------------------------------------------
 
 
 def _percentile(sent: list[_Sent], share: float) -> float:
-    return float(np.percentile([one.milliseconds for one in sent], share)) if sent else float("nan")
+    return float(np.percentile([one.milliseconds for one in sent], share))
 
 
 def _serve(port: int) -> subprocess.Popen[bytes]:
@@ -298,32 +314,36 @@ def main() -> None:
         }
         settings.cache_clear()
         upgrade(settings())
-        writer = _Writer(load_backbone(chosen.backbone), chosen.rows)
-        for _ in range(_TASKS):
-            writer.publish(*writer.prepare())
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        url, server = f"http://127.0.0.1:{port}", _serve(port)
-        try:
-            _wait_ready(url, server)
-            measured = asyncio.run(
-                _rounds(url, writer, chosen.rounds, chosen.rate, chosen.quiet, chosen.distinct)
-            )
-        finally:
-            server.terminate()
-            server.wait()
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawn, _begin, (chosen.backbone,)) as writer:
+            writer.submit(_prepare, _FIRST).result()
+            writer.submit(_publish).result()
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            url, server = f"http://127.0.0.1:{port}", _serve(port)
+            try:
+                _wait_ready(url, server)
+                wanted = {
+                    name: getattr(chosen, name) for name in ("rows", "rounds", "rate", "quiet", "distinct")
+                }
+                measured = asyncio.run(_rounds(url, writer, **wanted))
+            finally:
+                server.terminate()
+                server.wait()
+    console = Console(highlight=False, width=120)
     ratio = statistics.median(one.p99_during / one.p99_before for one in measured)
     failed = sum(one.failed for one in measured)
-    columns = f"{'p50':>7} {'during':>7} {'p99':>7} {'during':>7} {'x':>5}"
-    print(f"{'round':>5} {'publish s':>9} {'takeover s':>10} {columns}")
+    console.print(
+        f"{'round':>5} {'publish s':>9} {'takeover s':>10} {'p50':>7} {'during':>7} {'p99':>7} {'during':>7} {'x':>5}"
+    )
     for number, one in enumerate(measured, 1):
-        print(
+        console.print(
             f"{number:>5} {one.publish_seconds:>9.2f} {one.takeover_seconds:>10.2f} {one.p50_before:>7.1f} "
             f"{one.p50_during:>7.1f} {one.p99_before:>7.1f} {one.p99_during:>7.1f} "
             f"{one.p99_during / one.p99_before:>5.2f}"
         )
     requests = sum(one.before + one.during for one in measured)
-    print(
+    console.print(
         f"{failed} of {requests} requests failed; p99 during over p99 before, median of rounds: {ratio:.2f}"
     )
     facts = {

@@ -439,3 +439,15 @@ def test_frames_that_were_decoded_for_a_task_are_those_of_the_same_clip(
     _, frames = service._clips._decoded(io.BytesIO(_file(configured, video)), service._backbone)
     (cached,) = configured.cache_dir.rglob(f"{video.content_hash}.npy")
     np.testing.assert_array_equal(frames[0].numpy(), load_frames(cached))
+
+
+def test_the_texts_of_a_deleted_video_go_with_it(client: TestClient, library: list[str]) -> None:
+    """The last test of the file: it takes a video away."""
+    stays, goes = _videos(library[0])[:2]
+    before = client.get(f"/videos/{stays.id}/captions", params={"k": 100}).json()
+    assert goes.id in {caption["video_id"] for caption in before["captions"]}
+    assert client.delete(f"/videos/{goes.id}").status_code < 300
+    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    after = client.get(f"/videos/{stays.id}/captions", params={"k": 100}).json()
+    assert goes.id not in {caption["video_id"] for caption in after["captions"]}
+    assert after["candidates"] < before["candidates"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cli import doctor
 from cli.main import app
-from index import ShardStore
+from index import ShardStore, Structure
 from service.catalog.database import session_scope
 from service.catalog.models import Shard, Task, Video
 from service.settings import Settings
@@ -41,7 +41,7 @@ def _truncate(path: Path) -> None:
 
 
 def _from_the_future(store: ShardStore) -> None:
-    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 3'))
+    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 4'))
 
 
 def _catalog(statement: object) -> Harm:
@@ -70,7 +70,7 @@ HARMS: dict[str, tuple[Harm, str]] = {
         lambda s: shutil.rmtree(_release(s, "tsk_b")),
         r"release \w{12}: .*is missing",
     ),
-    "a manifest from the future": (_from_the_future, "schema 3.*newer Cinestrata"),
+    "a manifest from the future": (_from_the_future, "schema 4.*newer Cinestrata"),
     "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
     "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, and the manifest has no shard"),
     "a task that the catalog lost": (
@@ -153,3 +153,9 @@ def test_the_whole_is_told_as_json_with_its_status(
     assert body["ok"] is False
     assert [entry["check"] for entry in body["checks"] if not entry["ok"]] == ["index"]
     assert "tsk_a" in next(entry["said"] for entry in body["checks"] if not entry["ok"])
+
+
+def test_large_shards_are_told_by_how_they_are_searched() -> None:
+    ivf = Structure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
+    flat = Structure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
+    assert doctor._searched([ivf, flat]) == "ivf (recall 0.995), every vector (no structure passed)"

@@ -13,6 +13,7 @@ import pytest
 
 from index import Policy, Segment, Shard, ShardCorrupt, ShardEntry, ShardStore, Snapshot, audit
 from index.approximate import (
+    DEPTH,
     GATE_DEPTHS,
     Candidates,
     _recall,
@@ -111,6 +112,14 @@ def test_scores_are_those_of_the_exact_vectors(large: tuple[ShardStore, ShardEnt
         assert all((one.ids == hits.ids).all() and (one.scores == hits.scores).all() for one in many)
 
 
+def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, ShardEntry]) -> None:
+    shard, among = _shard(large[0]), IDS[np.random.default_rng(8).random(ROWS) < 0.8]
+    for query in _elsewhere(5, 9):
+        for passing in (None, among):
+            longest = shard.search(query, 60, among=passing).ids.tolist()
+            assert all(shard.search(query, k, among=passing).ids.tolist() == longest[:k] for k in (1, 11, 59))
+
+
 def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, ShardEntry]) -> None:
     shard = _shard(large[0])
     for query in _elsewhere(3, 4):
@@ -204,7 +213,7 @@ def test_the_smallest_parameter_that_holds_is_kept(kind: str) -> None:
         cuts = [np.array([exact.search(query, depth).scores[-1] for query in TEXTS]) for depth in GATE_DEPTHS]
         candidates = Candidates(kind, measured.index, exact)
         assert _recall(candidates, TEXTS, cuts, smallest) >= 0.99
-        if kind != "hnsw" or smallest > GATE_DEPTHS[0]:
+        if kind != "hnsw" or smallest > DEPTH + 1:
             assert _recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
 
 
@@ -309,3 +318,26 @@ def test_compaction_measures_again_with_the_queries_that_it_kept(
     assert (compacted.kind, compacted.rows, compacted.queries) == (kind, ROWS - 100, len(TEXTS))
     assert compacted.recall >= 0.99
     assert audit(store).wrong == []
+
+
+def test_who_waits_hears_of_the_work_and_may_stop_it(kind: str, store: ShardStore) -> None:
+    store.policy = Policy(exact_rows=1000, kinds=(kind,))
+    heard: list[int] = []
+
+    def working() -> None:
+        heard.append(len(heard))
+        if len(heard) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        store.write_shard(
+            task="t",
+            release="r",
+            fingerprint="f",
+            ids=IDS,
+            vectors=VIDEOS,
+            queries=TEXTS,
+            working=working,
+        )
+    assert heard == [0, 1]
+    assert store.folders() == []

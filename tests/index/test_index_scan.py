@@ -84,7 +84,9 @@ def test_no_more_than_a_block_is_held_in_single_precision(
 ) -> None:
     sizes: list[int] = []
     single = scan._single
-    monkeypatch.setattr(scan, "_single", lambda stored: sizes.append(stored.size * 4) or single(stored))
+    monkeypatch.setattr(
+        scan, "_single", lambda stored, words: sizes.append(words.nbytes) or single(stored, words)
+    )
     monkeypatch.setattr(scan, "_BLOCK_BYTES", 4096)
     exact = _exact(unit(1000, seed=9, dim=DIM), "float16")
     exact.search_many(unit(8, seed=10, dim=DIM), 5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +85,42 @@ def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
-    everything = [SearchQuery(q=text) for text in ("owl", "taxi", "owl", " taxi ")]
-    service.search_many([everything[0], SearchQuery(q="owl", task="cars"), *everything[1:]])
+    everything = [SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")]  # in no caption
+    service.search_many([everything[0], SearchQuery(q="7", task="cars"), *everything[1:]])
     assert asked == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
     service.search_many(everything)
     assert len(asked) == 1, "they are remembered"
     monkeypatch.setattr(searches, "_VECTORS", 6)
-    service.search_many([SearchQuery(q=str(number)) for number in range(7)])
+    service.search_many([SearchQuery(q=str(number)) for number in range(10, 17)])
     assert [len(tasks) for tasks in asked[1:]] == [6, 6, 2], "no more at a time than there is room for"
+
+
+def test_searches_at_the_same_time_are_answered_as_one_by_one(
+    service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their texts go through one forward, and nobody gets another's vector."""
+    texts = [
+        f"{caption} {word}"
+        for caption in (*BIRDS, *CARS)
+        for word in ("twice", "slowly", "at night", "alone")
+    ]
+    expected = {text: service.search(text, 20, routes="all") for text in texts}
+    fresh = QueryService(service._settings)
+    assert fresh.refresh()
+    sizes: list[int] = []
+    encode = QueryEncoder.encode_pairs
+
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        sizes.append(len(texts))
+        time.sleep(0.02)  # so that others come meanwhile
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    with ThreadPoolExecutor(8) as pool:
+        for answer in pool.map(lambda text: fresh.search(text, 20, routes="all"), texts):
+            _same(answer, expected[answer.query])
+    assert sum(sizes) == 2 * len(texts)
+    assert len(sizes) < len(texts), "they were gathered"
 
 
 def test_what_is_remembered_stays_within_its_bytes(
