@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import scan
-from benchmarks.scan import Plan, measure, table, texts_and_videos
+from benchmarks.search.scan import Plan, measure, table, texts_and_videos
 from index import threads
 
 

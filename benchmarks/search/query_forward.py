@@ -1,7 +1,7 @@
 """What turning a text into query vectors costs: runtimes and precisions, and many tasks at once. Prints tables.
 
-    python -m benchmarks.query_forward                 # both towers
-    python -m benchmarks.query_forward --tower tiny    # one of them
+    python -m benchmarks.search.query_forward                 # both towers
+    python -m benchmarks.search.query_forward --tower tiny    # one of them
 
 The towers are ``tiny`` and the text tower of ViT-B/32 with random weights; texts are 12 words long. Everything runs in
 one thread, and times are those that this thread spends computing, the median of several runs, so that little depends on
