@@ -12,6 +12,7 @@ from index.errors import (
     ShardMissing,
     ShardRefused,
     ShardStoreError,
+    StoreUnavailable,
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry
 from index.merge import Hit, merge
@@ -20,6 +21,7 @@ from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
 from index.threads import one_thread_per_search
+from index.vector_store import TaskVectors, VectorStore
 
 __all__ = [
     "Audit",
@@ -39,7 +41,10 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "StoreUnavailable",
+    "TaskVectors",
     "TombstoneEntry",
+    "VectorStore",
     "audit",
     "generation_files",
     "merge",

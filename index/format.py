@@ -7,8 +7,12 @@
     releases/<id>/…                  files of a release, opaque here
     tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
 
+Where another store holds the vectors (see :mod:`index.vector_store`), a shard's folder has ``vectors.json``, the digest
+of its rows, in place of ``vectors.faiss``; all else is the same.
+
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
-first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
+first publication replaces the manifest by one of the newest schema, which versions that do not know it refuse by name.
+Schema 3 says of each shard where its vectors are.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -25,7 +29,7 @@ from index.errors import ManifestError
 
 __all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "TombstoneEntry", "content_id"]
 
-SCHEMA = 2
+SCHEMA = 3
 _RESTORE = "restore it from a backup"
 
 
@@ -42,6 +46,8 @@ class ShardEntry:
         bytes: of all files.
         files: name → SHA-256.
         dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
+        place: where the vectors are: empty, in its folder; otherwise the name of another store, a colon, and what
+            that store calls the place, such as ``milvus:cinestrata_512_0/t_tsk_1``.
     """
 
     id: str
@@ -55,6 +61,7 @@ class ShardEntry:
     bytes: int
     files: dict[str, str]
     dtype: str = "float32"
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def require_whole(folder: Path, entry: ShardEntry, *, verify: bool) -> None:
 def describe(entry: ShardEntry) -> dict[str, Any]:
     """What ``shard.json`` says: enough to know a shard without the manifest."""
     return {
-        "schema": _SCHEMAS.get(entry.dtype),
+        "schema": 3 if entry.place else _SCHEMAS.get(entry.dtype),
         "task": entry.task,
         "release": entry.release,
         "fingerprint": entry.fingerprint,
@@ -203,6 +203,7 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
         "last_id": entry.last_id,
         "metric": "inner_product",
         "dtype": entry.dtype,
+        **({"place": entry.place} if entry.place else {}),
         "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
     }
 

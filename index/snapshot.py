@@ -8,8 +8,8 @@ from index.durable import damage
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
 from index.format import Manifest, ReleaseEntry
 from index.segment import require_whole
-from index.shard import Shard
 from index.store import ShardStore
+from index.vector_store import TaskVectors
 
 __all__ = ["Snapshot"]
 
@@ -26,7 +26,7 @@ class Snapshot:
         self,
         store: ShardStore,
         manifest: Manifest,
-        shards: dict[str, Shard],
+        shards: dict[str, TaskVectors],
         degraded: dict[str, str],
         *,
         verify: bool,
@@ -52,7 +52,7 @@ class Snapshot:
             ManifestError: the manifest itself cannot be trusted.
         """
         manifest = store.manifest()
-        shards: dict[str, Shard] = {}
+        shards: dict[str, TaskVectors] = {}
         degraded: dict[str, str] = {}
         for task in manifest.shards:
             known = previous._shards.get(task) if previous else None
@@ -64,14 +64,12 @@ class Snapshot:
                 continue
             try:
                 deleted = store.tombstones(manifest, task)
-                parts = [(store.shard_folder(entry.id), entry) for entry in manifest.parts(task)]
-                for folder, entry in parts:
+                for entry in manifest.parts(task):
                     if known is None or entry not in known.parts:
-                        require_whole(folder, entry, verify=verify)
+                        require_whole(store.shard_folder(entry.id), entry, verify=verify)
                         if verify:
-                            with store.opened.use(folder, entry):
-                                pass
-                shards[task] = Shard(parts, deleted, store.opened)
+                            store.check(entry, "there")
+                shards[task] = store.open(manifest.parts(task), deleted)
             except ShardStoreError as error:
                 degraded[task] = str(error)
         store.opened.keep(manifest.folders())
@@ -117,7 +115,7 @@ class Snapshot:
             self._compared.add(release)
         return folder
 
-    def shard(self, task: str, *, fingerprint: str) -> Shard:
+    def shard(self, task: str, *, fingerprint: str) -> TaskVectors:
         """A task's shard, for queries that were made for this encoder.
 
         Raises:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index import ReleaseEntry, Segment, ShardEntry
+from index import ReleaseEntry, ShardEntry
 from models.backbone import Backbone
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
@@ -138,7 +138,7 @@ def lay_down(
         task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
     )
     # Read back, because what is measured must be what is found: the store rounds.
-    return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
+    return Laid(state, release, shard, store.open([shard]))
 
 
 def measure(
