@@ -21,7 +21,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class FaissShards:
-    """The :class:`~index.vector_store.VectorStore` that needs nothing but a disk: the rows are in the shard's folder."""
+    """The :class:`~index.vector_store.VectorStore` that needs a disk alone: the rows are in the shard's folder."""
 
     def __init__(self, opened: OpenSegments) -> None:
         self._opened = opened

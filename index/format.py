@@ -11,8 +11,9 @@ Where another store holds the vectors (see :mod:`index.vector_store`), a shard's
 of its rows, in place of ``vectors.faiss``; all else is the same.
 
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
-first publication replaces the manifest by one of the newest schema, which versions that do not know it refuse by name.
-Schema 3 says of each shard where its vectors are.
+first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
+Schema 3 is schema 2 with places. It is written only where a shard's vectors are elsewhere, so a library of files stays
+readable to versions that know schema 2.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -30,6 +31,7 @@ from index.errors import ManifestError
 __all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "TombstoneEntry", "content_id"]
 
 SCHEMA = 3
+_WITHOUT_PLACES = 2
 _RESTORE = "restore it from a backup"
 
 
@@ -62,6 +64,13 @@ class ShardEntry:
     files: dict[str, str]
     dtype: str = "float32"
     place: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields; without ``place`` where there is none, as schema 2 has it."""
+        fields = asdict(self)
+        if not self.place:
+            del fields["place"]
+        return fields
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,13 @@ class Manifest:
 
     def dumps(self) -> str:
         """JSON with its own checksum."""
-        body = {"schema": SCHEMA, **asdict(self)}
+        parts = [part for task in self.shards for part in self.parts(task)]
+        body = {
+            "schema": SCHEMA if any(part.place for part in parts) else _WITHOUT_PLACES,
+            **asdict(self),
+            "shards": {task: entry.to_json() for task, entry in self.shards.items()},
+            "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},
+        }
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
     @classmethod

@@ -10,9 +10,9 @@
         └── vector   FLOAT16_VECTOR, metric IP (FLOAT_VECTOR in milvus-lite, which has no other)
 
 Milvus allows 1,024 partitions in a collection and 65,536 in all (``rootCoord.maxPartitionNum``,
-``rootCoord.maxGeneralCapacity``). A partition key would know no such limit, but its partitions are shared by hash, and can
-neither be loaded nor dropped for one task. So a collection that is full is followed by another, and the manifest says for
-each shard which one it is in: 10,000 tasks take ten.
+``rootCoord.maxGeneralCapacity``). A partition key would know no such limit, but its partitions are shared by hash,
+and can neither be loaded nor dropped for one task. So a collection that is full is followed by another, and the
+manifest says for each shard which one it is in: 10,000 tasks take ten.
 
 Rows are told apart by their shard, so that a copy of a task, or half of one, lies beside what is served without being
 found. A search asks for the shards of its generation, without its deleted ids.
@@ -46,10 +46,11 @@ from index.vector_store import Depth, Rows, TaskVectors
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-__all__ = ["MilvusAddress", "MilvusIndex", "MilvusVectors"]
+__all__ = ["MilvusAddress", "MilvusIndex", "MilvusVectors", "without_password"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+_Ranked = tuple[Ids, Vectors]
 
 MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
 
@@ -58,6 +59,7 @@ _DIGEST = "vectors.json"
 _PARTITIONS = 1000  # of a collection; Milvus stops at 1,024
 _DIGITS = 15  # of a shard's id: 60 bits, so the number is not negative
 _MOST = 16_384  # results of one search, and ids of one filter
+_ANSWERS = 262_144  # hits of all queries of one request
 _REQUEST_BYTES = 16 * 1024**2  # Milvus refuses 64 MiB
 _SETTLED_SECONDS = 60  # after which every replica has a row; Milvus lets readers lag behind by 5
 _BREATHER_SECONDS = 5  # in which a server that did not answer is not asked again
@@ -67,6 +69,7 @@ _BUILT: dict[MilvusIndex, dict[str, int]] = {
     "HNSW": {"M": 32, "efConstruction": 200},
 }
 _SLOWER = {"upsert": 10, "flush": 30, "delete": 10, "load_partitions": 6, "load_collection": 6}
+_NO_CONNECTION = 2
 _NOT_LOADED = (101, 103, 201, 202)  # collection or partition, not or not fully
 
 
@@ -83,7 +86,7 @@ class MilvusAddress:
         timeout: seconds to wait for an answer; longer for what takes longer.
     """
 
-    uri: str
+    uri: str = field(repr=False)  # it may hold a password
     token: str = field(default="", repr=False)
     collection: str = "cinestrata"
     index: MilvusIndex = "FLAT"
@@ -99,12 +102,11 @@ class MilvusAddress:
     @property
     def shown(self) -> str:
         """The URI without a password."""
-        user, at, host = urlsplit(self.uri).netloc.rpartition("@")
-        return self.uri.replace(user + at, "", 1) if at else self.uri
+        return without_password(self.uri)
 
 
 class MilvusVectors:
-    """The :class:`~index.vector_store.VectorStore` for more vectors than one machine holds. Connects when it is needed."""
+    """The :class:`~index.vector_store.VectorStore` for more vectors than one machine holds. Connects when needed."""
 
     def __init__(self, address: MilvusAddress) -> None:
         self.address = address
@@ -204,17 +206,17 @@ class MilvusVectors:
     # -- for the tasks that were opened --
 
     def search(
-        self, entry: ShardEntry, query: Vectors, limit: int, expression: str, consistency: str
-    ) -> tuple[Ids, Vectors]:
-        """The best rows of a task's partition, best first: ids and scores."""
+        self, entry: ShardEntry, queries: Vectors, limit: int, expression: str, consistency: str
+    ) -> list[tuple[Ids, Vectors]]:
+        """For each query the best rows of a task's partition, best first: ids and scores."""
         collection, partition = _parts(entry.place)
         tuning = {"IVF_SQ8": {"nprobe": 64}, "HNSW": {"ef": max(2 * limit, 128)}}.get(self.address.index, {})
-        (found,) = self._loading(
+        found = self._loading(
             collection,
             partition,
             lambda client: client.search(
                 collection,
-                data=[self._stored(query)],
+                data=list(self._stored(queries)),
                 filter=expression,
                 limit=limit,
                 search_params={"metric_type": "IP", "params": tuning},
@@ -223,8 +225,13 @@ class MilvusVectors:
                 consistency_level=consistency,
             ),
         )
-        ids = np.array([_id(hit["key"]) for hit in found], np.int64)
-        return ids, np.array([hit["distance"] for hit in found], np.float32)
+        return [
+            (
+                np.array([_id(hit["key"]) for hit in hits], np.int64),
+                np.array([hit["distance"] for hit in hits], np.float32),
+            )
+            for hits in found
+        ]
 
     def fetch(self, entry: ShardEntry, expression: str) -> tuple[Ids, Vectors]:
         """Rows of a task's partition, in ascending order of their ids: these, and their vectors."""
@@ -273,7 +280,7 @@ class MilvusVectors:
         return f"{entry.place.partition(':')[2]} in Milvus at {self.address.shown}"
 
     def _stored(self, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """As the collection's field wants them, and queries for it too: in half precision, where there is such a field."""
+        """As the collection's field wants them, and queries for it: in half precision, where there is such a field."""
         return np.asarray(vectors, np.float32 if self._lite else np.float16)
 
     # -- the server --
@@ -355,24 +362,30 @@ class MilvusVectors:
             return self._connected
 
     def _refused(self, error: Exception, what: str) -> Exception:
+        """Our words for an error of the client, without its secrets."""
+        from pymilvus import MilvusException
+
         said = " ".join(str(getattr(error, "message", "") or error).split())[:300]
         if self.address.token:
             said = said.replace(self.address.token, "***")
-        code = getattr(error, "code", None)
-        where = f"Milvus at {self.address.shown}"
+        where = f"Milvus at {self.address.shown} could not {what}"
+        code = error.code if isinstance(error, MilvusException) else None
         if code in (100, 200):  # no such collection, no such partition
             self._partitions.clear()
-            return ShardMissing(f"{where} could not {what}: {said}; restore it from Milvus' backup")
+            return ShardMissing(f"{where}: {said}; restore it from Milvus' backup")
         if "auth" in said.lower():
-            return StoreUnavailable(f"{where} refuses us: {said}. Check CINESTRATA_MILVUS_TOKEN")
+            return StoreUnavailable(f"{where}: {said}. Check CINESTRATA_MILVUS_TOKEN")
+        if self._connected is not None and isinstance(code, int) and code != _NO_CONNECTION:  # it did answer
+            return StoreUnavailable(f"{where}: {said}. See Milvus' log")
+        self._connected = None
         self._partitions.clear()
         self._loaded.clear()
         self._silent_until = time.monotonic() + _BREATHER_SECONDS
         if self.address.uri.endswith(".db"):
-            advice = "A .db file serves one process at a time, and its folder must exist"
-        else:
-            advice = "Check that it runs, and CINESTRATA_MILVUS_URI"
-        return StoreUnavailable(f"{where} could not {what}: {said}. {advice}")
+            return StoreUnavailable(
+                f"{where}: {said}. A .db file serves one process at a time; is it a file's path?"
+            )
+        return StoreUnavailable(f"{where}: {said}. Check that it runs, and CINESTRATA_MILVUS_URI")
 
     def close(self) -> None:
         """Let go of the connection; the next request makes a new one."""
@@ -411,6 +424,10 @@ class _MilvusTask:
         return self.parts[0]
 
     @property
+    def key(self) -> str:
+        return "+".join(part.id for part in self.parts)
+
+    @property
     def count(self) -> int:
         return sum(entry.count for entry in self.parts) - len(self.deleted)
 
@@ -428,20 +445,34 @@ class _MilvusTask:
     def search(
         self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
     ) -> Hits:
+        return self.search_many(np.asarray(query)[None], k, exclude, among)[0]
+
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+    ) -> list[Hits]:
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        query = np.ascontiguousarray(query, np.float32)
-        if query.shape != (self.dim,) or not np.isfinite(query).all():
+        queries = np.ascontiguousarray(queries, np.float32)
+        if queries.ndim != 2 or queries.shape[1] != self.dim or not np.isfinite(queries).all():
             raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
         more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
         hidden = np.union1d(self.deleted, more.astype(np.int64))
         chosen = None if among is None else np.setdiff1d(np.intersect1d(among, self.ids), hidden)
-        found = None if k >= _MOST else self._asked(query, k, hidden, chosen)
-        if found is None:
-            found = self._scored_here(query, np.setdiff1d(self.ids, hidden) if chosen is None else chosen)
-        ids, scores = found
-        best = np.lexsort((ids, -scores))[:k]
-        return Hits(ids[best], scores[best])
+        found: list[list[_Ranked | None]] = [[None]] * len(queries)
+        if k < _MOST:
+            parts = [self._cut(queries, k, expression) for expression in self._filters(hidden, chosen)]
+            found = [[part[number] for part in parts] for number in range(len(queries))]
+        hits = []
+        for query, every in zip(queries, found, strict=True):
+            ranked = [part for part in every if part is not None]
+            if len(ranked) < len(every):
+                left = np.setdiff1d(self.ids, hidden) if chosen is None else chosen
+                ranked = [(left, self._scores(query, left))]
+            ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in ranked)])
+            scores = np.concatenate([np.empty(0, np.float32), *(part[1] for part in ranked)])
+            best = np.lexsort((ids, -scores))[:k]
+            hits.append(Hits(ids[best], scores[best]))
+        return hits
 
     def vectors(self, ids: Ids) -> Vectors:
         ids = np.asarray(ids, np.int64)
@@ -460,17 +491,6 @@ class _MilvusTask:
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return found
 
-    def _asked(self, query: Vectors, k: int, hidden: Ids, chosen: Ids | None) -> tuple[Ids, Vectors] | None:
-        """The best k at least, as the server finds them; None where more than it gives are equally good."""
-        found = [self._cut(query, k, expression) for expression in self._filters(hidden, chosen)]
-        if any(part is None for part in found):
-            return None
-        ids = [part[0] for part in found if part is not None]
-        scores = [part[1] for part in found if part is not None]
-        return np.concatenate([np.empty(0, np.int64), *ids]), np.concatenate(
-            [np.empty(0, np.float32), *scores]
-        )
-
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
         """Expressions that no id meets twice, for lists that are too long for one: what is asked of each is merged."""
         if chosen is not None:
@@ -485,23 +505,32 @@ class _MilvusTask:
                 before = f" and id < {pieces[number + 1][0]}" if number + 1 < len(pieces) else ""
                 yield f"{self._shards}{after}{before} and id not in {_listed(piece)}"
 
-    def _cut(self, query: Vectors, k: int, expression: str) -> tuple[Ids, Vectors] | None:
-        # Which of equal scores survive the cut is left open: look further until the cut is between unequal ones.
-        limit = k + 1
-        while True:
+    def _cut(self, queries: Vectors, k: int, expression: str) -> list[_Ranked | None]:
+        """For each query the best k at least; None where more than one answer holds are equally good."""
+        found: list[_Ranked | None] = [None] * len(queries)
+        left, limit = list(range(len(queries))), k + 1
+        while left:
             limit = min(limit, _MOST)
-            ids, scores = self._store.search(self.entry, query, limit, expression, self._consistency())
-            if len(ids) < limit or scores[-1] < scores[k - 1]:
-                return ids, scores
+            # Which of equal scores survive the cut is left open: look further until it is between unequal ones.
+            further = []
+            for start in range(0, len(left), size := max(_ANSWERS // limit, 1)):
+                asked = left[start : start + size]
+                consistency = self._consistency()
+                answers = self._store.search(self.entry, queries[asked], limit, expression, consistency)
+                for number, (ids, scores) in zip(asked, answers, strict=True):
+                    if len(ids) < limit or scores[-1] < scores[k - 1]:
+                        found[number] = ids, scores
+                    else:
+                        further.append(number)
             if limit == _MOST:
-                return None
-            limit *= 2
+                break
+            left, limit = further, 2 * limit
+        return found
 
-    def _scored_here(self, query: Vectors, ids: Ids) -> tuple[Ids, Vectors]:
-        """Scores of more rows than the server ranks in one answer."""
+    def _scores(self, query: Vectors, ids: Ids) -> Vectors:
+        """For more rows than the server ranks in one answer."""
         chunks = [ids[start : start + _MOST] for start in range(0, len(ids), _MOST)]
-        scores = [self.vectors(chunk) @ query for chunk in chunks]
-        return ids, np.concatenate([np.empty(0, np.float32), *scores])
+        return np.concatenate([np.empty(0, np.float32), *(self.vectors(chunk) @ query for chunk in chunks)])
 
     def _consistency(self) -> str:
         """What was written a moment ago may not have reached every replica: only then it is worth waiting for."""
@@ -522,6 +551,12 @@ class _MilvusTask:
         if ids.dtype != np.int64 or ids.shape != (entry.count,):
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
         return ids
+
+
+def without_password(uri: str) -> str:
+    """A URI as it may be shown."""
+    user, at, _ = urlsplit(uri).netloc.rpartition("@")
+    return uri.replace(user + at, "", 1) if at else uri
 
 
 def _partition(task: str) -> str:

@@ -43,6 +43,11 @@ class Shard:
         return self.parts[0]
 
     @property
+    def key(self) -> str:
+        """Names its vectors: another key stands for others. Deletions do not change it."""
+        return "+".join(part.id for part in self.parts)
+
+    @property
     def count(self) -> int:
         return sum(entry.count for entry in self.parts) - len(self.deleted)
 
@@ -90,6 +95,13 @@ class Shard:
         scores = np.concatenate([hits.scores for hits in found])
         best = np.lexsort((ids, -scores))[:k]
         return Hits(ids[best], scores[best])
+
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+    ) -> list[Hits]:
+        """What :meth:`search` finds for each query ``float32 [n, dim]``."""
+        left_out = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        return [self.search(query, k, left_out, among) for query in queries]
 
     def vectors(self, ids: Ids) -> Vectors:
         """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.

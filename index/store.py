@@ -312,8 +312,8 @@ class ShardStore:
             return self._rewrite(current, task, self._holder(parts[0]))
 
     def move(self, task: str) -> Manifest:
-        """Copy what a task has, without what was deleted, to the store that new tasks are written to. Nothing is embedded
-        again. A task that is there already stays as it is.
+        """Copy what a task has, without what was deleted, to the store that new tasks are written to. A task that is
+        there already stays as it is, and nothing is embedded again.
 
         Vectors in half precision are copied bit by bit; those of schema 1 are rounded to it on their way to another
         store, by less than 0.0005 of a cosine.
@@ -401,7 +401,7 @@ class ShardStore:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _drop(self, folder: Path) -> bool:
-        """Forget the rows of an abandoned folder that are elsewhere; whether that is done, and the folder may go too."""
+        """Forget the rows of an abandoned folder that are elsewhere; whether that is done, and it may go too."""
         try:
             place = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("place", "")
         except (OSError, ValueError, AttributeError):

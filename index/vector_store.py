@@ -31,9 +31,8 @@ __all__ = ["Depth", "Rows", "TaskVectors", "VectorStore"]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-Rows = Callable[
-    [], Iterable[Vectors]
-]  # the vectors of a shard, ``float32 [≤ 16,384, dim]`` at a time; may be called again
+# The vectors of a shard, ``float32 [≤ 16,384, dim]`` at a time; it may be called again.
+Rows = Callable[[], Iterable[Vectors]]
 Depth = Literal["there", "rows", "bytes"]
 
 
@@ -51,6 +50,10 @@ class TaskVectors(Protocol):
     @property
     def entry(self) -> ShardEntry:
         """Of the first segment. Task, release, fingerprint and width are the same for all."""
+
+    @property
+    def key(self) -> str:
+        """Names its vectors: another key stands for others. Deletions do not change it."""
 
     @property
     def count(self) -> int: ...
@@ -75,6 +78,11 @@ class TaskVectors(Protocol):
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
+
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+    ) -> list[Hits]:
+        """What :meth:`search` finds for each query ``float32 [n, dim]``."""
 
     def vectors(self, ids: Ids) -> Vectors:
         """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.

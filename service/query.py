@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 import torch
 
-from index import ManifestError, ShardStore, ShardStoreError, Snapshot, one_thread_per_search
+from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from models.errors import ModelError
 from service import metrics
@@ -26,6 +26,7 @@ from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
+from service.vectors import library_store
 from service.views import ReadyView, SearchQuery, SearchResponse, SimilarResponse
 
 __all__ = ["QueryService"]
@@ -50,7 +51,7 @@ class QueryService:
     def __init__(self, configured: Settings | None = None) -> None:
         self.last_error: str | None = None
         self._settings = configured or settings()
-        self._store = ShardStore(self._settings.index_dir, open_bytes=self._settings.open_bytes)
+        self._store = library_store(self._settings)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from index.milvus import MilvusIndex, without_password
 from models.routing import PRIOR
 from service.methods import METHOD_NAMES
 
@@ -27,7 +29,7 @@ class Settings(BaseSettings):
     ``database_url`` and ``redis_url`` are always filled: without a value they point into ``data_dir``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CINESTRATA_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="CINESTRATA_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     # where things are
     data_dir: Path = Path("cinestrata-data")
@@ -39,6 +41,20 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
+
+    # where vectors live: faiss: files in data_dir; milvus: a server. What is in the other one is still searched.
+    vector_store: Literal["faiss", "milvus"] = "faiss"
+    milvus_uri: str = (
+        ""  # http://host:19530; a path that ends in .db is milvus-lite, for one process at a time
+    )
+    milvus_token: SecretStr | None = None  # user:password, or an API key
+    # first part of the names of the collections; libraries that share a server need different ones
+    milvus_collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
+    milvus_index: MilvusIndex = "FLAT"  # exact; measure the recall of the others with text queries first
+    milvus_loaded: int | None = Field(
+        default=None, ge=1
+    )  # tasks in Milvus' memory at once; default: all searched ones
+    milvus_seconds: float = Field(default=10, gt=0)  # until an answer is given up
 
     # how it searches
     open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
@@ -93,7 +109,7 @@ class Settings(BaseSettings):
             raise ValueError(f"unknown method {value!r}; choose one of {', '.join(METHOD_NAMES)}")
         return value
 
-    @field_validator("api_key")
+    @field_validator("api_key", "milvus_token")
     @classmethod
     def _real_key(cls, value: SecretStr | None) -> SecretStr | None:
         # An empty variable means "no key", which is what a compose file passes on for an unset one.
@@ -115,6 +131,31 @@ class Settings(BaseSettings):
             ),
             "redis_url": values.get("redis_url") or f"redis+socket://{data / 'run' / 'redis.sock'}",
         }
+
+    @model_validator(mode="after")
+    def _milvus_can_be_used(self) -> Settings:
+        if self.vector_store == "milvus" and not self.milvus_uri:
+            raise ValueError(
+                "vector_store is milvus, and milvus_uri is empty; set CINESTRATA_MILVUS_URI, such as "
+                "http://milvus:19530, or CINESTRATA_VECTOR_STORE=faiss"
+            )
+        if self.milvus_token and not self.milvus_uri:
+            raise ValueError("milvus_token is set, and milvus_uri is empty; set CINESTRATA_MILVUS_URI too")
+        if not self.milvus_uri:
+            return self
+        local = self.milvus_uri.endswith(".db")
+        if not local and not self.milvus_uri.startswith(("http://", "https://", "tcp://", "unix:")):
+            raise ValueError(
+                f"milvus_uri {without_password(self.milvus_uri)!r} is no address; use http://host:19530, or a file "
+                "that ends in .db"
+            )
+        if find_spec("pymilvus") is None:
+            raise ValueError(
+                "milvus_uri is set, and Milvus' client is missing: pip install 'cinestrata[milvus]'"
+            )
+        if local and find_spec("milvus_lite") is None:
+            raise ValueError("milvus_uri is a .db file, and milvus-lite is missing: pip install milvus-lite")
+        return self
 
     @property
     def index_dir(self) -> Path:

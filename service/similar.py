@@ -103,7 +103,9 @@ def _place(serving: Serving, video_id: str) -> tuple[int, str]:
     return vector_id, task
 
 
-def _comparable(serving: Serving, task: str, own: TaskVectors, scope: str) -> tuple[Sequence[str], dict[str, str]]:
+def _comparable(
+    serving: Serving, task: str, own: TaskVectors, scope: str
+) -> tuple[Sequence[str], dict[str, str]]:
     """Tasks to search, and by name of the others why their videos cannot be compared."""
     if scope == "task":
         return [task], {}

@@ -34,6 +34,7 @@ from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
 from service.settings import settings
+from service.vectors import library_store
 from trainer.data import Clip, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
@@ -69,7 +70,7 @@ def work_on(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
-    library = Library(ShardStore(settings().index_dir))
+    library = Library(library_store(settings()))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)

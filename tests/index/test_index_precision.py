@@ -125,4 +125,4 @@ def test_a_library_of_the_first_version_is_read_and_goes_on(store: ShardStore, l
             lay_down(store, "new", [1, 3, 5])
     assert (store.shard_folder(snapshot.manifest.shards["old"].id) / "vectors.faiss").read_bytes() == before
     assert snapshot.manifest.shards["new"].dtype == "float16"
-    assert json.loads(store.manifest_path.read_text())["schema"] == 3
+    assert json.loads(store.manifest_path.read_text())["schema"] == 2

@@ -1,4 +1,4 @@
-"""One body of tests on three stores of vectors: numpy, FAISS files and milvus-lite. What they answer must be the same."""
+"""One body of tests on three stores of vectors: numpy, FAISS files, milvus-lite. Their answers must be the same."""
 
 from __future__ import annotations
 
@@ -68,6 +68,10 @@ class BruteTask:
         return self.parts[0]
 
     @property
+    def key(self) -> str:
+        return "+".join(part.id for part in self.parts)
+
+    @property
     def count(self) -> int:
         return len(self._rows)
 
@@ -90,6 +94,11 @@ class BruteTask:
         scored = [(float(np.dot(self._rows[id], query)), id) for id in left]
         best = sorted(scored, key=lambda pair: (-round(pair[0], 5), pair[1]))[:k]
         return Hits(np.array([id for _, id in best], np.int64), np.array([s for s, _ in best], np.float32))
+
+    def search_many(
+        self, queries: np.ndarray, k: int, exclude: Iterable[int] = (), among: np.ndarray | None = None
+    ) -> list[Hits]:
+        return [self.search(query, k, exclude, among) for query in queries]
 
     def vectors(self, ids: np.ndarray) -> np.ndarray:
         for id in ids:
@@ -177,6 +186,21 @@ def test_more_than_there_are_is_all_that_there_are(
     (query,) = unit(1, 4)
     for k in (9, 10, 1000, 16_383, 16_384, 10**6):
         assert opened(store).search(query, k).ids.tolist() == exact(dict(enumerate(unit(9))), query, 9)
+
+
+def test_many_queries_find_what_each_finds(store: ShardStore, adopt: Callable, unit: Callable) -> None:
+    vectors = np.concatenate([unit(20), np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))])  # many alike
+    release = adopt(store, "r")
+    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
+    shard = store.write_shard(**made, ids=np.arange(32), vectors=vectors)
+    store.publish(release=release, shards=[shard])
+    task, queries = opened(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
+    together = task.search_many(queries, 5, exclude=[3], among=np.arange(1, 31))
+    for query, hits in zip(queries, together, strict=True):
+        alone = task.search(query, 5, exclude=[3], among=np.arange(1, 31))
+        assert hits.ids.tolist() == alone.ids.tolist()
+        assert np.allclose(hits.scores, alone.scores, atol=CLOSE)
+    assert task.search_many(queries[:0], 5) == []
 
 
 def test_what_is_excluded_or_not_among_is_not_found(

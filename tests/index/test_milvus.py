@@ -1,0 +1,417 @@
+"""What is Milvus' own: half-written rows, limits, lost servers, what is loaded, half precision on the wire."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index import ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit, milvus
+from index.milvus import MilvusAddress, MilvusVectors
+from index.milvus_loaded import LoadedPartitions
+from tests.index.test_vector_stores import Brute, opened
+
+pytest.importorskip("milvus_lite")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from milvus_lite.server_manager import server_manager_instance
+
+    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
+    yield path
+    server_manager_instance.release_server(path)
+
+
+@pytest.fixture
+def vectors(server: str, request: pytest.FixtureRequest) -> MilvusVectors:
+    return MilvusVectors(MilvusAddress(server, collection=f"t{abs(hash(request.node.name))}"))
+
+
+@pytest.fixture
+def store(vectors: MilvusVectors, tmp_path: Path) -> ShardStore:
+    return ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+
+
+def rows(vectors: MilvusVectors, place: str) -> list[dict[str, Any]]:
+    collection, partition = milvus._parts(place)
+    with vectors._asking("look") as client:
+        client.load_collection(collection)
+        found: list[dict[str, Any]] = client.query(
+            collection, filter="id >= 0", output_fields=["id"], partition_names=[partition]
+        )
+    return found
+
+
+def test_a_half_written_task_is_invisible_and_made_whole_by_the_next_attempt(
+    store: ShardStore,
+    write: Callable,
+    lay_down: Callable,
+    vectors: MilvusVectors,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(milvus, "_REQUEST_BYTES", 4 * 4 * 8)  # four rows at a time
+    original, calls = milvus._Patient.__getattr__, []
+
+    def dies(self: Any, name: str) -> Any:
+        if name == "upsert":
+            calls.append(name)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+        return original(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(milvus._Patient, "__getattr__", dies)
+        with pytest.raises(KeyboardInterrupt):
+            write(store, "a", range(10))
+    (place,) = {vectors.place("a", 8)}
+    assert len(rows(vectors, place)) == 8
+    assert Snapshot.open(store).tasks == []
+    lay_down(store, "a", range(10))
+    assert len(rows(vectors, place)) == 10
+    assert opened(store).count == 10
+    assert audit(store).wrong == []
+
+
+def test_what_is_there_is_not_sent_again(
+    store: ShardStore, write: Callable, vectors: MilvusVectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "a", range(10))
+    original = milvus._Patient.__getattr__
+
+    def never(self: Any, name: str) -> Any:
+        assert name != "upsert"
+        return original(self, name)
+
+    monkeypatch.setattr(milvus._Patient, "__getattr__", never)
+    write(store, "a", range(10))
+
+
+def test_every_altered_vector_and_lost_row_is_named(
+    store: ShardStore, lay_down: Callable, vectors: MilvusVectors, unit: Callable
+) -> None:
+    shard = lay_down(store, "a", range(10)).shards["a"]
+    collection, partition = milvus._parts(shard.place)
+    row = {
+        "key": milvus._key(shard.id, 4),
+        "id": 4,
+        "shard": milvus._number(shard.id),
+        "vector": unit(1, 99)[0],
+    }
+    with vectors._asking("harm") as client:
+        client.upsert(collection, [row], partition_name=partition)
+    (said,) = audit(store).wrong
+    assert "altered" in said
+    assert shard.id[:12] in said
+    with vectors._asking("harm") as client:
+        client.delete(collection, filter="id == 4", partition_name=partition)
+    (said,) = audit(store).wrong
+    assert "has 9 of its 10 vectors" in said
+    with pytest.raises(ShardCorrupt, match="has 9 of its 10"):
+        store.check(shard, "rows")
+    with pytest.raises(ShardMissing, match="no vector 4"):
+        opened(store).vectors(np.array([3, 4]))
+    with vectors._asking("harm") as client:
+        client.drop_partition(collection, partition)
+    vectors.close()
+    snapshot = Snapshot.open(store)
+    assert snapshot.tasks == []
+    assert "restore it from Milvus' backup" in snapshot.degraded["a"]
+
+
+def test_a_full_collection_is_followed_by_another(
+    store: ShardStore,
+    lay_down: Callable,
+    vectors: MilvusVectors,
+    unit: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(milvus, "_PARTITIONS", 2)  # one of them is Milvus' own
+    for number in range(3):
+        lay_down(store, f"t{number}", [number], seed=number)
+    places = {task: milvus._parts(shard.place)[0][-1] for task, shard in store.manifest().shards.items()}
+    assert places == {"t0": "0", "t1": "1", "t2": "2"}
+    assert vectors.place("t1", 8).endswith("_1/t_t1"), "where it is already"
+    for number in range(3):
+        assert opened(store, f"t{number}").search(unit(1)[0], 3).ids.tolist() == [number]
+
+
+def test_names_of_tasks_are_told_apart() -> None:
+    names = ["tsk_1", "tsk 1", "tsk-1", "ü", "x" * 300, "x" * 301]
+    made = [milvus._partition(name) for name in names]
+    assert made[0] == "t_tsk_1"
+    assert len(set(made)) == len(names)
+    assert all(len(name) <= 255 and name.isascii() and name.isidentifier() for name in made)
+
+
+@pytest.mark.parametrize("most", [4, 9])
+def test_lists_that_are_too_long_for_one_question_are_asked_in_pieces(
+    store: ShardStore,
+    tmp_path: Path,
+    write: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    unit: Callable,
+) -> None:
+    monkeypatch.setattr(milvus, "_MOST", most)
+    brute = ShardStore(tmp_path / "brute", remote=Brute(), write_remote=True)
+    for each in (store, brute):
+        release, shard = write(each, "a", range(30))
+        each.publish(release=release, shards=[shard])
+        each.delete([1, 2, 3, 7, 20, 21, 29])
+    ours, theirs = opened(store), opened(brute)
+    monkeypatch.setattr(milvus, "_ANSWERS", 2 * most)
+    for number, query in enumerate(unit(2, 4)):
+        for k in (1, 3, 30):
+            for exclude, among in (((), None), (range(number, 30, 4), None), ((5,), np.arange(0, 25, 2))):
+                found, expected = (
+                    ours.search(query, k, exclude, among),
+                    theirs.search(query, k, exclude, among),
+                )
+                assert found.ids.tolist() == expected.ids.tolist()
+                assert np.allclose(found.scores, expected.scores, atol=2e-6)
+    many = unit(7, 6)
+    for found, query in zip(ours.search_many(many, 3), many, strict=True):
+        assert found.ids.tolist() == theirs.search(query, 3).ids.tolist()
+    assert np.array_equal(ours.vectors(ours.ids), theirs.vectors(theirs.ids))
+
+
+def test_more_equal_scores_than_one_answer_holds(
+    store: ShardStore, adopt: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus, "_MOST", 8)
+    release = adopt(store, "r")
+    shard = store.write_shard(
+        task="a",
+        release=release.id,
+        fingerprint="encoder of a",
+        ids=np.arange(40)[::-1],
+        vectors=np.tile(np.eye(8, dtype=np.float32)[:1], (40, 1)),
+    )
+    store.publish(release=release, shards=[shard])
+    assert opened(store).search(np.ones(8, np.float32), 5, exclude=[1]).ids.tolist() == [0, 2, 3, 4, 5]
+
+
+def test_a_young_shard_waits_for_every_replica_and_an_old_one_does_not(
+    store: ShardStore, lay_down: Callable, unit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = lay_down(store, "a", range(5)).shards["a"]
+    asked: list[str] = []
+    original = MilvusVectors.search
+
+    def search(self: MilvusVectors, *given: Any) -> Any:
+        asked.append(given[-1])
+        return original(self, *given)
+
+    monkeypatch.setattr(MilvusVectors, "search", search)
+    task = opened(store)
+    task.search(unit(1)[0], 1)
+    written = store.shard_folder(shard.id).stat().st_mtime
+    monkeypatch.setattr(milvus.time, "time", lambda: written + 61)
+    task.search(unit(1)[0], 1)
+    assert asked == ["Strong", "Bounded"]
+
+
+class TestAServerThatIsLost:
+    URI = "http://somebody:s3cret@127.0.0.1:9"
+
+    def test_it_is_named_without_its_secrets_and_not_asked_again_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        address = MilvusAddress(self.URI, token="t0ken:s3cret", timeout=0.5)
+        lost = MilvusVectors(address)
+        with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 .*CINESTRATA_MILVUS_URI") as first:
+            lost.place("a", 8)
+        monkeypatch.setattr("pymilvus.MilvusClient", None)  # would be noticed
+        with pytest.raises(StoreUnavailable, match="did not answer a moment ago") as second:
+            lost.place("a", 8)
+        for text in (str(first.value), str(second.value), repr(address), caplog.text):
+            assert "s3cret" not in text
+            assert "t0ken" not in text
+
+    def test_a_task_in_it_is_degraded_and_the_others_are_served(
+        self, tmp_path: Path, server: str, lay_down: Callable, unit: Callable
+    ) -> None:
+        root = tmp_path / "index"
+        there = MilvusVectors(MilvusAddress(server, collection="lost"))
+        lay_down(ShardStore(root), "files", range(5))
+        lay_down(ShardStore(root, remote=there, write_remote=True), "away", range(10, 15))
+        lost = ShardStore(root, remote=MilvusVectors(MilvusAddress("http://127.0.0.1:9", timeout=0.2)))
+        snapshot = Snapshot.open(lost)
+        assert snapshot.tasks == ["files"]
+        assert "127.0.0.1:9" in snapshot.degraded["away"]
+        none = Snapshot.open(ShardStore(root))
+        assert none.tasks == ["files"]
+        assert "set CINESTRATA_MILVUS_URI" in none.degraded["away"]
+        mended = Snapshot.open(ShardStore(root, remote=there), previous=snapshot)
+        assert mended.degraded == {}
+
+    def test_rows_of_an_orphan_are_forgotten_when_it_is_back(
+        self, store: ShardStore, write: Callable, vectors: MilvusVectors
+    ) -> None:
+        _, shard = write(store, "a", range(5))
+        long_ago = time.time() - 10**4
+        folder = store.shard_folder(shard.id)
+        os.utime(folder, (long_ago, long_ago))
+        for lost in (None, MilvusVectors(MilvusAddress("http://127.0.0.1:9", timeout=0.2))):
+            ShardStore(store.root, remote=lost).sweep()
+            assert folder.exists()
+        store.sweep()
+        assert not folder.exists()
+        assert not vectors._has(*milvus._parts(shard.place))
+
+    def test_it_is_found_again_when_it_is_back(
+        self, tmp_path: Path, lay_down: Callable, unit: Callable
+    ) -> None:
+        from milvus_lite.server_manager import server_manager_instance
+
+        path = str(tmp_path / "own.db")
+        vectors = MilvusVectors(MilvusAddress(path, timeout=0.5))
+        store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+        lay_down(store, "a", range(5))
+        task = opened(store)
+        before = task.search(unit(1)[0], 5).ids.tolist()
+        server_manager_instance.release_server(path)
+        with pytest.raises(StoreUnavailable):
+            task.search(unit(1)[0], 5)
+        vectors._silent_until = 0  # a few seconds later
+        assert task.search(unit(1)[0], 5).ids.tolist() == before
+        server_manager_instance.release_server(path)
+
+    def test_without_the_client_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "pymilvus", None)
+        with pytest.raises(StoreUnavailable, match=r"pip install 'cinestrata\[milvus\]'"):
+            MilvusVectors(MilvusAddress("http://127.0.0.1:9")).place("a", 8)
+
+
+class _Server:
+    """Counts what is loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: set[tuple[str, str]] = set()
+        self.loads = 0
+
+    def load_partitions(self, collection: str, partitions: list[str]) -> None:
+        self.loads += 1
+        self.loaded |= {(collection, each) for each in partitions}
+
+    def release_partitions(self, collection: str, partitions: list[str]) -> None:
+        self.loaded -= {(collection, each) for each in partitions}
+
+
+class TestLoaded:
+    def test_those_that_were_used_longest_ago_go_first(self) -> None:
+        server, held = _Server(), LoadedPartitions(2)
+        for name in ("a", "b", "a", "c"):
+            with held.use(server, "x", name, whole=False):
+                assert ("x", name) in server.loaded
+        assert server.loaded == {("x", "a"), ("x", "c")}
+        assert server.loads == 3
+
+    def test_none_goes_that_is_in_use(self) -> None:
+        server, held = _Server(), LoadedPartitions(1)
+        with held.use(server, "x", "a", whole=False), held.use(server, "x", "b", whole=False):
+            assert len(server.loaded) == 2
+        assert len(server.loaded) == 1
+
+    def test_without_a_limit_all_stay(self) -> None:
+        server, held = _Server(), LoadedPartitions()
+        for number in range(50):
+            with held.use(server, "x", str(number), whole=False):
+                pass
+        assert len(server.loaded) == 50
+
+    def test_many_threads_load_one_once(self) -> None:
+        server, held = _Server(), LoadedPartitions(1)
+
+        def work() -> None:
+            with held.use(server, "x", "a", whole=False):
+                time.sleep(0.001)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.loads == 1
+
+    def test_one_that_another_process_released_is_loaded_again(self) -> None:
+        from pymilvus import MilvusException
+
+        server = _Server()
+        vectors = MilvusVectors(MilvusAddress("http://127.0.0.1:9"))
+        vectors._connected = server  # type: ignore[assignment]
+
+        def ask(client: Any) -> str:
+            if ("x", "a") not in server.loaded:
+                raise MilvusException(201, "partition not loaded")
+            return "found"
+
+        def timed(self: Any, name: str) -> Any:
+            return getattr(server, name)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(milvus._Patient, "__getattr__", timed)
+            assert vectors._loading("x", "a", ask) == "found"
+            server.loaded.clear()
+            assert vectors._loading("x", "a", ask) == "found"
+            assert server.loads == 2
+            server.load_partitions = lambda *_: None  # type: ignore[assignment]
+            server.loaded.clear()
+            with pytest.raises(StoreUnavailable, match="partition not loaded"):
+                vectors._loading("x", "a", ask)
+
+
+def test_half_precision_goes_over_the_wire_bit_by_bit(unit: Callable) -> None:
+    """milvus-lite has no such field, so the client's own packing and unpacking stand in for a server's."""
+    from pymilvus.client import entity_helper
+    from pymilvus.client.field_data_extractors import decode_cell
+    from pymilvus.client.prepare import Prepare
+    from pymilvus.client.types import DataType
+    from pymilvus.grpc_gen import schema_pb2
+
+    vectors = MilvusVectors(MilvusAddress("http://127.0.0.1:9"))
+    stored = vectors._stored(unit(3))
+    assert stored.dtype == np.float16
+    field = schema_pb2.FieldData(type=DataType.FLOAT16_VECTOR, field_name="vector")
+    cache: dict[int, list[bytes]] = {}
+    info = {"name": "vector", "type": DataType.FLOAT16_VECTOR, "params": {"dim": 8}}
+    for row in stored:
+        entity_helper.pack_field_value_to_field_data(row, field, info, cache)
+    entity_helper.flush_vector_bytes(field, cache)
+    assert field.vectors.float16_vector == stored.tobytes()
+    back = [decode_cell(field, number, wrap_byte_vectors=True) for number in range(3)]
+    assert np.array_equal(np.array([milvus._numbers(value) for value in back], np.float32), unit(3))
+    request = Prepare.search_requests_with_expr(
+        "x", "vector", {"metric_type": "IP", "params": {}}, 3, data=[stored[0]], expr="", round_decimal=-1
+    )
+    assert stored[0].tobytes() in request.SerializeToString()
+
+
+@pytest.mark.parametrize("place", ["", "files", "milvus:", "milvus:a", "other:a/b", "milvus2:a/b"])
+def test_a_place_of_another_store_is_refused_by_name(place: str) -> None:
+    with pytest.raises(ShardMissing, match="no place in Milvus"):
+        milvus._parts(place)
+
+
+def test_an_unknown_index_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose one of FLAT, IVF_SQ8, HNSW"):
+        MilvusAddress("x.db", index="TREE")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("index", ["IVF_SQ8", "HNSW"])
+def test_an_approximate_index_finds_what_is_near(
+    server: str, tmp_path: Path, lay_down: Callable, unit: Callable, index: Any
+) -> None:
+    vectors = MilvusVectors(MilvusAddress(server, collection=f"near_{index}", index=index))
+    store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+    lay_down(store, "a", range(50))
+    stored = unit(50)
+    found = [opened(store).search(stored[id], 1).ids.tolist() == [id] for id in range(0, 50, 5)]
+    assert sum(found) >= 9
