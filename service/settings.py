@@ -29,7 +29,9 @@ class Settings(BaseSettings):
     ``database_url`` and ``redis_url`` are always filled: without a value they point into ``data_dir``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CINESTRATA_", frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="CINESTRATA_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     # where things are
     data_dir: Path = Path("cinestrata-data")
@@ -136,25 +138,25 @@ class Settings(BaseSettings):
     def _milvus_can_be_used(self) -> Settings:
         if self.vector_store == "milvus" and not self.milvus_uri:
             raise ValueError(
-                "vector_store is milvus, and milvus_uri is empty; set CINESTRATA_MILVUS_URI, such as "
-                "http://milvus:19530, or CINESTRATA_VECTOR_STORE=faiss"
+                "CINESTRATA_VECTOR_STORE is milvus, and CINESTRATA_MILVUS_URI is empty: set it, for example to "
+                "http://milvus:19530"
             )
         if self.milvus_token and not self.milvus_uri:
-            raise ValueError("milvus_token is set, and milvus_uri is empty; set CINESTRATA_MILVUS_URI too")
+            raise ValueError("CINESTRATA_MILVUS_TOKEN is set, and CINESTRATA_MILVUS_URI is empty: set it too")
         if not self.milvus_uri:
             return self
         local = self.milvus_uri.endswith(".db")
         if not local and not self.milvus_uri.startswith(("http://", "https://", "tcp://", "unix:")):
             raise ValueError(
-                f"milvus_uri {without_password(self.milvus_uri)!r} is no address; use http://host:19530, or a file "
-                "that ends in .db"
+                f"CINESTRATA_MILVUS_URI {without_password(self.milvus_uri)!r} is no address: use http://host:19530, "
+                "or a file that ends in .db"
             )
         if find_spec("pymilvus") is None:
-            raise ValueError(
-                "milvus_uri is set, and Milvus' client is missing: pip install 'cinestrata[milvus]'"
-            )
+            raise ValueError("CINESTRATA_MILVUS_URI needs Milvus' client: pip install 'cinestrata[milvus]'")
         if local and find_spec("milvus_lite") is None:
-            raise ValueError("milvus_uri is a .db file, and milvus-lite is missing: pip install milvus-lite")
+            raise ValueError(
+                "CINESTRATA_MILVUS_URI is a .db file, which needs milvus-lite: pip install milvus-lite"
+            )
         return self
 
     @property

@@ -272,7 +272,7 @@ class TestAServerThatIsLost:
         from milvus_lite.server_manager import server_manager_instance
 
         path = str(tmp_path / "own.db")
-        vectors = MilvusVectors(MilvusAddress(path, timeout=0.5))
+        vectors = MilvusVectors(MilvusAddress(path, timeout=2))
         store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
         lay_down(store, "a", range(5))
         task = opened(store)
