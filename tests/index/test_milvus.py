@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit, milvus
+from index import Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit, milvus
 from index.milvus import MilvusAddress, MilvusVectors
 from index.milvus_loaded import LoadedPartitions
 from tests.index.test_vector_stores import Brute, opened
@@ -415,3 +416,135 @@ def test_an_approximate_index_finds_what_is_near(
     stored = unit(50)
     found = [opened(store).search(stored[id], 1).ids.tolist() == [id] for id in range(0, 50, 5)]
     assert sum(found) >= 9
+
+
+def test_a_server_is_reached_by_its_address(
+    server: str, tmp_path: Path, lay_down: Callable, unit: Callable
+) -> None:
+    from milvus_lite.server_manager import server_manager_instance
+
+    uri = server_manager_instance.start_and_get_uri(server)
+    assert uri is not None
+    vectors = MilvusVectors(MilvusAddress(uri, token="root:Milvus", collection="by_address"))
+    store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+    lay_down(store, "a", range(5))
+    assert sorted(opened(store).search(unit(1)[0], 9).ids.tolist()) == list(range(5))
+
+
+class _Strict:
+    """milvus-lite as strict as a server: partitions are loaded one by one, asked only then, and dropped only after."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.loaded: set[tuple[str, str]] = set()
+        self.most = 0
+
+    def get(self, name: str) -> Callable[..., Any]:
+        return getattr(self, name, None) or getattr(self._client, name)
+
+    def create_collection(self, collection: str, schema: Any, **given: Any) -> None:
+        from pymilvus import DataType, MilvusClient
+
+        assert [field.dtype for field in schema.fields][3] == DataType.FLOAT16_VECTOR
+        single = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        for field in schema.fields[:3]:
+            single.add_field(field.name, field.dtype, is_primary=field.is_primary, **field.params)
+        single.add_field("vector", DataType.FLOAT_VECTOR, **schema.fields[3].params)
+        self._client.create_collection(collection, schema=single, **given)
+
+    def load_partitions(self, collection: str, partitions: list[str]) -> None:
+        assert self._client.list_indexes(collection), "Milvus loads nothing without an index"
+        self._client.load_collection(collection)
+        self.loaded |= {(collection, partition) for partition in partitions}
+        self.most = max(self.most, len(self.loaded))
+
+    def release_partitions(self, collection: str, partitions: list[str]) -> None:
+        self.loaded -= {(collection, partition) for partition in partitions}
+
+    def drop_partition(self, collection: str, partition: str) -> None:
+        assert (collection, partition) not in self.loaded, "Milvus refuses to drop what is loaded"
+        self._client.drop_partition(collection, partition)
+
+    def search(
+        self, collection: str, data: list[np.ndarray], partition_names: list[str], **given: Any
+    ) -> Any:
+        self._require(collection, partition_names)
+        assert {query.dtype for query in data} == {np.dtype(np.float16)}
+        data = [query.astype(np.float32) for query in data]
+        return self._client.search(collection, data=data, partition_names=partition_names, **given)
+
+    def query(self, collection: str, partition_names: list[str], **given: Any) -> Any:
+        self._require(collection, partition_names)
+        found = self._client.query(collection, partition_names=partition_names, **given)
+        for row in found:
+            if "vector" in row:
+                row["vector"] = [np.array(row["vector"], np.float16).tobytes()]
+        return found
+
+    def delete(self, collection: str, partition_name: str, **given: Any) -> Any:
+        self._require(collection, [partition_name])
+        return self._client.delete(collection, partition_name=partition_name, **given)
+
+    def upsert(self, collection: str, data: list[dict[str, Any]], **given: Any) -> Any:
+        assert all(row["vector"].dtype == np.float16 for row in data)
+        return self._client.upsert(
+            collection, [{**row, "vector": row["vector"].astype(np.float32)} for row in data], **given
+        )
+
+    def _require(self, collection: str, partitions: list[str]) -> None:
+        from pymilvus import MilvusException
+
+        if not {(collection, partition) for partition in partitions} <= self.loaded:
+            raise MilvusException(201, "partition not loaded")
+
+
+def test_on_a_server_partitions_are_loaded_by_use_and_vectors_have_half_precision(
+    server: str,
+    tmp_path: Path,
+    lay_down: Callable,
+    write: Callable,
+    unit: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vectors = MilvusVectors(MilvusAddress(server, collection="strict", loaded=2))
+    strict = _Strict(vectors._client())
+    vectors._lite = False
+    monkeypatch.setattr(milvus._Patient, "__getattr__", lambda self, name: strict.get(name))
+    store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+    for number in range(4):
+        lay_down(store, f"t{number}", range(10 * number, 10 * number + 5), seed=number)
+    _, left = write(store, "left", range(100, 105))
+    for number in (0, 3, 1, 2, 0):
+        (query,), rows = unit(1, 9), unit(5, number)
+        found = opened(store, f"t{number}").search(query, 5)
+        expected = 10 * number + np.argsort(
+            -(rows @ query.astype(np.float16).astype(np.float32)), kind="stable"
+        )
+        assert found.ids.tolist() == expected.tolist()
+        assert np.allclose(found.scores, np.sort(rows @ query)[::-1], atol=1e-3)
+        assert np.array_equal(opened(store, f"t{number}").vectors(np.arange(5) + 10 * number), rows)
+    assert strict.most == 3, "two, and the one that is in use while another goes"
+    assert len(strict.loaded) == 2
+    long_ago = time.time() - 10**4
+    os.utime(store.shard_folder(left.id), (long_ago, long_ago))
+    store.sweep()
+    assert not vectors._has(*milvus._parts(left.place))
+    assert audit(store).wrong == []
+    strict.loaded.clear()  # another process released them
+    assert opened(store, "t1").search(unit(1)[0], 9).ids.size == 5
+
+
+def test_a_manifest_says_where_vectors_are_and_only_then_needs_a_newer_version(
+    store: ShardStore, lay_down: Callable
+) -> None:
+    lay_down(ShardStore(store.root), "files", range(3))
+    plain = store.manifest_path.read_text()
+    assert json.loads(plain)["schema"] == 2
+    assert "place" not in plain
+    manifest = lay_down(store, "away", range(5, 8))
+    text = store.manifest_path.read_text()
+    assert json.loads(text)["schema"] == 3
+    assert Manifest.loads(text) == manifest
+    assert manifest.shards["files"].place == ""
+    assert manifest.shards["away"].place.startswith("milvus:")
+    assert set(manifest.shards["away"].files) == {"ids.npy", "shard.json", "vectors.json"}
