@@ -320,7 +320,7 @@ class MilvusVectors:
                 except MilvusException as error:
                     if attempt == 2 or error.code not in _NOT_LOADED:
                         raise
-                    self._loaded.lost(collection, partition)
+                    self._loaded.lost(collection, partition, whole=self._lite)
         raise AssertionError("unreachable")
 
     @contextmanager

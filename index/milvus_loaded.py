@@ -61,10 +61,10 @@ class LoadedPartitions:
             for name, part in surplus:
                 client.release_partitions(name, [part])
 
-    def lost(self, collection: str, partition: str) -> None:
+    def lost(self, collection: str, partition: str, *, whole: bool) -> None:
         """The server says that it is not loaded after all."""
         with self._lock:
-            held = self._held.get((collection, partition))
+            held = self._held.get((collection, "" if whole else partition))
             if held is not None:
                 held.loaded = False
 
