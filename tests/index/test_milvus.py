@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,6 @@ from index.milvus_loaded import LoadedPartitions
 from tests.index.test_vector_stores import Brute, opened
 
 pytest.importorskip("milvus_lite")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from milvus_lite.server_manager import server_manager_instance
-
-    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
-    yield path
-    server_manager_instance.release_server(path)
 
 
 @pytest.fixture
@@ -548,3 +541,57 @@ def test_a_manifest_says_where_vectors_are_and_only_then_needs_a_newer_version(
     assert manifest.shards["files"].place == ""
     assert manifest.shards["away"].place.startswith("milvus:")
     assert set(manifest.shards["away"].files) == {"ids.npy", "shard.json", "vectors.json"}
+
+
+def test_many_threads_search_at_once(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    for number in range(3):
+        lay_down(store, f"t{number}", range(20 * number, 20 * number + 20), seed=number)
+    queries, tasks = unit(4, 5), [opened(store, f"t{number}") for number in range(3)]
+    expected = [[task.search(query, 5).ids.tolist() for query in queries] for task in tasks]
+    found: list[list[list[int]]] = [[] for _ in tasks * 2]
+
+    def work(place: int) -> None:
+        found[place] = [tasks[place % 3].search(query, 5).ids.tolist() for query in queries]
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected * 2
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from index import ShardStore
+from index.milvus import MilvusAddress, MilvusVectors
+root = Path(sys.argv[1])
+vectors = MilvusVectors(MilvusAddress(str(root / "vectors.db")))
+store = ShardStore(root / "index", remote=vectors, write_remote=True)
+staged = store.stage()
+(staged / "release.json").write_text("r")
+release = store.adopt_release(staged)
+def write(task, first):
+    rows = np.tile(np.eye(8, dtype=np.float32), (3, 1))
+    return store.write_shard(
+        task=task, release=release.id, fingerprint=f"encoder of {task}", ids=np.arange(first, first + 24), vectors=rows
+    )
+store.publish(release=release, shards=[write("a", 0)])
+write("b", 100)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_was_published(tmp_path: Path) -> None:
+    from milvus_lite.server_manager import server_manager_instance
+
+    died = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], capture_output=True)
+    assert died.returncode == -9, died.stderr.decode()[-2000:]
+    vectors = MilvusVectors(MilvusAddress(str(tmp_path / "vectors.db")))
+    store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+    assert Snapshot.open(store).tasks == ["a"]
+    assert audit(store).wrong == []
+    assert opened(store).search(np.eye(8, dtype=np.float32)[2], 3).ids.tolist() == [2, 10, 18]
+    server_manager_instance.release_server(str(tmp_path / "vectors.db"))

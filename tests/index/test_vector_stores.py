@@ -107,16 +107,6 @@ class BruteTask:
         return np.array([self._rows[int(id)] for id in ids], np.float32).reshape(len(ids), self.dim)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A milvus-lite that the tests of this file share; each uses collections of its own."""
-    from milvus_lite.server_manager import server_manager_instance
-
-    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
-    yield path
-    server_manager_instance.release_server(path)
-
-
 @pytest.fixture
 def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectors]:
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
