@@ -333,7 +333,9 @@ class MilvusVectors:
         try:
             yield _Patient(client, self.address.timeout)
         except (MilvusException, RpcError, FutureTimeoutError) as error:
-            raise self._refused(error, what) from error
+            raise self._refused(
+                error, what
+            ) from None  # the client's frames hold the token, and a log may show them
 
     def _client(self) -> MilvusClient:
         """Raises StoreUnavailable."""
@@ -357,7 +359,7 @@ class MilvusVectors:
                     )
                     self._lite = client.get_server_version().startswith("milvus_lite")
                 except (MilvusException, RpcError, FutureTimeoutError) as error:
-                    raise self._refused(error, "be reached") from error
+                    raise self._refused(error, "be reached") from None
                 self._connected = client
             return self._connected
 

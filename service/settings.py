@@ -46,9 +46,8 @@ class Settings(BaseSettings):
 
     # where vectors live: faiss: files in data_dir; milvus: a server. What is in the other one is still searched.
     vector_store: Literal["faiss", "milvus"] = "faiss"
-    milvus_uri: str = (
-        ""  # http://host:19530; a path that ends in .db is milvus-lite, for one process at a time
-    )
+    # http://host:19530; a path that ends in .db is milvus-lite, for one process at a time
+    milvus_uri: str = Field(default="", repr=False)
     milvus_token: SecretStr | None = None  # user:password, or an API key
     # first part of the names of the collections; libraries that share a server need different ones
     milvus_collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")

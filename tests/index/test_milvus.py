@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.traceback import Traceback
 
 from index import Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit, milvus
 from index.milvus import MilvusAddress, MilvusVectors
@@ -213,21 +216,27 @@ def test_a_young_shard_waits_for_every_replica_and_an_old_one_does_not(
 
 
 class TestAServerThatIsLost:
-    URI = "http://somebody:s3cret@127.0.0.1:9"
+    SECRET, TOKEN = "s3" + "cret", "t0" + "ken"  # in two pieces: a traceback shows this file too
+    URI = f"http://somebody:{SECRET}@127.0.0.1:9"
 
     def test_it_is_named_without_its_secrets_and_not_asked_again_at_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        address = MilvusAddress(self.URI, token="t0ken:s3cret", timeout=0.5)
+        address = MilvusAddress(self.URI, token=f"{self.TOKEN}:{self.SECRET}", timeout=0.5)
         lost = MilvusVectors(address)
         with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 .*CINESTRATA_MILVUS_URI") as first:
             lost.place("a", 8)
         monkeypatch.setattr("pymilvus.MilvusClient", None)  # would be noticed
         with pytest.raises(StoreUnavailable, match="did not answer a moment ago") as second:
             lost.place("a", 8)
-        for text in (str(first.value), str(second.value), repr(address), caplog.text):
-            assert "s3cret" not in text
-            assert "t0ken" not in text
+        log = io.StringIO()  # as structlog's console shows an error: with the variables of every frame
+        Console(file=log, width=10_000).print(
+            Traceback.from_exception(first.type, first.value, first.tb, show_locals=True)
+        )
+        assert "StoreUnavailable" in log.getvalue()
+        for text in (str(first.value), str(second.value), repr(address), caplog.text, log.getvalue()):
+            assert self.SECRET not in text
+            assert self.TOKEN not in text
 
     def test_a_task_in_it_is_degraded_and_the_others_are_served(
         self, tmp_path: Path, server: str, lay_down: Callable, unit: Callable
