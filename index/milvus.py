@@ -233,7 +233,7 @@ class MilvusVectors:
             for hits in found
         ]
 
-    def fetch(self, entry: ShardEntry, expression: str) -> tuple[Ids, Vectors]:
+    def fetch(self, entry: ShardEntry, expression: str, consistency: str) -> tuple[Ids, Vectors]:
         """Rows of a task's partition, in ascending order of their ids: these, and their vectors."""
         collection, partition = _parts(entry.place)
         found = self._loading(
@@ -244,7 +244,7 @@ class MilvusVectors:
                 filter=expression,
                 output_fields=["key", "vector"],
                 partition_names=[partition],
-                consistency_level="Strong",
+                consistency_level=consistency,
             ),
         )
         ids = np.array([_id(row["key"]) for row in found], np.int64)
@@ -270,11 +270,12 @@ class MilvusVectors:
         return int(found[0]["count(*)"])
 
     def _has(self, collection: str, partition: str) -> bool:
-        if partition not in self._partitions.get(collection, ()):
-            with self._asking("list its partitions") as client:
-                there = client.list_partitions(collection) if client.has_collection(collection) else []
-            self._partitions[collection] = set(there)
-        return partition in self._partitions[collection]
+        if partition in self._partitions.get(collection, ()):
+            return True
+        with self._asking("list its partitions") as client:
+            there = set(client.list_partitions(collection) if client.has_collection(collection) else ())
+        self._partitions[collection] = there
+        return partition in there
 
     def _named(self, entry: ShardEntry) -> str:
         return f"{entry.place.partition(':')[2]} in Milvus at {self.address.shown}"
@@ -333,9 +334,8 @@ class MilvusVectors:
         try:
             yield _Patient(client, self.address.timeout)
         except (MilvusException, RpcError, FutureTimeoutError) as error:
-            raise self._refused(
-                error, what
-            ) from None  # the client's frames hold the token, and a log may show them
+            # Without its cause: the client's frames hold the token, and a log may show the variables of every frame.
+            raise self._refused(error, what) from None
 
     def _client(self) -> MilvusClient:
         """Raises StoreUnavailable."""
@@ -368,6 +368,7 @@ class MilvusVectors:
         from pymilvus import MilvusException
 
         said = " ".join(str(getattr(error, "message", "") or error).split())[:300]
+        said = said.replace(self.address.uri, self.address.shown)
         if self.address.token:
             said = said.replace(self.address.token, "***")
         where = f"Milvus at {self.address.shown} could not {what}"
@@ -484,7 +485,8 @@ class _MilvusTask:
         missing = np.isin(ids, self.deleted)
         for start in range(0, len(wanted), size):
             asked = wanted[start : start + size]
-            there, vectors = self._store.fetch(self.entry, f"{self._shards} and id in {_listed(asked)}")
+            expression = f"{self._shards} and id in {_listed(asked)}"
+            there, vectors = self._store.fetch(self.entry, expression, self._consistency())
             rows = np.searchsorted(there, ids)
             here = np.isin(ids, there)
             found[here] = vectors[rows[here]]

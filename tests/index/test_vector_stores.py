@@ -346,17 +346,13 @@ def test_an_orphan_is_swept_and_what_is_served_stays(
     assert opened(store).search(query, 99).ids.tolist() == exact(dict(enumerate(unit(5))), query, 99)
 
 
-def test_opened_anew_it_is_all_there(
-    store: ShardStore, lay_down: Callable, unit: Callable, milvus: MilvusVectors
-) -> None:
+def test_opened_anew_it_is_all_there(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", range(30))
-    if isinstance(store._remote, Brute):
-        pytest.skip("it lives in memory")
-    if store._remote is not None:
-        milvus.close()
-        again = ShardStore(store.root, remote=MilvusVectors(milvus.address))
-    else:
-        again = ShardStore(store.root)
+    remote = store._remote
+    if isinstance(remote, MilvusVectors):
+        remote.close()
+        remote = MilvusVectors(remote.address)
+    again = ShardStore(store.root, remote=remote)
     (query,) = unit(1, 3)
     assert opened(again).search(query, 4).ids.tolist() == exact(dict(enumerate(unit(30))), query, 4)
     found = audit(again)

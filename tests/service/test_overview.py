@@ -222,7 +222,9 @@ class TestSettings:
             Settings(milvus_uri=uri)
 
     def test_the_token_of_milvus_is_not_shown(self) -> None:
-        made = Settings(vector_store="milvus", milvus_uri="http://u:s3cret@milvus:1", milvus_token="root:s3cret")
+        made = Settings(
+            vector_store="milvus", milvus_uri="http://u:s3cret@milvus:1", milvus_token="root:s3cret"
+        )
         assert "s3cret" not in repr(made)
         assert Settings(milvus_token="").milvus_token is None
 
