@@ -13,18 +13,21 @@ from service.settings import Settings
 __all__ = ["CallerDep", "QueryDep", "SettingsDep"]
 
 
-def _query_service(request: Request) -> QueryService:
+# No threads for what only reads an attribute: a plain function would be handed to one.
+
+
+async def _query_service(request: Request) -> QueryService:
     service: QueryService = request.app.state.query_service
     return service
 
 
-def _settings(request: Request) -> Settings:
+async def _settings(request: Request) -> Settings:
     configured: Settings = request.app.state.settings
     return configured
 
 
-def _caller(request: Request) -> str:
-    return caller_of(request, _settings(request)) or ""
+async def _caller(request: Request) -> str:
+    return caller_of(request, request.app.state.settings) or ""
 
 
 QueryDep = Annotated[QueryService, Depends(_query_service)]

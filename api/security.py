@@ -104,6 +104,8 @@ class Guard:
     def _limit(self, request: Request) -> int:
         if request.url.path == "/search":
             return _MAX_BATCH
+        if request.method == "DELETE":  # a list of ids
+            return _MAX_TASK
         if request.url.path != "/tasks":
             return _MAX_OTHER
         multipart = request.headers.get("content-type", "").startswith("multipart/")

@@ -156,7 +156,7 @@ def learn(
     return Learned(
         tasks=tasks,
         encoder=method.query_encoder(pinned),
-        profiles=method.profiles.numpy(),
+        profiles=method.profiles.dense(),
         videos=videos,
         frames=frames or None,
         settings=method.config.model_dump(mode="json"),

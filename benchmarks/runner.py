@@ -170,7 +170,7 @@ class _Run:
 
     def _measure(self, method: Method) -> None:
         """First what a worker measures of a release, for what it costs; then everything."""
-        profiles = method.profiles.numpy()
+        profiles = method.profiles.dense()
         with self._meter.phase("evaluation"):
             encoder = method.query_encoder(self._pinned)
             # Pinned queries would go to where the videos used to be.

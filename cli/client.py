@@ -15,7 +15,15 @@ import httpx
 from cli.folder import enter
 from service.errors import CinestrataError, FieldError, InvalidInput
 from service.settings import QueryMode
-from service.views import ForgettingView, ReadyView, SearchResponse, SimilarResponse, TaskSpec, TaskView
+from service.views import (
+    DeletionView,
+    ForgettingView,
+    ReadyView,
+    SearchResponse,
+    SimilarResponse,
+    TaskSpec,
+    TaskView,
+)
 
 __all__ = ["Client", "Local", "Remote", "TaskSettings", "connect"]
 
@@ -44,6 +52,9 @@ class Client(Protocol):
 
     def retry(self, task_id: str) -> TaskView:
         """Put a failed or cancelled task back into the line."""
+
+    def delete(self, videos: list[str]) -> DeletionView:
+        """Delete videos for good."""
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
@@ -104,6 +115,16 @@ class Remote:
     def retry(self, task_id: str) -> TaskView:
         """Put a failed or cancelled task back into the line."""
         return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
+
+    def delete(self, videos: list[str]) -> DeletionView:
+        """Delete videos for good."""
+        told = [
+            DeletionView.model_validate(self._ask("DELETE", f"/videos/{quote(v, safe='')}")) for v in videos
+        ]
+        return DeletionView(
+            deleted=[video for one in told for video in one.deleted],
+            not_found=[video for one in told for video in one.not_found],
+        )
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
@@ -191,6 +212,12 @@ class Local:
         from service.tasks import retry_task
 
         return retry_task(task_id)
+
+    def delete(self, videos: list[str]) -> DeletionView:
+        """Delete videos for good."""
+        from service.deletion import delete_videos
+
+        return delete_videos(videos)
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any

@@ -19,6 +19,7 @@ from cli.console import console, warnings
 from cli.folder import enter, running
 
 if TYPE_CHECKING:
+    from index import Structure
     from service.settings import Settings
 
 __all__ = ["run_doctor"]
@@ -138,10 +139,22 @@ def _index(settings: Settings) -> str:
     if wrong:
         raise _Trouble("\n".join([*wrong, "What is not named here is served."]))
     manifest = found.manifest
+    kinds = [part.structure for task in manifest.shards for part in manifest.parts(task) if part.structure]
+    large = f"; {len(kinds)} large ones, searched by {_searched(kinds)}" if kinds else ""
     left = f"; {len(found.leftovers)} folders are not in use (yet)" if found.leftovers else ""
     return (
         f"generation {manifest.generation}, {len(manifest.shards)} shards, {len(manifest.releases)} releases, "
-        f"every checksum right, as the catalog says{left}"
+        f"every checksum right, as the catalog says{large}{left}"
+    )
+
+
+def _searched(measured: list[Structure]) -> str:
+    """How shards are searched that are large enough to have been measured for a structure."""
+    return ", ".join(
+        "every vector (no structure passed)"
+        if one.kind == "flat"
+        else f"{one.kind} (recall {one.recall:.3f})"
+        for one in measured
     )
 
 

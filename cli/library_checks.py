@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from index import Audit
     from service.settings import Settings
@@ -19,7 +21,6 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
 
     A release that is damaged is named by the audit already.
     """
-    import torch
 
     from index import ShardStore
     from models.errors import ModelError
@@ -37,7 +38,7 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
             continue
         known = {task.task_id: task.fingerprint for task in release.tasks}
         name = f"release {identifier[:12]}"
-        if len(release.profiles) != len(release.tasks) or not torch.isfinite(release.profiles).all():
+        if len(release.profiles) != len(release.tasks) or not np.isfinite(release.profiles.values).all():
             wrong.append(f"{name}: its routing profiles are not one finite row for each task")
         for task, shard in manifest.shards.items():
             if task in known and known[task] != shard.fingerprint:

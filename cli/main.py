@@ -186,6 +186,33 @@ def similar(
 
 @app.command()
 @in_words
+def delete(
+    videos: Annotated[list[str], typer.Argument(metavar="VIDEO_ID...", help="Ids of videos.")],
+    sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Delete videos for good: they are not found, shown, learned from or measured any more."""
+    from cli.deletion import run_delete
+
+    run_delete(videos, sure, url, data)
+
+
+@app.command()
+@in_words
+def compact(
+    task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
+    look: Annotated[bool, typer.Option("--look", help="Only show what deleted videos take.")] = False,
+    data: Data = None,
+) -> None:
+    """Get back the room that deleted videos take; searches go on meanwhile. Nothing is embedded again."""
+    from cli.deletion import run_compact
+
+    run_compact(task, look, data)
+
+
+@app.command()
+@in_words
 def demo(
     leave: Annotated[
         bool, typer.Option("--exit", help="Stop after the report instead of serving on.")

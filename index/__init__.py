@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from index.approximate import EXACT_ROWS, Policy
 from index.audit import Audit, audit
 from index.backup import generation_files
+from index.device import Device
 from index.errors import (
+    DeviceMissing,
     FingerprintMismatch,
     ManifestError,
     ReleaseCorrupt,
@@ -14,22 +17,26 @@ from index.errors import (
     ShardStoreError,
     StoreUnavailable,
 )
-from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry
+from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
 from index.merge import Hit, merge
 from index.segment import Hits, Segment
 from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
-from index.threads import one_thread_per_search
+from index.threads import in_parallel, one_thread_per_search
 from index.vector_store import TaskVectors, VectorStore
 
 __all__ = [
+    "EXACT_ROWS",
     "Audit",
+    "Device",
+    "DeviceMissing",
     "FingerprintMismatch",
     "Hit",
     "Hits",
     "Manifest",
     "ManifestError",
+    "Policy",
     "ReleaseCorrupt",
     "ReleaseEntry",
     "Segment",
@@ -42,11 +49,13 @@ __all__ = [
     "ShardStoreError",
     "Snapshot",
     "StoreUnavailable",
+    "Structure",
     "TaskVectors",
     "TombstoneEntry",
     "VectorStore",
     "audit",
     "generation_files",
+    "in_parallel",
     "merge",
     "one_thread_per_search",
 ]

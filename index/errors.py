@@ -6,6 +6,7 @@ ShardStoreError
 ├── ShardMissing          a shard, or an id within one, is not there
 ├── ReleaseCorrupt        a release is not there, or a file of it does not match its checksum
 ├── StoreUnavailable      the server that holds the vectors does not answer, or refuses
+├── DeviceMissing         vectors are to be searched on a GPU, and there is none
 ├── FingerprintMismatch   a query of one encoder was about to meet vectors of another
 └── ShardRefused          what was to be written or published breaks a rule (also a ValueError)
 """
@@ -13,6 +14,7 @@ ShardStoreError
 from __future__ import annotations
 
 __all__ = [
+    "DeviceMissing",
     "FingerprintMismatch",
     "ManifestError",
     "ReleaseCorrupt",
@@ -46,6 +48,10 @@ class ReleaseCorrupt(ShardStoreError):
 
 class StoreUnavailable(ShardStoreError):
     """Another store holds the vectors, and cannot be reached or used."""
+
+
+class DeviceMissing(ShardStoreError):
+    """The device that settings ask for is not there."""
 
 
 class FingerprintMismatch(ShardStoreError):

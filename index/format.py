@@ -4,6 +4,8 @@
     shards/<id>/shard.json           what the shard is
     shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
+    shards/<id>/queries.npy          float32, what a search structure was measured with; large shards only
+    shards/<id>/search.faiss         the structure, where it passed; see index.approximate
     releases/<id>/…                  files of a release, opaque here
     tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
 
@@ -12,8 +14,8 @@ of its rows, in place of ``vectors.faiss``; all else is the same.
 
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
 first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
-Schema 3 is schema 2 with places. It is written only where a shard's vectors are elsewhere, so a library of files stays
-readable to versions that know schema 2.
+Schema 3 is schema 2 with search structures and places. It is written only where a shard has been measured for the
+one, or its vectors are elsewhere, so other libraries stay readable to versions that know schema 2.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -28,11 +30,37 @@ from typing import Any
 
 from index.errors import ManifestError
 
-__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "TombstoneEntry", "content_id"]
+__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "Structure", "TombstoneEntry", "content_id"]
 
 SCHEMA = 3
-_WITHOUT_PLACES = 2
+_PLAIN = 2  # schema of a library without structures and places
 _RESTORE = "restore it from a backup"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How a large shard is searched, and what was measured before it was allowed (``index.approximate``).
+
+    Attributes:
+        kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: nothing passed, and every vector is read.
+        parameter: how thorough the structure is when it is searched.
+        recall: share of the exact results that it finds, the lower one of those at the gate's depths.
+        target: which recall was asked for.
+        depth: how many results it is asked for; deeper searches are exact.
+        queries, rows: with how many text queries it was measured, against how many vectors.
+        work: what a search reads, as a share of what an exact one does.
+        refused: kind → recall with as much work as is worth it, of those that were tried before and did not pass.
+    """
+
+    kind: str
+    parameter: int
+    recall: float
+    target: float
+    depth: int
+    queries: int
+    rows: int
+    work: float
+    refused: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -48,6 +76,7 @@ class ShardEntry:
         bytes: of all files.
         files: name → SHA-256.
         dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
+        structure: how it is searched; None: every vector is read, and nothing else was measured.
         place: where the vectors are: empty, in its folder; otherwise the name of another store, a colon, and what
             that store calls the place, such as ``milvus:cinestrata_512_0/t_tsk_1``.
     """
@@ -63,14 +92,19 @@ class ShardEntry:
     bytes: int
     files: dict[str, str]
     dtype: str = "float32"
+    structure: Structure | None = None
     place: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields; without ``place`` where there is none, as schema 2 has it."""
+        """Its fields; without ``structure`` and ``place`` where there is none, as schema 2 has it."""
         fields = asdict(self)
-        if not self.place:
-            del fields["place"]
-        return fields
+        return {name: value for name, value in fields.items() if value or name not in ("structure", "place")}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ShardEntry:
+        """The reverse; raises TypeError where fields are not ours."""
+        structure = fields.get("structure")
+        return cls(**{**fields, "structure": Structure(**structure) if structure is not None else None})
 
 
 @dataclass(frozen=True)
@@ -133,7 +167,7 @@ class Manifest:
         """JSON with its own checksum."""
         parts = [part for task in self.shards for part in self.parts(task)]
         body = {
-            "schema": SCHEMA if any(part.place for part in parts) else _WITHOUT_PLACES,
+            "schema": SCHEMA if any(part.structure or part.place for part in parts) else _PLAIN,
             **asdict(self),
             "shards": {task: entry.to_json() for task, entry in self.shards.items()},
             "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},
@@ -166,9 +200,9 @@ class Manifest:
                 created=body["created"],
                 release=body["release"],
                 releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
-                shards={key: ShardEntry(**entry) for key, entry in body["shards"].items()},
+                shards={key: ShardEntry.from_json(entry) for key, entry in body["shards"].items()},
                 appended={
-                    key: tuple(ShardEntry(**entry) for entry in entries)
+                    key: tuple(ShardEntry.from_json(entry) for entry in entries)
                     for key, entries in body.get("appended", {}).items()
                 },
                 tombstones={

@@ -130,7 +130,15 @@ class MilvusVectors:
                 number += 1
         return f"{_NAME}:{room or name}/{partition}"
 
-    def stage(self, folder: Path, entry: ShardEntry, rows: Rows) -> None:
+    def stage(
+        self,
+        folder: Path,
+        entry: ShardEntry,
+        rows: Rows,
+        queries: Vectors | None,
+        working: Callable[[], object],
+    ) -> None:
+        """Without a structure: Milvus has an index of its own."""
         digest = {"sha256": _digest(rows())}
         (folder / _DIGEST).write_text(json.dumps(digest) + "\n", encoding="utf-8")
 
@@ -427,8 +435,8 @@ class _MilvusTask:
         return self.parts[0]
 
     @property
-    def key(self) -> str:
-        return "+".join(part.id for part in self.parts)
+    def state(self) -> str:
+        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
 
     @property
     def count(self) -> int:

@@ -31,8 +31,9 @@ class OpenSegments:
     the same moment. Files are known by their content, so it does not matter which generation asks for them.
     """
 
-    def __init__(self, budget: int | None = None) -> None:
+    def __init__(self, budget: int | None = None, *, gpu: bool = False) -> None:
         self._budget = budget
+        self._gpu = gpu
         self._lock = Lock()
         self._held: OrderedDict[str, _Held] = OrderedDict()  # longest unused first
         self._bytes = 0
@@ -56,7 +57,7 @@ class OpenSegments:
         try:
             with held.opening:
                 if held.segment is None:
-                    held.segment = Segment.open(folder, entry, verify=False)
+                    held.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
                     with self._lock:
                         self._bytes += entry.bytes
                 segment = held.segment

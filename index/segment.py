@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,30 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from index.approximate import Candidates, open_candidates
+from index.device import GpuScan
 from index.durable import damage
 from index.errors import ShardCorrupt, ShardMissing
-from index.format import ShardEntry
-from index.threads import search_threads
+from index.format import ShardEntry, Structure
+from index.scan import Alive, ExactScan, Found, dtype_of
 
-__all__ = ["DESCRIPTION", "IDS", "VECTORS", "Alive", "Hits", "Segment", "describe", "empty", "require_whole"]
+__all__ = [
+    "DESCRIPTION",
+    "IDS",
+    "QUERIES",
+    "STRUCTURE",
+    "VECTORS",
+    "Hits",
+    "Segment",
+    "describe",
+    "require_whole",
+]
 
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
+QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments
+_MEASURED = 3  # schema of those that were measured for a structure
 _SCHEMAS = {"float32": 1, "float16": 2}  # in which each precision came
 
-Alive = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
@@ -47,10 +61,21 @@ class Segment:
         ids: ``int64 [n]``, ascending; the id of each row.
     """
 
-    def __init__(self, entry: ShardEntry, flat: faiss.Index, ids: Ids) -> None:
+    def __init__(
+        self,
+        entry: ShardEntry,
+        exact: ExactScan,
+        ids: Ids,
+        *,
+        candidates: Candidates | None = None,
+        gpu: bool = False,
+    ) -> None:
         self.entry = entry
         self.ids = ids
-        self._flat = flat
+        self._exact = exact
+        self._candidates = candidates
+        self._gpu = GpuScan(exact) if gpu else None
+        self._asked = f"a query of task {entry.task} must be {entry.dim} finite numbers"
 
     @property
     def count(self) -> int:
@@ -61,11 +86,12 @@ class Segment:
         return self.entry.dim
 
     @classmethod
-    def open(cls, folder: Path, entry: ShardEntry, *, verify: bool = True) -> Segment:
+    def open(cls, folder: Path, entry: ShardEntry, *, verify: bool = True, gpu: bool = False) -> Segment:
         """Map a folder.
 
         Args:
             verify: read every byte and compare checksums; otherwise only sizes and counts.
+            gpu: search a copy on a GPU, exactly; the file is mapped as well.
 
         Raises:
             ShardMissing: the folder is not there.
@@ -79,15 +105,19 @@ class Segment:
             description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
             flat = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
             ids = np.load(folder / IDS, allow_pickle=False)
+            if description != describe(entry):
+                raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
+            if dtype_of(flat) != entry.dtype or (flat.ntotal, flat.d) != (entry.count, entry.dim):
+                raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
+            exact, kind = ExactScan(flat), entry.structure.kind if entry.structure else "flat"
+            candidates = None
+            if kind != "flat" and not gpu:
+                candidates = open_candidates(folder / STRUCTURE, kind, exact)
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
-        if description != describe(entry):
-            raise ShardCorrupt(f"{name}: {DESCRIPTION} contradicts the manifest")
-        if _dtype(flat) != entry.dtype or (flat.ntotal, flat.d) != (entry.count, entry.dim):
-            raise ShardCorrupt(f"{name}: {VECTORS} contradicts the manifest")
         if not _fits(ids, entry):
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
-        return cls(entry, flat, ids)
+        return cls(entry, exact, ids, candidates=candidates, gpu=gpu)
 
     def without(self, ids: Ids, among: Ids | None = None) -> Alive:
         """One bit for each row, for searches that leave these ids out; unknown ones do not matter.
@@ -104,6 +134,8 @@ class Segment:
     def search(self, query: Vectors, k: int, alive: Alive | None = None) -> Hits:
         """The k nearest by inner product. Equal scores are ordered by id, also where k cuts between them.
 
+        Exact, unless the entry names a search structure; scores are always the exact ones.
+
         Args:
             query: ``float32 [dim]``, finite.
             alive: which rows may be found, see :meth:`without`; all by default.
@@ -111,20 +143,36 @@ class Segment:
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
+        query = np.ascontiguousarray(query, np.float32)
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        query = np.ascontiguousarray(query, np.float32)
-        if query.shape != (self.dim,) or not np.isfinite(query).all():
-            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
-        # faiss leaves open which of equal scores survive the cut: look further until the cut is between unequal ones.
-        wanted = k + 1
-        while True:
-            rows, scores = self._search(query, min(wanted, self.count), alive)
-            if len(rows) <= k or len(rows) < wanted or scores[-1] < scores[k - 1]:
-                break
-            wanted *= 2
-        order = np.lexsort((rows, -scores))[:k]
-        return Hits(self.ids[rows[order]], scores[order])
+        # A sum of squares is finite where the numbers are, or they are so large that it has to be looked at them.
+        if query.shape != (self.dim,) or not (isfinite(query @ query) or np.isfinite(query).all()):
+            raise ValueError(self._asked)
+        structure, candidates = self.entry.structure, self._candidates
+        if structure is not None and candidates is not None:
+            best = self._approximate(structure, candidates, query, k, alive)
+        elif self._gpu is not None:
+            best = self._gpu.search_many(query[None], k, alive)[0]
+        else:
+            best = self._exact.search(query, k, alive)
+        return Hits(self.ids[best.rows], best.scores)
+
+    def search_many(self, queries: Vectors, k: int, alive: Alive | None = None) -> list[Hits]:
+        """What :meth:`search` finds for each query; many together are faster than one after the other.
+
+        Args:
+            queries: ``float32 [n, dim]``, finite.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        queries = np.ascontiguousarray(queries, np.float32)
+        if queries.ndim != 2 or queries.shape[1] != self.dim or not np.isfinite(queries).all():
+            raise ValueError(self._asked)
+        if self._candidates is not None:
+            return [self.search(query, k, alive) for query in queries]
+        found = (self._gpu or self._exact).search_many(queries, k, alive)
+        return [Hits(self.ids[best.rows], best.scores) for best in found]
 
     def vectors(self, ids: Ids) -> Vectors:
         """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
@@ -136,34 +184,23 @@ class Segment:
         rows = self.rows(ids)
         if (rows < 0).any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[rows < 0][0])}")
-        if not len(rows):
-            return np.empty((0, self.dim), np.float32)
-        return np.asarray(self._flat.reconstruct_batch(rows), np.float32)
+        return self._exact.vectors(rows)
 
-    def _search(self, query: Vectors, wanted: int, alive: Alive | None) -> tuple[Ids, Vectors]:
-        """The best ``wanted`` rows that are alive, or all of them where there are fewer."""
-        if alive is None:
-            return self._scan(query, wanted)
-        # Asking faiss about every row takes twice as long as the scan itself, so where few rows are dead it is asked
-        # for some more and the dead ones are dropped; only if they crowd the top does it have to ask.
-        more = 2 * wanted * self.count // max(int(np.bitwise_count(alive).sum()), 1)
-        if more <= min(4 * wanted, self.count):
-            rows, scores = self._scan(query, more)
-            kept = (alive[rows >> 3] >> (rows & 7)) & 1 == 1
-            if kept.sum() >= wanted:
-                return rows[kept][:wanted], scores[kept][:wanted]
-        chosen = faiss.IDSelectorBitmap(self.count, faiss.swig_ptr(alive))
-        parameters = faiss.SearchParameters()
-        parameters.sel = chosen
-        return self._scan(query, wanted, parameters)
-
-    def _scan(
-        self, query: Vectors, k: int, parameters: faiss.SearchParameters | None = None
-    ) -> tuple[Ids, Vectors]:
-        with search_threads():
-            scores, found = self._flat.search(query[None], k, params=parameters)
-        present = found[0] >= 0  # faiss fills up with −1 where fewer than k are left
-        return found[0][present], scores[0][present]
+    def _approximate(
+        self, structure: Structure, candidates: Candidates, query: Vectors, k: int, alive: Alive | None
+    ) -> Found:
+        """By the structure as far down as its recall was measured; exactly where it cannot tell."""
+        living = self.count if alive is None else int(np.bitwise_count(alive).sum())
+        if k * self.count <= structure.depth * living:
+            best = candidates.search(query, structure.parameter)
+            # Which rows may be found can have to do with the query, so a structure that skips the others may miss
+            # the best that are left. The best of all are found as measured, and those of them that are alive are the
+            # best that are alive.
+            kept = slice(None) if alive is None else (alive[best.rows >> 3] >> (best.rows & 7)) & 1 == 1
+            rows, scores = best.rows[kept][:k], best.scores[kept][:k]
+            if len(rows) == k:
+                return Found(rows, scores)
+        return self._exact.search(query, k, alive)
 
     def _known(self, ids: Ids) -> Ids:
         """Rows of those ids that are here."""
@@ -192,8 +229,9 @@ def require_whole(folder: Path, entry: ShardEntry, *, verify: bool) -> None:
 
 def describe(entry: ShardEntry) -> dict[str, Any]:
     """What ``shard.json`` says: enough to know a shard without the manifest."""
+    measured = {} if entry.structure is None else {"structure": asdict(entry.structure)}
     return {
-        "schema": 3 if entry.place else _SCHEMAS.get(entry.dtype),
+        "schema": _MEASURED if measured or entry.place else _SCHEMAS.get(entry.dtype),
         "task": entry.task,
         "release": entry.release,
         "fingerprint": entry.fingerprint,
@@ -203,28 +241,14 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
         "last_id": entry.last_id,
         "metric": "inner_product",
         "dtype": entry.dtype,
+        **measured,
         **({"place": entry.place} if entry.place else {}),
         "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
     }
 
 
-def empty(dim: int, dtype: str) -> faiss.Index:
-    """An index of stored vectors, without any."""
-    if dtype == "float32":
-        return faiss.IndexFlatIP(dim)
-    return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-
-
 def _name(entry: ShardEntry) -> str:
     return f"shard {entry.id[:12]} of task {entry.task}"
-
-
-def _dtype(index: faiss.Index) -> str:
-    """Of the vectors in an index; an empty text where it is not one of ours."""
-    if isinstance(index, faiss.IndexFlatIP):
-        return "float32"
-    half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
-    return "float16" if half and index.metric_type == faiss.METRIC_INNER_PRODUCT else ""
 
 
 def _fits(ids: npt.NDArray[Any], entry: ShardEntry) -> bool:

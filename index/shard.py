@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy.typing as npt
 from index.errors import ShardMissing
 from index.format import ShardEntry
 from index.opened import OpenSegments
-from index.segment import Alive, Hits
+from index.scan import Alive
+from index.segment import Hits, Segment
 
 __all__ = ["Shard"]
 
@@ -43,9 +44,9 @@ class Shard:
         return self.parts[0]
 
     @property
-    def key(self) -> str:
-        """Names its vectors: another key stands for others. Deletions do not change it."""
-        return "+".join(part.id for part in self.parts)
+    def state(self) -> str:
+        """Names what it holds: another text stands for other vectors."""
+        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
 
     @property
     def count(self) -> int:
@@ -79,29 +80,19 @@ class Shard:
         Raises:
             ValueError: the query is not a finite vector of this width, or ``k`` is below one.
         """
-        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        found: list[Hits] = []
-        for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
-            with self._opened.use(folder, entry) as segment:
-                alive = self._alive.get(number)
-                if alive is None and len(self.deleted):
-                    alive = self._alive[number] = segment.without(self.deleted)
-                if len(more) or among is not None:
-                    alive = segment.without(np.concatenate([self.deleted, more]), among)
-                found.append(segment.search(query, k, alive))
-        if len(found) == 1:
-            return found[0]
-        ids = np.concatenate([hits.ids for hits in found])
-        scores = np.concatenate([hits.scores for hits in found])
-        best = np.lexsort((ids, -scores))[:k]
-        return Hits(ids[best], scores[best])
+        found = [segment.search(query, k, alive) for segment, alive in self._asked(exclude, among)]
+        return found[0] if len(found) == 1 else _best(found, k)
 
     def search_many(
         self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
     ) -> list[Hits]:
-        """What :meth:`search` finds for each query ``float32 [n, dim]``."""
-        left_out = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        return [self.search(query, k, left_out, among) for query in queries]
+        """What :meth:`search` finds for each query; the vectors are read once for many of them.
+
+        Args:
+            queries: ``float32 [n, dim]``, finite.
+        """
+        found = [segment.search_many(queries, k, alive) for segment, alive in self._asked(exclude, among)]
+        return found[0] if len(found) == 1 else [_best(every, k) for every in zip(*found, strict=True)]
 
     def vectors(self, ids: Ids) -> Vectors:
         """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
@@ -122,3 +113,25 @@ class Shard:
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return found
+
+    def _asked(
+        self, exclude: Iterable[int] | Ids, among: Ids | None
+    ) -> Iterator[tuple[Segment, Alive | None]]:
+        """Each segment, open for as long as the loop is at it, and which of its rows may be found."""
+        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        for number, (folder, entry) in enumerate(zip(self._folders, self.parts, strict=True)):
+            with self._opened.use(folder, entry) as segment:
+                alive = self._alive.get(number)
+                if alive is None and len(self.deleted):
+                    alive = self._alive[number] = segment.without(self.deleted)
+                if len(more) or among is not None:
+                    alive = segment.without(np.concatenate([self.deleted, more]), among)
+                yield segment, alive
+
+
+def _best(found: Sequence[Hits], k: int) -> Hits:
+    """Of all segments."""
+    ids = np.concatenate([hits.ids for hits in found])
+    scores = np.concatenate([hits.scores for hits in found])
+    best = np.lexsort((ids, -scores))[:k]
+    return Hits(ids[best], scores[best])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from index.durable import damage
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
-from index.format import Manifest, ReleaseEntry
+from index.format import Manifest, ReleaseEntry, ShardEntry
 from index.segment import require_whole
 from index.store import ShardStore
 from index.vector_store import TaskVectors
@@ -28,6 +28,7 @@ class Snapshot:
         manifest: Manifest,
         shards: dict[str, TaskVectors],
         degraded: dict[str, str],
+        compared: set[str],
         *,
         verify: bool,
     ) -> None:
@@ -36,10 +37,19 @@ class Snapshot:
         self._store = store
         self._shards = shards
         self._verify = verify
-        self._compared: set[str] = set()  # releases whose bytes were compared already
+        self._compared = (
+            compared  # ids of folders of which every byte was compared, here or in an earlier snapshot
+        )
 
     @classmethod
-    def open(cls, store: ShardStore, *, verify: bool = True, previous: Snapshot | None = None) -> Snapshot:
+    def open(
+        cls,
+        store: ShardStore,
+        *,
+        verify: bool = True,
+        previous: Snapshot | None = None,
+        at_once: int | None = None,
+    ) -> Snapshot:
         """See the current manifest, and set aside the shards that are not what it says.
 
         Args:
@@ -47,11 +57,15 @@ class Snapshot:
                 only sizes are looked at, and a shard is opened when something is asked of it.
             previous: shards that it has are taken over, for they cannot have changed: what a new generation
                 costs does not grow with the number of tasks.
+            at_once: where there is no previous snapshot, how many bytes of shards to read, the newest first; the others
+                are left :attr:`unread`, for a large library takes minutes. All by default.
 
         Raises:
             ManifestError: the manifest itself cannot be trusted.
         """
         manifest = store.manifest()
+        compared: set[str] = previous._compared if previous else set()
+        later = _later(manifest, at_once) if verify and previous is None and at_once is not None else set()
         shards: dict[str, TaskVectors] = {}
         degraded: dict[str, str] = {}
         for task in manifest.shards:
@@ -66,17 +80,16 @@ class Snapshot:
                 deleted = store.tombstones(manifest, task)
                 for entry in manifest.parts(task):
                     if known is None or entry not in known.parts:
-                        require_whole(store.shard_folder(entry.id), entry, verify=verify)
-                        if verify:
+                        now = verify and entry.id not in later
+                        require_whole(store.shard_folder(entry.id), entry, verify=now)
+                        if now:
+                            compared.add(entry.id)
                             store.check(entry, "there")
                 shards[task] = store.open(manifest.parts(task), deleted)
             except ShardStoreError as error:
                 degraded[task] = str(error)
         store.opened.keep(manifest.folders())
-        snapshot = cls(store, manifest, shards, degraded, verify=verify)
-        if previous is not None:
-            snapshot._compared |= previous._compared
-        return snapshot
+        return cls(store, manifest, shards, degraded, compared, verify=verify)
 
     @property
     def generation(self) -> int:
@@ -90,6 +103,21 @@ class Snapshot:
     def tasks(self) -> list[str]:
         """Tasks whose shards can be searched, in the order of their publication."""
         return list(self._shards)
+
+    @property
+    def unread(self) -> list[ShardEntry]:
+        """Segments that are served and whose bytes were not compared with their checksums yet, the newest first."""
+        entries = [part for shard in list(self._shards.values()) for part in shard.parts]
+        return [entry for entry in reversed(entries) if entry.id not in self._compared]
+
+    def compare(self, entry: ShardEntry) -> None:
+        """Read every byte of a segment and compare its checksums.
+
+        Raises:
+            ShardMissing, ShardCorrupt: it is not as it was written.
+        """
+        require_whole(self._store.shard_folder(entry.id), entry, verify=True)
+        self._compared.add(entry.id)
 
     def set_aside(self, task: str, reason: str) -> None:
         """Do without a shard that could not be opened when it was needed. The next snapshot looks at it anew."""
@@ -131,3 +159,14 @@ class Snapshot:
                 f"the query is for {fingerprint[:12]}"
             )
         return shard
+
+
+def _later(manifest: Manifest, at_once: int) -> set[str]:
+    """Ids of the segments that are beyond the first bytes to read, the newest read first."""
+    later: set[str] = set()
+    for task in reversed(manifest.shards):
+        for part in manifest.parts(task):
+            at_once -= part.bytes
+            if at_once < 0:
+                later.add(part.id)
+    return later

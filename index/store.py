@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,12 +16,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from index.approximate import Policy
+from index.device import Device, on_gpu
 from index.durable import damage, exclusive, hash_files, replace_text, sync
 from index.errors import ManifestError, ShardCorrupt, ShardMissing, ShardRefused, ShardStoreError
 from index.faiss_shards import FaissShards
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
 from index.opened import OpenSegments
-from index.segment import DESCRIPTION, IDS, describe, require_whole
+from index.segment import DESCRIPTION, IDS, QUERIES, describe, require_whole
 from index.tombstones import DELETED, read_tombstones
 from index.vector_store import Depth, Rows, TaskVectors, VectorStore
 
@@ -48,6 +50,7 @@ class ShardStore:
 
     Attributes:
         root: the folder.
+        policy: when what is written gets a search structure.
         opened: the segments that its readers in this process have mapped.
     """
 
@@ -56,6 +59,8 @@ class ShardStore:
         root: Path,
         *,
         open_bytes: int | None = None,
+        policy: Policy | None = None,
+        device: Device = "cpu",
         remote: VectorStore | None = None,
         write_remote: bool = False,
     ) -> None:
@@ -63,12 +68,18 @@ class ShardStore:
 
         Args:
             open_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
+            policy: when what is written gets a search structure; None: as :class:`Policy` says.
+            device: where it is searched; ``auto``: on a GPU if there is one.
             remote: who holds the rows of shards whose entry names a place outside their folder.
             write_remote: give it the rows of new tasks too. What is there stays where it is, until it is moved.
+
+        Raises:
+            DeviceMissing: the device is not there.
         """
         self.root = root
-        self.opened = OpenSegments(open_bytes)
-        self._files = FaissShards(self.opened)
+        self.policy = policy or Policy()
+        self.opened = OpenSegments(open_bytes, gpu=on_gpu(device))
+        self._files = FaissShards(self.opened, lambda: self.policy)
         self._remote = remote
         self._chosen: VectorStore = remote if remote is not None and write_remote else self._files
 
@@ -120,7 +131,15 @@ class ShardStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write_shard(
-        self, *, task: str, release: str, fingerprint: str, ids: Ids, vectors: Vectors
+        self,
+        *,
+        task: str,
+        release: str,
+        fingerprint: str,
+        ids: Ids,
+        vectors: Vectors,
+        queries: Vectors | None = None,
+        working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
         """Write a shard durably. It stays invisible until published.
 
@@ -130,6 +149,9 @@ class ShardStore:
             fingerprint: of its video encoder.
             ids: ``int64 [n]``, non-negative, each once.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
+            queries: ``float32 [m, dim]``, of training captions: what a search structure must serve if the shard is
+                large enough for one; see :mod:`index.approximate`. Without them it is searched exactly.
+            working: called again and again while a structure is built, which takes minutes.
 
         Raises:
             ShardRefused: ids or vectors break these rules; names which.
@@ -144,14 +166,23 @@ class ShardStore:
                 yield vectors[start : start + _COPIED]
 
         draft = _draft(task, release, fingerprint, vectors.shape[1])
-        return self._write(draft, ids, rows, holder)
+        return self._write(draft, ids, rows, holder, queries, working)
 
-    def _write(self, draft: ShardEntry, ids: Ids, rows: Rows, holder: VectorStore) -> ShardEntry:
+    def _write(
+        self,
+        draft: ShardEntry,
+        ids: Ids,
+        rows: Rows,
+        holder: VectorStore,
+        queries: Vectors | None,
+        working: Callable[[], object] = lambda: None,
+    ) -> ShardEntry:
         place = holder.place(draft.task, draft.dim)
         draft = replace(draft, count=len(ids), first_id=int(ids[0]), last_id=int(ids[-1]), place=place)
         with self.staging() as staged:
-            holder.stage(staged, draft, rows)
+            structure = holder.stage(staged, draft, rows, queries, working)
             np.save(staged / IDS, ids, allow_pickle=False)
+            draft = replace(draft, structure=structure)
             entry = replace(draft, files=hash_files(staged))
             (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
             shard, size, files = self._settle(staged, self._shards)
@@ -208,11 +239,16 @@ class ShardStore:
         except OSError as error:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
-    def publish(self, *, release: ReleaseEntry, shards: Sequence[ShardEntry]) -> Manifest:
+    def publish(
+        self, *, release: ReleaseEntry, shards: Sequence[ShardEntry], deleted: Iterable[int] = ()
+    ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
         Publishing shards that are already there changes nothing, so a writer that died may try again, and one
         that was overtaken cannot bring an old release back.
+
+        Args:
+            deleted: ids that were deleted while the new shards were made: no generation ever shows them.
 
         Raises:
             ShardRefused: a shard contradicts a published one (same task, same ids, another dimension), or is not
@@ -233,6 +269,12 @@ class ShardStore:
                 self._require_new_task(shard, manifest)
                 self._require_fit(shard, manifest)
                 manifest = replace(manifest, shards={**manifest.shards, shard.task: shard})
+            gone = np.unique(np.fromiter(deleted, np.int64))
+            for shard in new if len(gone) else ():
+                here = np.intersect1d(gone, self._ids(shard), assume_unique=True)
+                if len(here):
+                    stones = {**manifest.tombstones, shard.task: self._write_tombstones(shard.task, here)}
+                    manifest = replace(manifest, tombstones=stones)
             return self._publish(manifest)
 
     def append(self, segment: ShardEntry) -> Manifest:
@@ -263,28 +305,32 @@ class ShardStore:
             appended = {**current.appended, segment.task: (*parts[1:], segment)}
             return self._publish(replace(current, appended=appended))
 
-    def delete(self, ids: Iterable[int]) -> Manifest:
+    def delete(self, ids: Iterable[int], *, task: str | None = None) -> Manifest:
         """Let no search find these ids any more. Their vectors stay where they are until the task is compacted.
 
         Deleting what was deleted already changes nothing.
 
+        Args:
+            task: the only one that is looked at. Ids that it does not have are left out then: a video that was never
+                embedded, or whose task is not published, has no vector.
+
         Raises:
-            ShardMissing: no task has such an id; nothing is deleted then.
+            ShardMissing: no task has such an id; nothing is deleted then. Never with ``task``.
             ManifestError, ShardCorrupt: what is there cannot be trusted.
         """
         wanted = np.unique(np.fromiter(ids, np.int64))
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
             unknown, tombstones = wanted, dict(current.tombstones)
-            for task in current.shards:
-                theirs = [self._ids(part) for part in current.parts(task)]
+            for name in current.shards if task is None else {task} & current.shards.keys():
+                theirs = [self._ids(part) for part in current.parts(name)]
                 here = np.intersect1d(wanted, np.concatenate(theirs), assume_unique=True)
                 unknown = np.setdiff1d(unknown, here, assume_unique=True)
-                before = self.tombstones(current, task)
+                before = self.tombstones(current, name)
                 after = np.union1d(before, here)
                 if len(after) > len(before):
-                    tombstones[task] = self._write_tombstones(task, after)
-            if len(unknown):
+                    tombstones[name] = self._write_tombstones(name, after)
+            if len(unknown) and task is None:
                 raise ShardMissing(f"no task has a vector {int(unknown[0])}")
             return (
                 self._publish(replace(current, tombstones=tombstones))
@@ -350,7 +396,7 @@ class ShardStore:
         dtype = widest if holder is self._files else _DTYPE
         first = parts[0]
         draft = _draft(task, first.release, first.fingerprint, first.dim, dtype)
-        shard = self._write(draft, ids, rows, holder)
+        shard = self._write(draft, ids, rows, holder, self._queries(parts))
         self._require_whole_shard(f"shard {shard.id[:12]}", shard)
         return self._publish(
             replace(
@@ -365,6 +411,12 @@ class ShardStore:
         """Ids that were deleted from a task, ascending; raises ShardCorrupt."""
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id) if entry else self.root, entry)
+
+    def _queries(self, parts: Sequence[ShardEntry]) -> Vectors | None:
+        """What the segments of a task were measured with."""
+        folders = [self.shard_folder(part.id) for part in parts if QUERIES in part.files]
+        every = [np.load(folder / QUERIES, allow_pickle=False) for folder in folders]
+        return np.concatenate(every) if every else None
 
     def _write_tombstones(self, task: str, ids: Ids) -> TombstoneEntry:
         with self.staging() as staged:

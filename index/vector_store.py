@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from index.format import ShardEntry
+from index.format import ShardEntry, Structure
 from index.segment import Hits
 
 __all__ = ["Depth", "Rows", "TaskVectors", "VectorStore"]
@@ -48,12 +48,16 @@ class TaskVectors(Protocol):
         """What the manifest says about its segments, the first one first."""
 
     @property
+    def deleted(self) -> Ids:
+        """Ids that are not found any more, ascending."""
+
+    @property
     def entry(self) -> ShardEntry:
         """Of the first segment. Task, release, fingerprint and width are the same for all."""
 
     @property
-    def key(self) -> str:
-        """Names its vectors: another key stands for others. Deletions do not change it."""
+    def state(self) -> str:
+        """Names what it holds: another text stands for other vectors."""
 
     @property
     def count(self) -> int: ...
@@ -102,11 +106,23 @@ class VectorStore(Protocol):
     def place(self, task: str, dim: int) -> str:
         """Where the rows of a task would go, see :attr:`ShardEntry.place`. Nothing is made yet."""
 
-    def stage(self, folder: Path, entry: ShardEntry, rows: Rows) -> None:
+    def stage(
+        self,
+        folder: Path,
+        entry: ShardEntry,
+        rows: Rows,
+        queries: Vectors | None,
+        working: Callable[[], object],
+    ) -> Structure | None:
         """Put into a shard's folder, before it is sealed, the rows or the digest by which they are known.
 
         Args:
             entry: the shard, still without id and files.
+            queries: ``float32 [m, dim]``, by which a search structure in the folder is measured; None: without one.
+            working: called again and again while that is built.
+
+        Returns:
+            The structure, see :mod:`index.approximate`; None: there is none in the folder.
         """
 
     def insert(self, entry: ShardEntry, ids: Ids, rows: Rows) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,12 +20,13 @@ from models.release import ReleaseState
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
 from models.text_update import TextUpdates, compact
-from models.towers import encode_texts
+from models.towers import PerText, encode_texts
 
-__all__ = ["Mode", "QueryEncoder", "build_tame"]
+__all__ = ["Mode", "QueryEncoder", "Tokens", "build_tame"]
 
 Mode = Literal["latest", "mapped", "pinned"]
 Vectors = npt.NDArray[np.float32]
+Tokens = npt.NDArray[np.int64]
 
 _BATCH = {"cpu": 32, "cuda": 512}  # texts of one forward: what a CPU's caches hold, and what fills a GPU
 
@@ -98,12 +98,7 @@ class QueryEncoder:
         Raises:
             ReleaseError: a task that the release has not learned, or a mode that it does not offer.
         """
-        if mode not in self.modes:
-            raise ReleaseError(f"this release cannot query in mode {mode!r}, only in {', '.join(self.modes)}")
-        unknown = [task for task in tasks if task not in self._position]
-        if unknown:
-            raise ReleaseError(f"the release has not learned {', '.join(unknown)}")
-        positions = [self._position[task] for task in tasks]
+        positions = self._positions(tasks, mode)
         ids = self._backbone.tokenize(texts)
         lengths = self._backbone.end_of_text(ids) + 1
         order = lengths.argsort(stable=True)
@@ -112,6 +107,40 @@ class QueryEncoder:
         parts = [self._encode(ids[rows, : int(lengths[rows].max())], positions, mode) for rows in batches]
         encoded = torch.cat(parts, dim=1)[:, order.argsort()]
         return _numpy(encoded.transpose(0, 1).expand(len(texts), len(tasks), -1))
+
+    def tokens(self, texts: Sequence[str]) -> list[Tokens]:
+        """Token ids of each text ``[L]``, with the marks of its start and end and without padding."""
+        ids = self._backbone.tokenize(texts)
+        lengths = (self._backbone.end_of_text(ids) + 1).tolist()
+        rows = ids.cpu().numpy()
+        return [row[:length].astype(np.int64) for row, length in zip(rows, lengths, strict=True)]
+
+    @torch.inference_mode()
+    def encode_pairs(self, texts: Sequence[Tokens], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        """Text i under task i, ``[n, dim]``: as :meth:`encode` gives it, for those pairs alone that are wanted.
+
+        All are rows of one batch. Frozen weights are shared by all rows, low-rank updates are gathered for each.
+
+        Args:
+            texts: from :meth:`tokens`.
+
+        Raises:
+            ReleaseError: as :meth:`encode`.
+        """
+        positions = torch.tensor(self._positions(tasks, mode))
+        lengths = np.array([len(text) for text in texts])
+        order = np.argsort(lengths, kind="stable")
+        size = _BATCH.get(self._backbone.device.type, len(order))
+        encoded = np.empty((len(texts), self._backbone.dim), np.float32)
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            ids = torch.zeros(
+                len(rows), int(lengths[rows].max()), dtype=torch.int64
+            )  # 0 pads, in all vocabularies
+            for place, row in enumerate(rows):
+                ids[place, : lengths[row]] = torch.from_numpy(texts[row])
+            encoded[rows] = _numpy(self._encode_rows(ids, positions[rows], mode))
+        return encoded
 
     def shared(self, mode: str) -> bool:
         """Whether a text has one vector for all tasks."""
@@ -127,6 +156,18 @@ class QueryEncoder:
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         """``[C or 1, n, dim]``."""
         raise AssertionError("opened through QueryEncoder.open")
+
+    def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        """``[n, dim]``, each text under the task at its own position ``[n]``; here, where one vector serves all."""
+        return self._encode(ids, (), mode)[0]
+
+    def _positions(self, tasks: Sequence[str], mode: str) -> list[int]:
+        if mode not in self.modes:
+            raise ReleaseError(f"this release cannot query in mode {mode!r}, only in {', '.join(self.modes)}")
+        unknown = dict.fromkeys(task for task in tasks if task not in self._position)
+        if unknown:
+            raise ReleaseError(f"the release has not learned {', '.join(unknown)}")
+        return [self._position[task] for task in tasks]
 
     @staticmethod
     def _maker(task: str, pinned: Mapping[str, ReleaseState]) -> ReleaseState:
@@ -194,6 +235,15 @@ class _MappedEncoder(_TowerEncoder):
         chosen = list(positions)
         return F.normalize(newest @ self._maps[chosen] + self._shifts[chosen].unsqueeze(1), dim=-1)
 
+    def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        # A text goes through the tower once for all its tasks.
+        once, place = np.unique(ids.numpy(), axis=0, return_inverse=True)
+        newest = super()._encode(torch.from_numpy(once), (), "latest")[0, torch.from_numpy(place)]
+        if mode == "latest":
+            return newest
+        mapped = (newest.unsqueeze(1) @ self._maps[positions]).squeeze(1) + self._shifts[positions]
+        return F.normalize(mapped, dim=-1)
+
 
 class _MoeEncoder(QueryEncoder):
     """MoE-Adapters: one vector for all tasks under the router that the selector finds, or one under each task's."""
@@ -208,7 +258,7 @@ class _MoeEncoder(QueryEncoder):
         try:
             self._tower.load_tensors(_under("moe.text.", release.tensors))
             self._selector.load_tensors(_under("moe.selector.", release.tensors))
-            self._routers: list[int] = release.tensors["moe.tasks"].tolist()
+            self._routers = release.tensors["moe.tasks"]
         except (KeyError, RuntimeError) as error:
             raise ReleaseError(f"the experts of the release do not fit its configuration: {error}") from error
         self._tower.to(backbone.device).eval()
@@ -221,10 +271,13 @@ class _MoeEncoder(QueryEncoder):
         if len(self._selector):
             task = self._selector.select(encode_texts(self._backbone, ids)[0])
             return adapted_texts(self._backbone, ids, self._tower, task).unsqueeze(0)
-        tasks = torch.tensor([self._routers[position] for position in positions])
-        rows = tasks.repeat_interleave(len(ids))
-        vectors = adapted_texts(self._backbone, ids.repeat(len(tasks), 1), self._tower, rows)
-        return vectors.view(len(tasks), len(ids), -1)
+        rows = torch.tensor(positions).repeat_interleave(len(ids))
+        return self._encode_rows(ids.repeat(len(positions), 1), rows, mode).view(len(positions), len(ids), -1)
+
+    def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        if len(self._selector):
+            return self._encode(ids, (), mode)[0]
+        return adapted_texts(self._backbone, ids, self._tower, self._routers[positions])
 
 
 class _TameEncoder(QueryEncoder):
@@ -235,19 +288,27 @@ class _TameEncoder(QueryEncoder):
         self.modes = ("latest", "pinned")
         self._tame = build_tame(backbone, release)
         self._makers = pinned
-        conditions: list[Condition] = []
+        adapters = [self._tame.weights()]
+        prototypes, experts, sets = [], [], []
         for position, task in enumerate(self.tasks):
             state = self._maker(task, pinned)
-            if state.kind == "frozen":  # the shard predates the first adapters, and so do its queries
-                conditions.append(
-                    replace(
-                        self._tame.condition([position]), experts=torch.tensor([BARE], device=backbone.device)
-                    )
-                )
-                continue
-            tame = self._tame if state is release else build_tame(backbone, state)
-            conditions.append(tame.condition([position]))
-        self._pinned = conditions
+            tame = self._tame
+            if state.kind != "frozen" and state is not release:
+                tame = build_tame(backbone, state)
+                adapters.append(tame.weights())
+            prototypes.append(tame.prototypes[position])
+            # A frozen shard predates the first adapters, and so do its queries.
+            experts.append(BARE if state.kind == "frozen" else tame.task_experts[position])
+            sets.append(0 if tame is self._tame else len(adapters) - 1)
+        device = backbone.device
+        self._pinned = Condition(
+            weights=TameWeights.stack(adapters),
+            prototypes=torch.stack(prototypes),
+            experts=torch.tensor(experts, device=device),
+            top_k=self._tame.top_k,
+            scale=self._tame.scale,
+            sets=torch.tensor(sets, device=device),
+        )
 
     def anchor(self, task: str, mode: str) -> str | None:
         if mode != "pinned":
@@ -258,20 +319,15 @@ class _TameEncoder(QueryEncoder):
         return f"{self._position[task]} of {_text_identity(maker, 'tame.')}"
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        return encode_texts(self._backbone, ids, self._condition(positions, mode))
+
+    def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        return encode_texts(self._backbone, ids, PerText(self._condition(positions.tolist(), mode)))[0]
+
+    def _condition(self, positions: Sequence[int], mode: str) -> Condition:
         if mode == "latest":
-            return encode_texts(self._backbone, ids, self._tame.condition(positions))
-        chosen = [self._pinned[position] for position in positions]
-        return encode_texts(
-            self._backbone,
-            ids,
-            Condition(
-                weights=TameWeights.stack([c.weights for c in chosen]),
-                prototypes=torch.cat([c.prototypes for c in chosen]),
-                experts=torch.cat([c.experts for c in chosen]),
-                top_k=chosen[0].top_k,
-                scale=chosen[0].scale,
-            ),
-        )
+            return self._tame.condition(positions)
+        return self._pinned.choose(torch.tensor(positions, device=self._backbone.device))
 
 
 class _LowRankEncoder(QueryEncoder):
@@ -301,8 +357,16 @@ class _LowRankEncoder(QueryEncoder):
         return self._backbone.fingerprint if maker.kind == "frozen" else _text_identity(maker, "text.")
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        updates = self._newest if mode == "latest" else self._pinned.choose(positions)
-        return encode_texts(self._backbone, ids, updates)
+        if mode == "latest":
+            return encode_texts(self._backbone, ids, self._newest)
+        chosen = torch.tensor(positions, device=self._backbone.device)
+        return encode_texts(self._backbone, ids, self._pinned.choose(chosen))
+
+    def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        if mode == "latest":
+            return self._encode(ids, (), mode)[0]
+        chosen = self._pinned.choose(positions.to(self._backbone.device))
+        return encode_texts(self._backbone, ids, PerText(chosen))[0]
 
 
 def _text_updates(backbone: Backbone, release: ReleaseState) -> TextUpdates:

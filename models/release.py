@@ -13,18 +13,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from models.backbone import Backbone
 from models.errors import ReleaseError
+from models.profiles import Profiles
 
 __all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerprint", "write_release"]
 
-SCHEMA = 1
+SCHEMA = 2
+_DENSE_PROFILES = 1  # the schema that kept them with all their zeros
 Kind = Literal["frozen", "tower", "mapped", "tame", "low_rank", "moe"]
-_DESCRIPTION, _WEIGHTS, _PROFILES = "release.json", "weights.safetensors", "routing.profiles"
+_DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing."
 # What queries are encoded with: names of tensors by how they begin. A release also keeps what only training needs.
 _FOR_QUERIES: dict[str, tuple[str, ...]] = {
     "frozen": (),
@@ -67,7 +71,7 @@ class ReleaseState:
         tasks: learned tasks, in order; position t−1 is task t.
         config: the method's settings.
         tensors: adapters or towers, by name.
-        profiles: ``[T, V]``, the words of each task's training captions (``models.routing``).
+        profiles: the words of each task's training captions (``models.routing``).
     """
 
     method: str
@@ -78,7 +82,7 @@ class ReleaseState:
     frames: int
     tasks: list[ReleaseTask]
     config: dict[str, Any]
-    profiles: Tensor
+    profiles: Profiles
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def position(self, task_id: str) -> int:
@@ -108,7 +112,13 @@ def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Ten
 def write_release(folder: Path, state: ReleaseState) -> None:
     """Write the two files of a release into an existing empty folder. Durability is the caller's concern."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    save_file({**tensors, _PROFILES: state.profiles.half().contiguous()}, folder / _WEIGHTS)
+    profiles = {
+        f"{_ROUTING}tokens": torch.from_numpy(state.profiles.tokens.astype(np.int32)),
+        f"{_ROUTING}values": torch.from_numpy(state.profiles.values).half(),
+        f"{_ROUTING}ends": torch.from_numpy(state.profiles.ends.astype(np.int64)),
+        f"{_ROUTING}vocabulary": torch.tensor(state.profiles.vocabulary),
+    }
+    save_file(tensors | profiles, folder / _WEIGHTS)
     description = {
         "schema": SCHEMA,
         "method": state.method,
@@ -135,7 +145,7 @@ def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
     path = folder / _DESCRIPTION
     try:
         description = json.loads(path.read_text())
-        begins = (_PROFILES, *_FOR_QUERIES.get(description.get("kind"), ())) if for_queries else ("",)
+        begins = (_ROUTING, *_FOR_QUERIES.get(description.get("kind"), ())) if for_queries else ("",)
         with safe_open(folder / _WEIGHTS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(begins)}  # noqa: SIM118
     except FileNotFoundError as error:
@@ -146,17 +156,25 @@ def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
     except SafetensorError as error:
         raise ReleaseError(f"release {folder.name}: {_WEIGHTS} cannot be read ({error})") from error
     schema = description.pop("schema", None)
-    if schema != SCHEMA:
+    if schema not in (_DENSE_PROFILES, SCHEMA):
         raise ReleaseError(
-            f"release {folder.name}: schema {schema} is not {SCHEMA}, the one this version reads; "
+            f"release {folder.name}: schema {schema} is not one that this version reads (up to {SCHEMA}); "
             "use the version of Cinestrata that wrote it"
         )
     if description.get("kind") not in get_args(Kind):
         raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
     try:
         tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
-        return ReleaseState(
-            **description, tasks=tasks, profiles=tensors.pop(_PROFILES).float(), tensors=tensors
-        )
+        routing = {
+            n.removeprefix(_ROUTING): tensors.pop(n).numpy() for n in [*tensors] if n.startswith(_ROUTING)
+        }
+        if schema == _DENSE_PROFILES:
+            profiles = Profiles.of(routing["profiles"])
+        else:
+            tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
+            profiles = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
+        return ReleaseState(**description, tasks=tasks, profiles=profiles, tensors=tensors)
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error
+    except ValueError as error:
+        raise ReleaseError(f"release {folder.name}: its routing profiles are damaged: {error}") from error

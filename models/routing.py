@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.profiles import Profiles
+
 __all__ = [
     "COSINE_LIMIT",
     "PRIOR",
@@ -22,6 +24,7 @@ __all__ = [
     "token_presence",
     "token_profile",
     "within_reach",
+    "words_of",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +39,7 @@ COSINE_LIMIT = 1.01
 
 
 def within_reach(
-    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float
+    lifts: npt.NDArray[np.floating], bar: npt.NDArray[np.floating] | float, limit: float = COSINE_LIMIT
 ) -> npt.NDArray[np.bool_]:
     """Which tasks can still matter to a text: those under which some video could score as much as ``bar``.
 
@@ -48,8 +51,9 @@ def within_reach(
     Args:
         lifts: prior × log weight of every text and task, of any shape.
         bar: the lowest score that makes a difference, of a shape that goes with it; −∞ where any does.
+        limit: of the cosines. With a lower one, which is likely but not certain, it is a guess after all.
     """
-    return np.asarray(lifts + COSINE_LIMIT >= bar)
+    return np.asarray(lifts + limit >= bar)
 
 
 def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
@@ -65,6 +69,15 @@ def token_presence(ids: Tensor, end: Tensor, vocabulary: int) -> Tensor:
     presence = torch.zeros(len(ids), vocabulary, device=ids.device)
     presence.scatter_reduce_(1, ids, inside.to(presence.dtype), "amax")
     return presence
+
+
+def words_of(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of the tokens that a text holds, each once, ascending: the ones of :func:`token_presence`.
+
+    Args:
+        tokens: ``[L]``, from the mark of the start to that of the end.
+    """
+    return np.unique(tokens[1:-1])
 
 
 def token_profile(counts: Tensor) -> Tensor:
@@ -93,12 +106,14 @@ class Router:
     """The profiles of all tasks, laid out for one query at a time: its cost grows with the query, not with V.
 
     Args:
-        profiles: ``[T, V]`` from :func:`token_profile`.
+        profiles: from :func:`token_profile`.
     """
 
-    def __init__(self, profiles: Floats) -> None:
-        self._by_token = np.ascontiguousarray(profiles.T)
-        self._silent = silent_tasks(profiles)
+    def __init__(self, profiles: Profiles) -> None:
+        order = np.argsort(profiles.tokens, kind="stable")
+        self._tasks, self._values = profiles.rows[order], profiles.values[order]
+        self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
+        self._silent = profiles.silent
 
     def log_weights(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         """As :func:`log_weights` for one text and some tasks, ``[len(tasks)]``.
@@ -107,8 +122,11 @@ class Router:
             tokens: ids of the tokens that the text holds, each once.
             tasks: positions of the tasks.
         """
-        scores = self._by_token[tokens].sum(axis=0)[tasks]
-        return np.asarray(_normalised(scores[None], self._silent[tasks])[0], np.float32)
+        spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
+        found = np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
+        sums = np.bincount(self._tasks[found], self._values[found], len(self._silent))
+        scores = np.asarray(sums[None, tasks], np.float32)
+        return np.asarray(_normalised(scores, self._silent[tasks])[0], np.float32)
 
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -75,13 +75,15 @@ class Condition:
     """What a text is asked under.
 
     Attributes:
-        weights: adapters, W = 1 or W = C.
+        weights: adapters of W releases.
         prototypes: ``[C, d]``.
         experts: ``[C]`` int64; the one expert that a task always uses, or ``ROUTED``, or ``BARE``.
         top_k: experts kept by the router.
         scale: λ of eq. 6.
         dropout: on the input of A, training only.
         explore: add the router's noise, training only.
+        sets: ``[C]`` int64, which of the W adapters each candidate has; None: all the only one, W = 1, or each its own,
+            W = C.
     """
 
     weights: TameWeights
@@ -91,6 +93,17 @@ class Condition:
     scale: float
     dropout: float = 0.0
     explore: bool = False
+    sets: Tensor | None = None
+
+    def choose(self, candidates: Tensor) -> Condition:
+        """Some of the candidates, by position ``[C']``; one may be chosen several times. No adapters are copied."""
+        one = len(self.weights.a) == 1
+        return replace(
+            self,
+            prototypes=self.prototypes[candidates],
+            experts=self.experts[candidates],
+            sets=None if one else candidates if self.sets is None else self.sets[candidates],
+        )
 
     @property
     def candidates(self) -> int:
@@ -111,7 +124,7 @@ class Condition:
     def gates(self, layer: int, projections: slice, end_tokens: Tensor) -> Tensor:
         """w^MoE of eq. 4: ``[P, C, n, E]`` of end-of-text tokens ``[C, n, d]``; rows sum to one."""
         routed = (end_tokens + self.prototypes[:, None]).unsqueeze(0)  # [1, C, n, d]
-        router = self.weights.layers[layer].router[:, projections].transpose(0, 1)  # [P, W, E, d]
+        router = self._chosen(self.weights.layers[layer].router, projections)  # [P, W, E, d]
         logits = routed @ router.transpose(-1, -2)
         if self.explore:
             noise = self.weights.layers[layer].noise[:, projections].transpose(0, 1)
@@ -125,15 +138,20 @@ class Condition:
         return torch.where(is_routed, routed_gates, fixed.to(logits.dtype)[None, :, None, :])
 
     def _deltas(self, layer: int, projections: slice, hidden: Tensor, end: Tensor) -> Tensor:
-        rows = torch.arange(end.shape[0], device=hidden.device)
-        gates = self.gates(layer, projections, hidden[:, rows, end])  # [P, C, n, E]
-        a = self.weights.layers[layer].a[:, projections].transpose(0, 1)  # [P, W, r, d]
-        b = self.weights.layers[layer].b[:, projections].transpose(0, 1)  # [P, W, E, d, r]
+        candidates, texts = (torch.arange(size, device=hidden.device) for size in hidden.shape[:2])
+        gates = self.gates(layer, projections, hidden[candidates[:, None], texts, end])  # [P, C, n, E]
+        a = self._chosen(self.weights.layers[layer].a, projections)  # [P, W, r, d]
+        b = self._chosen(self.weights.layers[layer].b, projections)  # [P, W, E, d, r]
         dropped = F.dropout(hidden, self.dropout, training=self.dropout > 0)
         low = dropped.unsqueeze(0) @ a.transpose(-1, -2).unsqueeze(2)  # [P, C, n, L, r]
         # eq. 5: Σ w_i B_i A X. One gate vector serves all tokens of a text, so the experts are mixed first.
         mixed = (gates @ b.flatten(3)).reshape(*gates.shape[:-1], *b.shape[-2:])  # [P, C, n, d, r]
         return torch.mul(low @ mixed.transpose(-1, -2), self.scale)
+
+    def _chosen(self, adapters: Tensor, projections: slice) -> Tensor:
+        """``[W, 4, …]`` of one layer to ``[P, W or C, …]``."""
+        chosen = adapters[:, projections] if self.sets is None else adapters[self.sets, projections]
+        return chosen.transpose(0, 1)
 
 
 class Tame(nn.Module):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["TextUpdate", "TextUpdates", "compact"]
+__all__ = ["ChosenUpdates", "TextUpdate", "TextUpdates", "compact"]
 
 _INPUT = slice(0, 3)  # query, key and value: they read the same input
 _OUTPUT = slice(3, 4)  # the out-projection
@@ -69,10 +69,9 @@ class TextUpdates:
             scale=parts[0].scale,
         )
 
-    def choose(self, candidates: Sequence[int]) -> TextUpdates:
-        """Some of the candidates, by position."""
-        chosen = list(candidates)
-        return TextUpdates(self.a[chosen], self.b[chosen], self.words, self.row[chosen], self.scale)
+    def choose(self, candidates: Tensor) -> ChosenUpdates:
+        """Some of the candidates, by position; one may be chosen several times."""
+        return ChosenUpdates(self, candidates)
 
     def unchanged(self) -> TextUpdates:
         """As many candidates that ask with the tower as it came."""
@@ -90,19 +89,52 @@ class TextUpdates:
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """λ·BAX for query, key and value, ``[3, C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
-        return self._deltas(layer, _INPUT, hidden)
+        a, b = self._layers[layer]
+        return _deltas(a[:, _INPUT], b[:, _INPUT], self.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """λ·BAX for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""
-        return self._deltas(layer, _OUTPUT, hidden)[0]
-
-    def _deltas(self, layer: int, projections: slice, hidden: Tensor) -> Tensor:
         a, b = self._layers[layer]
-        a, b = a[:, projections], b[:, projections].transpose(0, 1)  # [C, P, r, d], [P, C, d, r]
-        low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
-        low = low.view(*low.shape[:2], *a.shape[1:3]).movedim(2, 0)  # [P, C, n·L, r]
-        deltas = low @ b.transpose(-1, -2)
-        return torch.mul(deltas, self.scale).view(len(deltas), *hidden.shape)
+        return _deltas(a[:, _OUTPUT], b[:, _OUTPUT], self.scale, hidden)[0]
+
+
+@dataclass(frozen=True)
+class ChosenUpdates:
+    """Some of the candidates of ``updates``, gathered layer by layer, so that no copy of them all is ever made.
+
+    Attributes:
+        which: ``[C]`` int64, their positions.
+    """
+
+    updates: TextUpdates
+    which: Tensor
+
+    @property
+    def candidates(self) -> int:
+        return len(self.which)
+
+    def embedding_delta(self, ids: Tensor) -> Tensor:
+        """As :meth:`TextUpdates.embedding_delta`; ids ``[n, L]``, or ``[C, n, L]``: other texts for each candidate."""
+        ids = ids.expand(self.candidates, *ids.shape[-2:])
+        return F.embedding(self.updates.row[self.which[:, None, None], ids], self.updates.words)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """As :meth:`TextUpdates.input_deltas`."""
+        a, b = self.updates._layers[layer]
+        return _deltas(a[self.which, _INPUT], b[self.which, _INPUT], self.updates.scale, hidden)
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """As :meth:`TextUpdates.output_delta`."""
+        a, b = self.updates._layers[layer]
+        return _deltas(a[self.which, _OUTPUT], b[self.which, _OUTPUT], self.updates.scale, hidden)[0]
+
+
+def _deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> Tensor:
+    """λ·BAX of P projections, ``[P, C, n, L, d]``, by A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
+    low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
+    low = low.view(*low.shape[:2], *a.shape[1:3]).movedim(2, 0)  # [P, C, n·L, r]
+    deltas = low @ b.transpose(0, 1).transpose(-1, -2)
+    return torch.mul(deltas, scale).view(len(deltas), *hidden.shape)
 
 
 class TextUpdate(nn.Module):

@@ -21,7 +21,7 @@ from models.checkpointing import checkpointed
 from models.ffa import FrameFusion, FrameFusionAdapter
 from models.precision import forward_precision
 
-__all__ = ["Condition", "encode_frames", "encode_texts"]
+__all__ = ["Condition", "PerText", "encode_frames", "encode_texts"]
 
 
 class Condition(Protocol):
@@ -33,16 +33,45 @@ class Condition(Protocol):
         ...
 
     def embedding_delta(self, ids: Tensor) -> Tensor | None:
-        """What is added to the token embeddings of ids ``[n, L]``, ``[C, n, L, d]``; None: nothing."""
+        """What is added to the token embeddings of ids ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``; None: nothing."""
         ...
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """What is added to query, key and value, ``[3, C, n, L, d]``; ``hidden [C, n, L, d]`` is what they read."""
+        """What is added to query, key and value, ``[3, C, n, L, d]``; ``hidden [C, n, L, d]`` is what they read, and
+        ``end``, ``[n]`` or ``[C, n]``, where the texts end."""
         ...
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """What is added to the out-projection of the concatenated heads ``[C, n, L, d]``."""
         ...
+
+
+class PerText:
+    """n texts, each asked under one of n candidates: together one candidate, since no two share their weights.
+
+    Args:
+        each: the candidate of each text, C = n.
+    """
+
+    def __init__(self, each: Condition) -> None:
+        self._each = each
+
+    @property
+    def candidates(self) -> int:
+        return 1
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Of ids ``[n, L]``, ``[1, n, L, d]``."""
+        delta = self._each.embedding_delta(ids.unsqueeze(1))
+        return None if delta is None else delta.transpose(0, 1)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """``[3, 1, n, L, d]`` of ``hidden [1, n, L, d]``."""
+        return self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(1, 2)
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """``[1, n, L, d]`` of ``hidden [1, n, L, d]``."""
+        return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
 
 
 def encode_frames(

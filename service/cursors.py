@@ -31,6 +31,7 @@ class Cursor:
         passed: hits that earlier pages have come past.
         shown: results that they showed; fewer, where the catalog no longer knew some.
         query: parameter → digest of its value, of all that make the list what it is.
+        chosen: how many of the likeliest tasks the first page went to; see :class:`service.course.Course`.
     """
 
     release: str
@@ -39,6 +40,7 @@ class Cursor:
     passed: int
     shown: int
     query: dict[str, str]
+    chosen: int = 0
 
     def __str__(self) -> str:
         body = json.dumps(asdict(self), separators=(",", ":")).encode()
@@ -78,7 +80,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def _is_whole(cursor: Cursor) -> bool:
-    numbers = cursor.generation, cursor.passed, cursor.shown
+    numbers = cursor.generation, cursor.passed, cursor.shown, cursor.chosen
     return (
         all(type(number) is int and 0 <= number < 2**31 for number in numbers)
         and isinstance(cursor.release, str)

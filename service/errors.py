@@ -16,7 +16,8 @@
     └── Interrupted                  never leaves a worker: why a job stops working on its task
         ├── LeaseLost                another worker owns the task now, nothing may be written any more
         ├── TaskCancelled            the user asked for it
-        └── WorkerStopping           this process is shutting down, the task goes on elsewhere
+        ├── WorkerStopping           this process is shutting down, the task goes on elsewhere
+        └── VideosDeleted            videos of the task were deleted, it begins again without them
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unavailable",
+    "VideosDeleted",
     "WorkerStopping",
     "field_path",
 ]
@@ -216,6 +218,13 @@ class WorkerStopping(Interrupted):
 
     status = 503
     title = "Worker is stopping"
+
+
+class VideosDeleted(Interrupted):
+    """Videos of the task were deleted while it was learned."""
+
+    status = 409
+    title = "Videos were deleted"
 
 
 def field_path(location: Sequence[str | int]) -> str:

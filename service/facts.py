@@ -1,7 +1,7 @@
 """What the catalog knows of the videos of a task, in columns: what filters are held against.
 
 A catalog that parses the metadata of every video for every search would be the slowest part of it. Neither metadata nor
-the measures of a file change once a task is laid down, so they are read once and kept.
+the measures of a file change once a task is laid down, so they are read once and kept until a video is deleted.
 """
 
 from __future__ import annotations
@@ -97,30 +97,32 @@ class FactsReader:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._facts: OrderedDict[str, Facts] = OrderedDict()
+        self._facts: OrderedDict[tuple[str, str], Facts] = OrderedDict()  # by task and its shard
         self._arrivals: dict[str, datetime] = {}
 
     def facts(self, task: str, shard: str) -> Facts:
         """Of a task.
 
         Args:
-            shard: id of its shard: another one stands for other videos.
+            shard: names what its shard holds: another one stands for other videos, and the former ones may be
+                deleted.
         """
+        key = task, shard
         with self._lock:
-            if shard not in self._facts:
+            if key not in self._facts:
+                for former in [known for known in self._facts if known[0] == task]:
+                    del self._facts[former]
                 with session_scope() as session:
                     rows = session.execute(
                         select(Video.vector_id, Video.duration, Video.extra)
                         .where(Video.task_id == task, Video.status == "accepted")
                         .order_by(Video.vector_id)
                     ).all()
-                self._facts[shard] = Facts(
-                    [(vector_id, seconds, extra) for vector_id, seconds, extra in rows]
-                )
-            self._facts.move_to_end(shard)
+                self._facts[key] = Facts([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
+            self._facts.move_to_end(key)
             while len(self._facts) > 1 and sum(len(facts.ids) for facts in self._facts.values()) > _KEPT:
                 self._facts.popitem(last=False)
-            return self._facts[shard]
+            return self._facts[key]
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
         """When each task was posted; those that the catalog does not know are left out."""

@@ -20,7 +20,15 @@ from service.catalog.database import session_scope
 from service.catalog.models import STATES, Shard, Task
 from service.errors import Unavailable
 
-__all__ = ["GENERATION", "REGISTRY", "REQUESTS", "REQUEST_SECONDS", "SEARCH_SECONDS", "render"]
+__all__ = [
+    "GENERATION",
+    "REGISTRY",
+    "REQUESTS",
+    "REQUEST_SECONDS",
+    "SEARCH_SECONDS",
+    "UNREAD_BYTES",
+    "render",
+]
 
 REGISTRY = CollectorRegistry()
 
@@ -43,6 +51,11 @@ SEARCH_SECONDS = Histogram(
 )
 GENERATION = Gauge(
     "cinestrata_generation", "Generation of the index that is being searched.", registry=REGISTRY
+)
+UNREAD_BYTES = Gauge(
+    "cinestrata_unread_bytes",
+    "Bytes of shards that are searched, and whose checksums were not compared since the start of the process.",
+    registry=REGISTRY,
 )
 
 

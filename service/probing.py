@@ -11,6 +11,7 @@ from media import Examiner, Limits, MediaError, VideoInfo, content_hash, frame_c
 from models.backbone import frame_spec
 from service import storage
 from service.catalog.models import Task, Video
+from service.deletion import discard_files
 from service.events import record
 from service.lifecycle import Claim
 from service.settings import settings
@@ -52,7 +53,7 @@ def probe(claim: Claim) -> None:
             )
             _examine(claim, examiner, limits, video, hashes)
     claim.progress("probing", 1.0, done=total, total=total)
-    _conclude(claim, total)
+    _conclude(claim)
 
 
 def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
@@ -106,7 +107,10 @@ def _examine(
 
 def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
     with claim.writing() as session:
-        row = session.get_one(Video, video.vector_id)
+        row = session.get(Video, video.vector_id)
+        if row is None:  # deleted while it was examined, which made its files anew
+            discard_files(session, video.id, video.uri, info.content_hash)
+            return
         row.status, row.reason = "accepted", None
         row.content_hash, row.bytes = info.content_hash, info.bytes
         row.container, row.codec = info.container, info.codec
@@ -116,14 +120,17 @@ def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
 
 def _reject(claim: Claim, video: _Pending, reason: str) -> None:
     with claim.writing() as session:
-        row = session.get_one(Video, video.vector_id)
+        row = session.get(Video, video.vector_id)
+        if row is None:  # deleted while it was examined
+            return
         row.status, row.reason, row.content_hash = "rejected", reason, None
         record(session, claim.task.id, "rejected", {"uri": video.uri, "video_id": video.id, "reason": reason})
 
 
-def _conclude(claim: Claim, total: int) -> None:
+def _conclude(claim: Claim) -> None:
     with claim.writing() as session:
         videos = session.scalars(select(Video).where(Video.task_id == claim.task.id)).all()
+        total = len(videos)
         accepted = [v for v in videos if v.status == "accepted"]
         reasons = [v.reason or "" for v in videos if v.status == "rejected"]
         splits = derive_splits(
@@ -134,6 +141,11 @@ def _conclude(claim: Claim, total: int) -> None:
             video.effective_split = splits.of[video.vector_id]
         counts = count(total, len(reasons), splits)
         session.get_one(Task, claim.task.id).counts = counts
+    if not total:
+        claim.fail(
+            "All videos of the task were deleted.", "Post a task with the videos that you want to keep."
+        )
+        return
     bad = sum(not reason.startswith(SAME_CONTENT) for reason in reasons)
     allowed = settings().bad_video_share
     if bad > allowed * total or not accepted:

@@ -22,6 +22,8 @@ from models.errors import ModelError
 from service import metrics
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
+from service.gathering import Admission
+from service.priority import yield_to_others
 from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
@@ -35,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 30.0  # before what could not be loaded is tried again, in case somebody mended it
+_AT_ONCE = 256 * 1024**2  # bytes of shards whose checksums are compared before readiness; the others follow
 _KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
 
@@ -46,12 +49,14 @@ class QueryService:
 
     Attributes:
         last_error: why the newest generation, or the backbone, could not be loaded; None when all is well.
+        admission: to be asked before searches are answered that come over the network.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
         self.last_error: str | None = None
         self._settings = configured or settings()
-        self._store = library_store(self._settings)
+        self.admission = Admission(self._settings.max_waiting)
+        self._store = library_store(self._settings, device=self._settings.index_device)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
@@ -63,6 +68,7 @@ class QueryService:
         self._refreshing = Lock()
         self._stopped = Event()
         self._thread: Thread | None = None
+        self._reading: Thread | None = None
 
     def start(self) -> None:
         """Load what is there, then follow the index in the background."""
@@ -73,12 +79,15 @@ class QueryService:
         self._stopped.clear()
         self._thread = Thread(target=self._follow, name="follow-index", daemon=True)
         self._thread.start()
+        self._reading = Thread(target=self._read_on, name="compare-checksums", daemon=True)
+        self._reading.start()
 
     def close(self) -> None:
         """Stop following the index."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+        for thread in (self._thread, self._reading):
+            if thread is not None:
+                thread.join(timeout=5)
 
     def refresh(self) -> bool:
         """Take over a new generation, if there is one. Cheap when there is none.
@@ -127,6 +136,29 @@ class QueryService:
             self.last_error, self._looked = None, True
             return fresh is not None
 
+    def read_on(self) -> bool:
+        """Compare the checksums of one more of the shards that are served unread, and set it aside if it was altered.
+
+        Readiness does not wait for them: a large library takes minutes to read.
+
+        Returns:
+            Whether one was left to read.
+        """
+        serving = self._serving
+        unread = serving.snapshot.unread if serving else []
+        metrics.UNREAD_BYTES.set(sum(entry.bytes for entry in unread))
+        if serving is None or not unread:
+            return False
+        try:
+            serving.snapshot.compare(unread[0])
+        except ShardStoreError as error:
+            log.error("shard_set_aside", task=unread[0].task, error=str(error))
+            # By whichever answers now. One that is being loaded meanwhile comes to it again.
+            current = self._serving or serving
+            if unread[0] in current.snapshot.unread:
+                current.set_aside(unread[0].task, error)
+        return True
+
     def ready(self) -> ReadyView:
         """Whether this process can take requests, and what is wrong where something is.
 
@@ -147,6 +179,7 @@ class QueryService:
             checks={
                 "model": "ok" if loaded else error or "still loading",
                 "index": index if loaded else "ok",
+                **_checksums(serving),
             },
         )
 
@@ -238,6 +271,12 @@ class QueryService:
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
 
+    def _read_on(self) -> None:
+        yield_to_others()
+        while not self._stopped.is_set():
+            if not self.read_on():
+                self._stopped.wait(_POLL_SECONDS)
+
     def _follow(self) -> None:
         while not self._stopped.is_set():
             self.refresh()
@@ -248,7 +287,9 @@ class QueryService:
         if self._backbone is None:
             self._backbone = load_backbone(self._settings.backbone, self._settings.frames)
         previous = self._serving
-        snapshot = Snapshot.open(self._store, previous=previous.snapshot if previous else None)
+        snapshot = Snapshot.open(
+            self._store, previous=previous.snapshot if previous else None, at_once=_AT_ONCE
+        )
         if previous is None:
             return Serving.load(snapshot, self._backbone) if snapshot.release_id else None
         if snapshot.release_id is None:
@@ -276,6 +317,17 @@ class QueryService:
         if not self._looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"Nothing can be found: {_NOTHING_LEARNED}.", 10)
+
+
+def _checksums(serving: Serving | None) -> dict[str, str]:
+    """How far the reading of the library is, while it lasts."""
+    unread = serving.snapshot.unread if serving else []
+    if serving is None or not unread:
+        return {}
+    manifest = serving.snapshot.manifest
+    total = sum(len(manifest.parts(task)) for task in manifest.shards)
+    size = sum(entry.bytes for entry in unread) / 1e9
+    return {"checksums": f"{len(unread)} of {total} shards ({size:.1f} GB) are still to be compared"}
 
 
 def _gone(why: str) -> Gone:

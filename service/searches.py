@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import cast
@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from index import Hit, Hits, merge
+from index import Hit
 from service.catalog.database import session_scope
 from service.catalog.models import Video
+from service.course import Course, Routes, read_routes
 from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter, allowed, filter_errors, read_filter
 from service.library import stream_url, thumbnail_url
-from service.serving import EncodedQuery, Serving
+from service.serving import Scan, Serving
 from service.settings import QueryMode, Settings
 from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
@@ -30,7 +31,8 @@ __all__ = ["Search", "answer", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
 
-_VECTORS = 8192  # query vectors held at a time: memory stays flat however many queries and tasks there are
+_VECTORS = 8192  # query vectors made at a time: memory stays flat however many queries and tasks there are
+_SHOWN = 20  # tasks of which the routing is told, beside those that were searched
 _CHUNK = 500  # ids in one IN (…)
 _MAX_ERRORS = 20
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -46,6 +48,7 @@ class Search:
         tasks: names or ids of the tasks to search; None: all.
         filter: what may be found.
         cursor: where its list goes on; None: at its beginning.
+        routes: which tasks count; None: what the server is set to.
         at: what stands before the name of a wrong field: ``queries[3].`` in a batch.
     """
 
@@ -54,6 +57,7 @@ class Search:
     tasks: tuple[str, ...] | None
     filter: Filter
     cursor: Cursor | None
+    routes: Routes | None
     at: str
 
 
@@ -78,7 +82,8 @@ def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> l
             tasks = _named_tasks(query)
             named = None if tasks is None else tuple(tasks)
             cursor = read_cursor(query.cursor) if query.cursor is not None else None
-            searches.append(Search(query, query.q.strip(), named, read_filter(query), cursor, at))
+            routes = None if query.routes is None else read_routes(query.routes)
+            searches.append(Search(query, query.q.strip(), named, read_filter(query), cursor, routes, at))
     if errors:
         raise InvalidInput.of(errors[:_MAX_ERRORS])
     return searches
@@ -87,7 +92,7 @@ def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> l
 def answer(
     serving: Serving, searches: Sequence[Search], configured: Settings, reader: FactsReader
 ) -> list[SearchResponse]:
-    """Answer searches with one generation. Texts that go to the same tasks are encoded together.
+    """Answer searches with one generation. Their texts are encoded together, each under the tasks that it goes to.
 
     Args:
         reader: where filters learn what videos are like.
@@ -101,21 +106,24 @@ def answer(
         _Asked(search, _candidates(serving, search), _mode(serving, search, configured))
         for search in searches
     ]
-    found: dict[int, _Found] = {}
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
         return allowed(
             chosen,
-            {task: "+".join(part.id for part in serving.shards[task].parts) for task in tasks},
+            {task: serving.shards[task].state for task in tasks},
             reader,
             at,
         )
 
-    for numbers, encoded, milliseconds in _encoded(serving, asked):
-        for number, query in zip(numbers, encoded, strict=True):
-            found[number] = _search(serving, asked[number], query, milliseconds, configured, admitted)
-    return _responses([found[number] for number in range(len(asked))], serving, configured)
+    begun = time.perf_counter()
+    routing = serving.route([one.search.text for one in asked], [one.tasks for one in asked])
+    route = 1000 * (time.perf_counter() - begun) / max(1, len(asked))
+    found = [
+        _begin(one, weights, configured, admitted, route) for one, weights in zip(asked, routing, strict=True)
+    ]
+    _search(serving, found)
+    return _responses(found, serving, configured)
 
 
 @dataclass(frozen=True)
@@ -127,81 +135,104 @@ class _Asked:
     mode: QueryMode
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Found:
-    """What a search has found, before the catalog is asked. Times are in milliseconds.
+    """A search on its way, and what it has found before the catalog is asked. Times are in milliseconds.
 
     Attributes:
-        passed: how many hits of the list are before its next page; None: there is none.
+        routing: candidate tasks and their log weights, best first.
+        among: task id → what may be found there, None for all; only tasks where something may.
+        course: which tasks it goes to.
+        passed: hits of the list that earlier pages have come past.
+        end: how many there are with this page.
+        more: whether there may be another page.
     """
 
     asked: _Asked
-    hits: list[Hit]
-    passed: int | None
     routing: list[tuple[str, float]]
-    encode: float
+    among: dict[str, Ids | None]
+    course: Course
+    passed: int
+    end: int
+    more: bool
     route: float
-    search: float
-    merge: float
+    encode: float = 0.0
+    search: float = 0.0
+    merge: float = 0.0
+    wave: list[str] = field(default_factory=list)
+
+    @property
+    def hits(self) -> list[Hit]:
+        """Those of the page."""
+        return self.course.hits()[self.passed : self.end]
+
+    @property
+    def following(self) -> bool:
+        """Whether there is another page: one more is looked for than is shown."""
+        return self.more and len(self.course.hits()) > self.end
 
 
-def _encoded(
-    serving: Serving, asked: Sequence[_Asked]
-) -> Iterator[tuple[list[int], list[EncodedQuery], float]]:
-    """Places of searches, their encoded texts, and the milliseconds that each of them took."""
-    alike: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for number, one in enumerate(asked):
-        alike.setdefault((one.mode, one.tasks), []).append(number)
-    for (mode, tasks), numbers in alike.items():
-        size = max(1, _VECTORS // len(tasks))
-        for start in range(0, len(numbers), size):
-            part = numbers[start : start + size]
-            begun = time.perf_counter()
-            encoded = serving.encode([asked[number].search.text for number in part], mode, tasks)
-            yield part, encoded, 1000 * (time.perf_counter() - begun) / len(part)
-
-
-def _search(
-    serving: Serving,
+def _begin(
     asked: _Asked,
-    encoded: EncodedQuery,
-    encode: float,
+    routing: list[tuple[str, float]],
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
+    route: float,
 ) -> _Found:
-    least, cursor = asked.search.query.min_score, asked.search.cursor
+    search, start = asked.search, time.perf_counter()
+    cursor = search.cursor
     passed = cursor.passed if cursor else 0
-    end = min(passed + asked.search.query.k, configured.max_depth)
-    start = time.perf_counter()
-    routing = serving.route(encoded, asked.tasks)
-    after_route = time.perf_counter()
-    # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
-    lift = {task: configured.routing_prior * log_weight for task, log_weight in routing}
-    # strict: one vector for each task, in the order of the tasks
-    queries = zip(asked.tasks, encoded.vectors, strict=True)
-    among = admitted(asked.search.filter, asked.tasks, asked.search.at)
-    hits = {
-        task: _lifted(serving.search(task, vector, end + 1, among=among[task]), lift[task])
-        for task, vector in queries
-        if task in among
-    }
-    after_search = time.perf_counter()
-    # One more than is shown tells whether there is another page.
-    merged = [hit for hit in merge(hits, end + 1) if least is None or hit.score >= least]
-    return _Found(
-        asked=asked,
-        hits=merged[passed:end],
-        passed=end if len(merged) > end and end < configured.max_depth else None,
-        routing=routing,
-        encode=encode,
-        route=1000 * (after_route - start),
-        search=1000 * (after_search - after_route),
-        merge=1000 * (time.perf_counter() - after_search),
+    end = min(passed + search.query.k, configured.max_depth)
+    among = admitted(search.filter, asked.tasks, search.at)
+    lifts = [(task, configured.routing_prior * log_weight) for task, log_weight in routing]
+    course = Course(
+        lifts,
+        [task for task in asked.tasks if task in among],
+        end + 1,
+        least=search.query.min_score,
+        routes=search.routes or configured.routes,
+        chosen=cursor.chosen if cursor else None,
     )
+    found = _Found(asked, routing, among, course, passed, end, end < configured.max_depth, route)
+    found.wave = course.wave()
+    found.search = 1000 * (time.perf_counter() - start)
+    return found
 
 
-def _lifted(hits: Hits, by: float) -> Hits:
-    return Hits(hits.ids, hits.scores + np.float32(by))
+def _search(serving: Serving, found: Sequence[_Found]) -> None:
+    """Take searches to their ends. The waves of all go together: their texts are encoded in one batch."""
+    going = [one for one in found if one.wave]
+    while going:
+        step: list[_Found] = []
+        size = 0
+        for one in going:
+            size += len(one.wave)
+            if step and size > _VECTORS:
+                break
+            step.append(one)
+        begun = time.perf_counter()
+        pairs = [(one.asked.search.text, str(one.asked.mode), task) for one in step for task in one.wave]
+        vectors = serving.encode(pairs)
+        encoded = time.perf_counter()
+        places = [(one, task) for one in step for task in one.wave]
+        hits = serving.scan(
+            [
+                Scan(task, vector, one.end + 1, one.among[task])
+                for (one, task), vector in zip(places, vectors, strict=True)
+            ]
+        )
+        searched = time.perf_counter()
+        start = 0
+        for one in step:
+            after = start + len(one.wave)
+            one.course.add(dict(zip(one.wave, hits[start:after], strict=True)))
+            one.wave, start = one.course.wave(), after
+        merged = time.perf_counter()
+        for one in step:
+            one.encode += 1000 * (encoded - begun) / len(step)
+            one.search += 1000 * (searched - encoded) / len(step)
+            one.merge += 1000 * (merged - searched) / len(step)
+        going = [one for one in going if one.wave]
 
 
 def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
@@ -221,13 +252,14 @@ def _response(
     asked, query = found.asked, found.asked.search.query
     before = asked.search.cursor
     generation = before.generation if before else serving.snapshot.generation
-    following = found.passed and Cursor(
+    following = found.following and Cursor(
         release=serving.release,
         generation=generation,
         mode=asked.mode,
-        passed=found.passed,
+        passed=found.end,
         shown=(before.shown if before else 0) + len(results),
         query=_fingerprints(query, configured),
+        chosen=before.chosen if before else found.course.chosen,
     )
     return SearchResponse(
         query=query.q,
@@ -236,8 +268,14 @@ def _response(
         mode=asked.mode,
         results=results,
         routing=[
-            RoutingView(task=serving.names[task], task_id=task, weight=math.exp(log_weight))
-            for task, log_weight in found.routing
+            RoutingView(
+                task=serving.names[task],
+                task_id=task,
+                weight=math.exp(log_weight),
+                searched=task in found.course.searched,
+            )
+            for place, (task, log_weight) in enumerate(found.routing)
+            if place < _SHOWN or task in found.course.searched
         ],
         timing_ms=TimingView(
             encode=found.encode,
@@ -325,6 +363,10 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
+    if query.routes is not None and read_routes(query.routes) is None:
+        yield FieldError(
+            f"{at}routes", "This is no way to choose tasks.", "Give auto, all, or a number from 1 on."
+        )
     if query.task == []:
         yield FieldError(f"{at}task", "The list of tasks is empty.", "Name one, or leave it out for all.")
 
@@ -368,6 +410,8 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
             "arrived_before": chosen.before and (chosen.before - _EPOCH).total_seconds(),
             "where": query.where or None,
             "min_score": query.min_score,
+            "routes": query.routes and read_routes(query.routes),
+            "CINESTRATA_ROUTES": None if query.routes else limits.routes,
             "CINESTRATA_ROUTING_PRIOR": limits.routing_prior,
         }
     )

@@ -4,77 +4,153 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from index import Hits, ShardStoreError, Snapshot, TaskVectors
+from index import Hits, ShardStoreError, Snapshot, TaskVectors, in_parallel
 from models.backbone import Backbone
 from models.errors import ModelError, ReleaseError
-from models.query_encoder import QueryEncoder
+from models.query_encoder import QueryEncoder, Tokens
 from models.release import ReleaseState, read_release
-from models.routing import Router
+from models.routing import Router, words_of
+from service.gathering import Gathered
+from service.validation import check_probes
 
-__all__ = ["EncodedQuery", "Reader", "Serving"]
+__all__ = ["Reader", "Scan", "Serving"]
 
 Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
+Vector = npt.NDArray[np.float32]
 
-_REMEMBERED = 64 * 1024**2  # bytes of query vectors
+_REMEMBERED = 64 * 1024**2  # bytes of texts and query vectors
+_ENTRY = 200  # bytes of Python's own for a text or a vector
+_TOGETHER = 256  # vectors of one batch of several callers
 _FIRST_QUERY = "a first query, so that no user waits for what is done only once"
 
 
+class Scan(NamedTuple):
+    """The k nearest to a query in a task's shard, or among some of its ids."""
+
+    task: str
+    query: Vector
+    k: int
+    among: Ids | None
+
+
+@dataclass
+class _Read:
+    """What is known of a text: its tokens, and its vectors by mode and task, one for all tasks where they share it."""
+
+    tokens: Tokens
+    vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
-class EncodedQuery:
-    """A text under some tasks.
+class _Wanted:
+    """A text under a task. Where all tasks share its vector, ``key`` names none of them."""
 
-    Attributes:
-        vectors: ``[T, dim]``, one for each task, unit length.
-        tokens: ids of the tokens that it holds.
-    """
-
-    vectors: Vectors
-    tokens: npt.NDArray[np.int64]
+    text: str
+    tokens: Tokens
+    mode: str
+    task: str
+    key: str
 
 
 class Reader:
-    """Encodes texts, those that it does not remember in one batch. Safe to be shared by threads."""
+    """Encodes texts under tasks, and remembers what it encoded last. Safe to be shared by threads.
+
+    What several threads want at the same time goes through one batch (:class:`~service.gathering.Gathered`).
+    """
 
     def __init__(self, encoder: QueryEncoder) -> None:
         self._encoder = encoder
         self._lock = Lock()
-        self._known: OrderedDict[tuple[str, str, tuple[str, ...]], EncodedQuery] = OrderedDict()
+        self._known: OrderedDict[str, _Read] = OrderedDict()
         self._bytes = 0
+        self._gathered: Gathered[_Wanted, Vector] = Gathered(self._encode, _TOGETHER)
 
-    def __call__(self, texts: Sequence[str], mode: str, tasks: tuple[str, ...]) -> list[EncodedQuery]:
-        """One for each text, in their order."""
-        found: dict[str, EncodedQuery] = {}
+    def tokens(self, texts: Sequence[str]) -> list[Tokens]:
+        """Those of each text, from the mark of its start to that of its end."""
+        return [read.tokens for read in self._read(texts)]
+
+    def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
+        """The unit vector ``[dim]`` of each (text, mode, task)."""
+        texts = list(dict.fromkeys(text for text, _, _ in pairs))
+        reads = dict(zip(texts, self._read(texts), strict=True))
+        wanted = [
+            _Wanted(text, reads[text].tokens, mode, task, "" if self._encoder.shared(mode) else task)
+            for text, mode, task in pairs
+        ]
         with self._lock:
-            for text in texts:
-                key = text, mode, tasks
-                if key in self._known:
-                    self._known.move_to_end(key)
-                    found[text] = self._known[key]
+            found = {
+                (one.text, one.mode, one.key): reads[one.text].vectors[one.mode, one.key]
+                for one in wanted
+                if (one.mode, one.key) in reads[one.text].vectors
+            }
+        new = {(one.text, one.mode, one.key): one for one in wanted}
+        missing = [one for key, one in new.items() if key not in found]
+        if missing:
+            vectors = self._gathered(missing)
+            with self._lock:
+                for one, vector in zip(missing, vectors, strict=True):
+                    found[one.text, one.mode, one.key] = vector
+                    self._remember(one.text, reads[one.text], (one.mode, one.key), vector)
+                self._forget()
+        return [found[one.text, one.mode, one.key] for one in wanted]
+
+    def _read(self, texts: Sequence[str]) -> list[_Read]:
+        with self._lock:
+            found = {text: self._known[text] for text in texts if text in self._known}
+            for text in found:
+                self._known.move_to_end(text)
         new = [text for text in dict.fromkeys(texts) if text not in found]
         if new:
-            presence = self._encoder.words(new)
-            vectors = self._encoder.encode(new, tasks, mode)
-            for text, words, under in zip(new, presence, vectors, strict=True):
-                # A copy: a part would keep the whole batch in memory.
-                found[text] = EncodedQuery(under.copy(), np.flatnonzero(words))
-            self._remember({(text, mode, tasks): found[text] for text in new})
+            read = {text: _Read(t) for text, t in zip(new, self._encoder.tokens(new), strict=True)}
+            with self._lock:
+                for text, one in read.items():
+                    found[text] = self._known.setdefault(text, one)
+                    if found[text] is one:
+                        self._bytes += _size(text, one)
+                self._forget()
         return [found[text] for text in texts]
 
-    def _remember(self, encoded: Mapping[tuple[str, str, tuple[str, ...]], EncodedQuery]) -> None:
-        with self._lock:
-            for key, query in encoded.items():
-                if key not in self._known:
-                    self._known[key] = query
-                    self._bytes += query.vectors.nbytes
-            while self._bytes > _REMEMBERED:
-                self._bytes -= self._known.popitem(last=False)[1].vectors.nbytes
+    def _encode(self, wanted: list[_Wanted]) -> list[Vector]:
+        """Of several callers, some of whom may want the same."""
+        once = {(one.text, one.mode, one.key): one for one in wanted}
+        found: dict[tuple[str, str, str], Vector] = {}
+        for mode in dict.fromkeys(one.mode for one in wanted):
+            asked = [one for one in once.values() if one.mode == mode]
+            vectors = self._encoder.encode_pairs(
+                [one.tokens for one in asked], [one.task for one in asked], mode
+            )
+            for one, vector in zip(asked, vectors, strict=True):
+                # A copy: a part would keep the whole batch in memory.
+                found[one.text, mode, one.key] = vector.copy()
+        return [found[one.text, one.mode, one.key] for one in wanted]
+
+    def _remember(self, text: str, read: _Read, key: tuple[str, str], vector: Vector) -> None:
+        if key not in read.vectors:
+            read.vectors[key] = vector
+            if self._known.get(text) is read:
+                self._bytes += _vector_size(vector)
+
+    def _forget(self) -> None:
+        while self._bytes > _REMEMBERED and self._known:
+            text, read = self._known.popitem(last=False)
+            self._bytes -= _size(text, read)
+
+
+def _size(text: str, read: _Read) -> int:
+    """Bytes that a text takes, about."""
+    return _ENTRY + 4 * len(text) + read.tokens.nbytes + sum(map(_vector_size, read.vectors.values()))
+
+
+def _vector_size(vector: Vector) -> int:
+    return _ENTRY + vector.nbytes
 
 
 @dataclass(frozen=True)
@@ -105,7 +181,7 @@ class Serving:
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
-        """Read the releases that the snapshot needs, and answer one query with them.
+        """Read the releases that the snapshot needs, answer one query with them, and the probes of the release.
 
         Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
         had learned, and no other. A shard that is broken, that another encoder made, or whose own release is broken, is
@@ -140,11 +216,18 @@ class Serving:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
         reader = Reader(encoder)
         for mode in encoder.modes:
-            (first,) = reader([_FIRST_QUERY], mode, tuple(shards))
-            if not np.isfinite(first.vectors).all():
+            first = reader([(_FIRST_QUERY, mode, task) for task in shards])
+            if not np.isfinite(first).all():
                 raise ReleaseError(
                     f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
+        check_probes(
+            snapshot.release_folder(release_id),
+            release_id,
+            reader,
+            shards,
+            encoder.modes,
+        )
         return cls(
             snapshot=snapshot,
             release=release_id,
@@ -153,20 +236,45 @@ class Serving:
             degraded=degraded,
             modes=encoder.modes,
             positions={task: position for position, task in enumerate(names)},
-            router=Router(release.profiles.numpy()),
+            router=Router(release.profiles),
             encoder=reader,
         )
 
     def search(
-        self, task: str, query: Vectors, k: int, *, exclude: Sequence[int] = (), among: Ids | None = None
+        self, task: str, query: Vector, k: int, *, exclude: Sequence[int] = (), among: Ids | None = None
     ) -> Hits:
         """The k nearest in a task's shard; nothing in one that cannot be opened any more, which is set aside."""
+        return self._search(task, query[None], k, exclude, among)[0]
+
+    def _search(
+        self, task: str, queries: Vector, k: int, exclude: Sequence[int] = (), among: Ids | None = None
+    ) -> list[Hits]:
         if task not in self.degraded:
             try:
-                return self.shards[task].search(query, k, exclude, among)
+                return self.shards[task].search_many(queries, k, exclude, among)
             except ShardStoreError as error:
                 self.set_aside(task, error)
-        return Hits(np.empty(0, np.int64), np.empty(0, np.float32))
+        return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
+
+    def scan(self, scans: Sequence[Scan]) -> list[Hits]:
+        """What each of several finds, in their order.
+
+        A shard is read once for all who search it alike, and several shards at the same time where that is faster.
+        """
+        alike: dict[tuple[str, int, int], list[int]] = {}
+        for number, scan in enumerate(scans):
+            alike.setdefault((scan.task, scan.k, id(scan.among)), []).append(number)
+        groups = list(alike.values())
+
+        def one(numbers: list[int]) -> list[Hits]:
+            first = scans[numbers[0]]
+            queries = np.stack([scans[number].query for number in numbers])
+            return self._search(first.task, queries, first.k, among=first.among)
+
+        total = sum(part.bytes for task, _, _ in alike for part in self.shards[task].parts)
+        found = in_parallel(one, groups, total // max(1, len(groups)))
+        hits = dict(zip(chain(*groups), chain(*found), strict=True))
+        return [hits[number] for number in range(len(scans))]
 
     def set_aside(self, task: str, error: ShardStoreError) -> None:
         """Search without a shard that broke while it served."""
@@ -178,14 +286,17 @@ class Serving:
         """Task name → why it cannot be searched."""
         return {self.names.get(task, task): why for task, why in self.degraded.items()}
 
-    def encode(self, texts: Sequence[str], mode: str, tasks: tuple[str, ...]) -> list[EncodedQuery]:
-        """Texts under tasks."""
-        return self.encoder(texts, mode, tasks)
+    def encode(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
+        """The unit vector of each (text, mode, task)."""
+        return self.encoder(pairs)
 
-    def route(self, encoded: EncodedQuery, tasks: Sequence[str]) -> list[tuple[str, float]]:
-        """Log of how much the text sounds like each task, best first; the weights sum to one."""
+    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
+        """Log of how much each text sounds like each of its tasks, best first; the weights of a text sum to one."""
+        return [self._route(*one) for one in zip(self.encoder.tokens(texts), tasks, strict=True)]
+
+    def _route(self, tokens: Tokens, tasks: Sequence[str]) -> list[tuple[str, float]]:
         chosen = np.array([self.positions[task] for task in tasks], np.int64)
-        weights = self.router.log_weights(encoded.tokens, chosen)
+        weights = self.router.log_weights(words_of(tokens), chosen)
         return [(tasks[i], float(weights[i])) for i in np.argsort(-weights, kind="stable")]
 
 

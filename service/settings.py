@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from index import EXACT_ROWS, Device
 from index.milvus import MilvusIndex, without_password
 from models.routing import PRIOR
 from service.methods import METHOD_NAMES
@@ -59,6 +60,9 @@ class Settings(BaseSettings):
 
     # how it searches
     open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
+    index_device: Device = "cpu"  # auto: a GPU if there is one
+    # a shard of more rows gets a search structure if it passes the recall gate
+    exact_rows: int = Field(default=EXACT_ROWS, ge=0)
 
     # how it learns
     backbone: str = "tiny"
@@ -70,6 +74,8 @@ class Settings(BaseSettings):
     measured_modes: Literal["served", "all"] = "served"
     # cosine per nat of routing evidence; 0 merges raw cosines
     routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR
+    # which tasks a query goes to: those that can matter (auto), all, or how many of the likeliest; see service.course
+    routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
@@ -89,6 +95,9 @@ class Settings(BaseSettings):
     max_depth: int = Field(default=10_000, ge=1)  # results of one search, over all its pages
     max_query_chars: int = Field(default=1000, ge=1)
     max_queries: int = Field(default=256, ge=1)  # of one batch
+    max_waiting: int = Field(
+        default=512, ge=1
+    )  # texts that are answered or waited for at a time, in one process
     max_caption_chars: int = Field(default=2000, ge=1)
     max_captions: int = Field(default=64, ge=1)  # per video
     max_videos_per_task: int = Field(default=20_000, ge=1)

@@ -9,7 +9,7 @@ from media import MediaError, resolve_uri
 from service.errors import Unavailable
 from service.settings import settings
 
-__all__ = ["UPLOAD_SCHEME", "is_published", "locate", "thumbnail"]
+__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "thumbnail"]
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
 
@@ -31,6 +31,11 @@ def locate(uri: str) -> Path:
 def thumbnail(video_id: str) -> Path:
     """Where the thumbnail of a video is, or will be."""
     return settings().thumbnails_dir / f"{video_id}.jpg"
+
+
+def ledger() -> Path:
+    """What the worker has counted for the recall matrix; may be deleted at any time."""
+    return settings().index_dir / "ledger.npz"
 
 
 def is_published(task_id: str) -> bool:

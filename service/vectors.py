@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from index import ShardStore
+from index import Device, Policy, ShardStore
 from index.milvus import MilvusAddress, MilvusVectors
 from service.settings import Settings
 
 __all__ = ["library_store"]
 
 
-def library_store(configured: Settings) -> ShardStore:
-    """The index folder, and who holds the rows of its shards. Connects to nothing until a row is asked for."""
+def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
+    """The index folder, and who holds the rows of its shards. Connects to nothing until a row is asked for.
+
+    Args:
+        device: where files are searched.
+
+    Raises:
+        DeviceMissing: the device is not there.
+    """
     remote = None
     if configured.milvus_uri:
         token = configured.milvus_token
@@ -29,6 +36,8 @@ def library_store(configured: Settings) -> ShardStore:
     return ShardStore(
         configured.index_dir,
         open_bytes=configured.open_bytes,
+        policy=Policy(exact_rows=configured.exact_rows),
+        device=device,
         remote=remote,
         write_remote=configured.vector_store == "milvus",
     )

@@ -11,6 +11,8 @@ from service.settings import QueryMode
 
 __all__ = [
     "CountsView",
+    "DeletionSpec",
+    "DeletionView",
     "EventView",
     "ForgettingView",
     "LeaseView",
@@ -173,6 +175,13 @@ class SearchQuery(_Input):
         ),
     )
     min_score: float | None = Field(default=None, description="Results below this score are left out.")
+    routes: int | str | None = Field(
+        default=None,
+        description=(
+            "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or how "
+            "many of the likeliest."
+        ),
+    )
     cursor: str | None = Field(
         default=None, description="`next_cursor` of the page before; everything but k stays as it was."
     )
@@ -198,11 +207,14 @@ class SearchResult(_View):
 
 
 class RoutingView(_View):
-    """A task that was searched, and how much the query looked like it. ``task`` is the task's name."""
+    """A task, and how much the query sounds like it. ``task`` is the task's name."""
 
     task: str
     task_id: str
     weight: float
+    searched: bool = Field(
+        description="Whether the query was encoded for it and its shard searched; where not, it was too unlikely."
+    )
 
 
 class TimingView(_View):
@@ -223,7 +235,9 @@ class SearchResponse(_View):
     generation: int
     mode: QueryMode
     results: list[SearchResult]
-    routing: list[RoutingView]
+    routing: list[RoutingView] = Field(
+        description="The tasks that were searched, and others up to 20, the likeliest first."
+    )
     timing_ms: TimingView
     degraded: dict[str, str] = Field(
         default_factory=dict, description="Tasks (by name) that could not be searched, and why."
@@ -293,6 +307,19 @@ class VideoView(_View):
     stream_url: str
 
 
+class DeletionSpec(_Input):
+    """Videos to delete."""
+
+    videos: list[Identifier] = Field(min_length=1, max_length=20_000, description="Ids of videos.")
+
+
+class DeletionView(_View):
+    """What became of a deletion. Sent again, it finds nothing left to delete."""
+
+    deleted: list[str] = Field(description="Ids of the videos that were there, and are gone.")
+    not_found: list[str] = Field(description="Ids of no video (of the task): deleted before, or never there.")
+
+
 class ForgettingView(_View):
     """The recall matrix and what follows from it.
 
@@ -333,6 +360,7 @@ class ShardView(_View):
     dim: int
     bytes: int
     created_at: datetime
+    deleted: int = Field(default=0, description="Of its vectors; they take room until it is compacted.")
     degraded: str | None = None
 
 

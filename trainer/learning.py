@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from index import ReleaseEntry, ShardEntry
 from models.backbone import Backbone
+from models.probes import OLDER_TASKS, Probes, write_probes
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
 from models.routing import PRIOR
@@ -28,8 +29,11 @@ from trainer.evaluate.metrics import Recall
 from trainer.library import Library
 from trainer.loop import Progress, learn_task
 from trainer.methods import Method, start_method
+from trainer.probes import make_probes
 
 __all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
+
+_GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]
 
@@ -69,6 +73,14 @@ class HeldOut:
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
             queries=tuple(Query(captions[0], vector_id) for vector_id, captions in videos if captions),
         )
+
+    def within(self, ids: Ids) -> HeldOut:
+        """Those that are among these ids. Where some were deleted, there is less to measure."""
+        left = np.isin(self.ids, ids)
+        if left.all():
+            return self
+        known = set(self.ids[left].tolist())
+        return HeldOut(self.ids[left], tuple(query for query in self.queries if query.vector_id in known))
 
 
 def prepare(
@@ -120,25 +132,71 @@ def learn(
 
 
 def lay_down(
-    method: Method, library: Library, task: TaskData, *, report: Callable[[int], None] = lambda done: None
+    method: Method,
+    library: Library,
+    task: TaskData,
+    *,
+    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+    report: Callable[[int], None] = lambda done: None,
 ) -> Laid:
-    """Write the release, embed every video of the task once, and write its shard. Nothing is visible yet.
+    """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
 
     Args:
+        mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
         report: called with the number of videos that are embedded.
     """
     store = library.store
     state = method.release()
-    with store.staging() as staged:
-        write_release(staged, state)
-        release = store.adopt_release(staged)
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
+    with store.staging() as staged:
+        write_release(staged, state)
+        write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
+        release = store.adopt_release(staged)
+    large = len(ids) > store.policy.exact_rows
     shard = store.write_shard(
-        task=task.task_id, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        task=task.task_id,
+        release=release.id,
+        fingerprint=state.fingerprint,
+        ids=ids,
+        vectors=vectors,
+        queries=_captions(method.backbone, library, task, state) if large else None,
+        working=lambda: report(len(ids)),  # a lease lasts only while something is reported
     )
     # Read back, because what is measured must be what is found: the store rounds.
     return Laid(state, release, shard, store.open([shard]))
+
+
+def _probes(
+    backbone: Backbone,
+    library: Library,
+    state: ReleaseState,
+    ids: Ids,
+    vectors: npt.NDArray[np.float32],
+    mode: Callable[[Sequence[str]], str],
+) -> Probes:
+    newest = state.tasks[-1].task_id
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
+    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-OLDER_TASKS:]}
+    return make_probes(
+        encoder,
+        newest,
+        ids,
+        vectors.astype(np.float16).astype(np.float32),  # as the store will keep them
+        {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
+        mode(encoder.modes),
+    )
+
+
+def _captions(
+    backbone: Backbone, library: Library, task: TaskData, state: ReleaseState
+) -> npt.NDArray[np.float32] | None:
+    """Query vectors of training captions ``[n, dim]``, evenly chosen: what a large shard must serve; None without."""
+    texts = [pair.caption for pair in task.pairs]
+    if not texts:
+        return None
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), task.task_id: state})
+    return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
 
 
 def measure(
@@ -173,10 +231,10 @@ def measure(
         shard = laid.vectors if own else library.shard(task.task_id)
         if shard is None:
             continue
-        held = held_out.get(task.task_id, nothing)
+        held = held_out.get(task.task_id, nothing).within(shard.ids)
         galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
         rows.append(position)
-    profiles = state.profiles.numpy()[rows]
+    profiles = state.profiles.dense(rows)
     return evaluate_row(
         encoder,
         galleries,

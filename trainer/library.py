@@ -77,10 +77,10 @@ class Library:
         return shard
 
     def memory(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
-        """Stored vectors of earlier tasks.
+        """Stored vectors of earlier tasks. What was deleted is not among them.
 
         Args:
             training: for each task, the ids of its training videos.
         """
         shards = [(self.shard(task), ids) for task, ids in training.items()]
-        return StoredVectors([(shard, ids) for shard, ids in shards if shard is not None])
+        return StoredVectors([(s, np.intersect1d(ids, s.ids)) for s, ids in shards if s is not None])

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,7 @@ from models.release import ReleaseState
 from service import lifecycle, storage
 from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
-from service.errors import CinestrataError
+from service.errors import CinestrataError, VideosDeleted
 from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
@@ -77,7 +76,14 @@ def work_on(claim: Claim) -> None:
     if claim.task.id in library.manifest.shards:
         _finish(claim, backbone, library, task)
     else:
-        _learn(claim, backbone, library, task)
+        try:
+            _learn(claim, backbone, library, task)
+        except FramesMissing as error:
+            if len(_left(task).clips) < len(task.clips):
+                raise VideosDeleted(
+                    "Videos of the task were deleted; it begins again without them."
+                ) from error
+            raise
     _tidy(library.store, task.task_id)
 
 
@@ -103,17 +109,19 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     checkpoints = settings().checkpoints_dir / task.task_id
     trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
     claim.advance("indexing")
+    task = _left(task)
     total = len(task.clips)
     laid = lay_down(
         method,
         library,
         task,
+        mode=settings().served_mode,
         report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
     )
     claim.advance("evaluating")
     recalls, ledger = _facts(claim, backbone, library, laid, task)
-    _publish(claim, library, laid.state, laid.release, laid.shard, recalls, trained=trained)
-    _keep(library.store, ledger)
+    _publish(claim, library, task, laid.state, laid.release, laid.shard, recalls, trained=trained)
+    _keep(library, ledger)
 
 
 def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
@@ -132,14 +140,15 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
     except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
         claim.log(f"The task could not be measured: {error}")
     trained = METHODS[state.method].trains and bool(task.pairs)
-    _publish(claim, library, state, release, shard, recalls, trained=trained)
+    _publish(claim, library, task, state, release, shard, recalls, trained=trained)
     if ledger is not None:
-        _keep(library.store, ledger)
+        _keep(library, ledger)
 
 
 def _publish(
     claim: Claim,
     library: Library,
+    task: TaskData,
     state: ReleaseState,
     release: ReleaseEntry,
     shard: ShardEntry,
@@ -148,7 +157,10 @@ def _publish(
     trained: bool,
 ) -> None:
     with claim.publishing() as publication:
-        library.store.publish(release=release, shards=[shard])
+        # The task's row is held: whoever deletes from now on finds the shard published.
+        left = {clip.vector_id for clip in _left(task).clips}
+        gone = [clip.vector_id for clip in task.clips if clip.vector_id not in left]
+        library.store.publish(release=release, shards=[shard], deleted=gone)
         publication.complete(
             release=ReleaseFacts(
                 id=release.id,
@@ -197,6 +209,13 @@ def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
     return TaskData(claim.task.id, claim.task.name, clips)
 
 
+def _left(task: TaskData) -> TaskData:
+    """A task without the videos that were deleted since it was loaded."""
+    with session_scope() as session:
+        left = set(session.scalars(select(Video.vector_id).where(Video.task_id == task.task_id)))
+    return TaskData(task.task_id, task.name, tuple(clip for clip in task.clips if clip.vector_id in left))
+
+
 def _training_ids(library: Library) -> dict[str, npt.NDArray[np.int64]]:
     """By task: vector ids of the training videos of every task that is laid down."""
     query = select(Video.task_id, Video.vector_id).where(
@@ -234,7 +253,7 @@ def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
         query = select(Video.id, Video.uri).where(Video.task_id == task.task_id)
         uris = {video: uri for video, uri in session.execute(query)}
     restore_frames(
-        task.clips,
+        [clip for clip in task.clips if clip.id in uris],
         *backbone.spec,
         cache=settings().cache_dir,
         locate=lambda clip: storage.locate(uris[clip.id]),
@@ -255,7 +274,7 @@ def _facts(
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
     )
-    ledger = read_ledger(_ledger_path(library.store))
+    ledger = read_ledger(storage.ledger())
     row = measure(
         backbone,
         library,
@@ -295,15 +314,15 @@ def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     return load_backbone(name, frames).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _ledger_path(store: ShardStore) -> Path:
-    return store.root / "ledger.npz"
+def _keep(library: Library, ledger: Ledger) -> None:
+    """Only what is published: the ledger of a task that failed after all would fit no later row.
 
-
-def _keep(store: ShardStore, ledger: Ledger) -> None:
-    """Only what is published: the ledger of a task that failed after all would fit no later row."""
+    One in which a video counts that was deleted meanwhile would fit none either, and keep what was made of its caption.
+    """
     try:
-        write_ledger(_ledger_path(store), ledger)
-    except OSError as error:
+        if library.store.manifest().tombstones == library.manifest.tombstones:
+            write_ledger(storage.ledger(), ledger)
+    except (OSError, ShardStoreError) as error:
         log.warning("the next task will be measured afresh", error=str(error))
 
 

@@ -2,13 +2,14 @@
 
 import { $, el } from "./dom.js";
 import { api } from "./http.js";
+import { blame, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
 import { count, short } from "./format.js";
 import { dot, stackBar, strata, tone } from "./layers.js";
 import { card } from "./result.js";
 import { watchHealth } from "./shell.js";
 
 const FINAL = ["ready", "failed", "cancelled"];
-const state = { task: "", learned: [] };
+const state = { task: "", learned: [], asked: null, cursor: null };
 let running = null;
 
 read();
@@ -21,6 +22,7 @@ function read() {
   const parameters = new URLSearchParams(location.search);
   $("q").value = parameters.get("q") || "";
   state.task = parameters.get("task") || "";
+  readFilters(parameters);
   const mode = document.querySelector(`#modes input[value="${CSS.escape(parameters.get("mode") || "")}"]`);
   if (mode) mode.checked = true;
   if ([...$("k").options].some((option) => option.value === parameters.get("k"))) $("k").value = parameters.get("k");
@@ -31,8 +33,13 @@ function wire() {
   $("q").addEventListener("search", () => { if (!$("q").value) home(); });
   $("modes").addEventListener("change", () => again());
   $("k").addEventListener("change", () => again());
-  document.addEventListener("click", (event) => { if (!event.target.closest("#options")) $("options").open = false; });
-  $("options").addEventListener("keydown", (event) => { if (event.key === "Escape") { $("options").open = false; $("options").firstElementChild.focus(); } });
+  wireFilters(() => again());
+  $("more-button").addEventListener("click", more);
+  for (const popover of [$("filter"), $("options")]) {
+    // A button that removes itself is nowhere by now, and was not outside.
+    document.addEventListener("click", (event) => { if (event.target.isConnected && !popover.contains(event.target)) popover.open = false; });
+    popover.addEventListener("keydown", (event) => { if (event.key === "Escape") { popover.open = false; popover.firstElementChild.focus(); } });
+  }
   $("domains").addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
@@ -56,7 +63,7 @@ async function domains() {
     return;
   }
   state.learned = tasks.filter((task) => task.state === "ready");
-  $("options").hidden = !state.learned.length;
+  $("options").hidden = $("filter").hidden = !state.learned.length;
   [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
   if (!state.learned.length) {
     nothingLearned(tasks);
@@ -144,6 +151,7 @@ async function search({ remember = true } = {}) {
   if (state.task) query.set("task", state.task);
   if (chosenMode()) query.set("mode", chosenMode());
   if ($("k").value !== "24") query.set("k", $("k").value);
+  writeFilters(query);
   const address = `/?${query}`;
   if (remember && address !== location.pathname + location.search) history.pushState(null, "", address);
   query.set("k", $("k").value);
@@ -155,7 +163,7 @@ async function search({ remember = true } = {}) {
   waiting();
   try {
     const answer = await api(`/search?${query}`, { signal: mine.signal });
-    if (running === mine) draw(answer);
+    if (running === mine) draw(answer, query);
   } catch (error) {
     if (error.name !== "AbortError" && running === mine) failed(error);
   } finally {
@@ -163,10 +171,40 @@ async function search({ remember = true } = {}) {
   }
 }
 
+/** The results after those that are shown, by the release that found them. */
+async function more() {
+  const mine = running;
+  $("more-button").disabled = true;
+  try {
+    const next = new URLSearchParams(state.asked);
+    next.set("cursor", state.cursor);
+    const answer = await api(`/search?${next}`, { signal: mine.signal });
+    if (running !== mine) return;
+    const cards = answer.results.map(card);
+    $("results").append(...cards);
+    follow(answer);
+    cards[0]?.querySelector("button").focus();
+  } catch (error) {
+    if (error.name === "AbortError" || running !== mine) return;
+    const anew = el("button", { type: "button", textContent: "Search again" });
+    anew.addEventListener("click", () => search({ remember: false }));
+    message(error.status === 410 ? "This list has ended: the library has changed." : "The next results did not come.", error.message, anew);
+    $("message").scrollIntoView({ block: "nearest" });
+  } finally {
+    $("more-button").disabled = false;
+  }
+}
+
+function follow(answer) {
+  state.cursor = answer.next_cursor;
+  $("more").hidden = !state.cursor;
+}
+
 function waiting() {
   $("answer").hidden = false;
   $("answer").setAttribute("aria-busy", "true");
-  $("message").hidden = true;
+  $("message").hidden = $("more").hidden = true;
+  blame([]);
   if ($("results").children.length) return;
   $("results").replaceChildren(...Array.from({ length: 8 }, () =>
     el("li", { className: "skeleton", "aria-hidden": "true" }, el("div", { className: "frame" }), el("div", { className: "line" }), el("div", { className: "line" }))));
@@ -178,11 +216,13 @@ function failed(error) {
   const retry = el("button", { type: "button", textContent: "Try again" });
   retry.addEventListener("click", () => search({ remember: false }));
   if (error.status === 503 && !state.learned.length) message("Nothing has been learned yet.", error.message, el("a", { href: "/admin", textContent: "Open the library" }));
-  else if (error.status === 422) message(error.fields[0]?.message || error.title, error.fields[0]?.mend || "");
-  else message(error.title || "The search failed.", error.message, retry);
+  else if (error.status === 422) {
+    blame(error.fields);
+    message(error.fields[0]?.message || error.title, error.fields[0]?.mend || "");
+  } else message(error.title || "The search failed.", error.message, retry);
 }
 
-function draw(answer) {
+function draw(answer, query) {
   const { results, routing, timing_ms: time } = answer;
   $("facts").hidden = false;
   stackBar($("bar"), "Share of each domain in the routing of this query", routing.map(({ task, weight }) => ({ name: task, share: weight })));
@@ -194,9 +234,11 @@ function draw(answer) {
   const parts = ["encode", "route", "search", "merge"].map((name) => `${name} ${time[name].toFixed(1)}`).join(" · ");
   $("timing").replaceChildren(`${count(results.length, "result")} in ${time.total.toFixed(1)} ms (${parts}) · release `, el("code", { textContent: short(answer.release), title: answer.release || "" }), ` · ${answer.mode} queries`);
   $("results").replaceChildren(...results.map(card));
+  state.asked = query.toString();
+  follow(answer);
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
-  else if (!results.length) message("No video was found.", "Try other words, or search all domains.");
+  else if (!results.length) message("No video was found.", filtered() ? "Loosen the filters, or try other words." : "Try other words, or search all domains.");
   else $("message").hidden = true;
 }
 

@@ -15,7 +15,7 @@ export function drawStore(overview) {
   say($("releases-note"), `${count(overview.releases.length, "release")}, ${bytes(overview.bytes_releases)}`);
   $("shards").tBodies[0].replaceChildren(...overview.shards.map((shard) => el("tr", {},
     el("td", {}, badge(shard.task), shard.degraded ? el("div", { className: "wrong", textContent: shard.degraded }) : null),
-    number(shard.count.toLocaleString()), number(shard.dim), number(bytes(shard.bytes)), fingerprint(shard.id), fingerprint(shard.release), date(shard.created_at))));
+    number(shard.count.toLocaleString() + (shard.deleted ? ` (${shard.deleted.toLocaleString()} deleted)` : "")), number(shard.dim), number(bytes(shard.bytes)), fingerprint(shard.id), fingerprint(shard.release), date(shard.created_at))));
   $("releases").tBodies[0].replaceChildren(...[...overview.releases].reverse().map((release) => el("tr", {},
     number(release.learned_order), el("td", {}, badge(release.task), release.current ? el("span", { className: "pill", textContent: "current" }) : null),
     el("td", { textContent: release.method }), el("td", { textContent: release.backbone }), number(bytes(release.bytes)), fingerprint(release.id), date(release.created_at))));

@@ -40,8 +40,9 @@ def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds
     os.close(handle)
     try:
         with av.open(temporary, "w", options={"movflags": "+faststart"}) as container:
-            # One thread each: several of these run side by side.
-            options = {"preset": "veryfast", "crf": "21", "threads": "1"}
+            # One thread each: several of these run side by side. Without mbtree, whose output differs from run to run:
+            # the same clip is to be the same file.
+            options = {"preset": "veryfast", "crf": "21", "threads": "1", "x264-params": "mbtree=0"}
             stream = container.add_stream("libx264", rate=fps, options=options)
             stream.width = stream.height = size
             stream.pix_fmt = "yuv420p"

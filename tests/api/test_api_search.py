@@ -352,3 +352,40 @@ def test_search_by_example_over_http(client: TestClient, library: list[str]) -> 
     for path, status in (("nobody", 404), (video, 422)):
         refused = client.get(f"/videos/{path}/similar", params={"k": 10**6 if path == video else 5})
         assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
+
+
+def test_a_search_beyond_what_can_be_answered_is_refused_and_told_when_to_come_again(
+    client: TestClient, library: list[str]
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    batch = {"queries": [{"q": "a circle"}] * 3}
+    with service.admission(service._settings.max_waiting - 2):
+        assert client.get("/search", params={"q": "a circle"}).status_code == 200
+        for refused in (client.post("/search", json=batch), client.post("/search", json=batch)):
+            assert refused.status_code == 429
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "there is room for" in refused.json()["detail"]
+    assert client.post("/search", json=batch).status_code == 200, "nothing is left behind"
+    for path in ("get", "post"):
+        told = client.get("/openapi.json").json()["paths"]["/search"][path]["responses"]["429"]
+        assert "Retry-After" in told["headers"]
+
+
+def test_routes_say_which_domains_count(client: TestClient, library: list[str]) -> None:
+    one = client.get("/search", params={"q": "a neon taxi", "k": 5, "routes": "1"}).json()
+    batch = client.post("/search", json={"queries": [{"q": "a neon taxi", "k": 5, "routes": 1}]}).json()[
+        "answers"
+    ][0]
+    assert batch["results"] == one["results"]
+    assert [(entry["task"], entry["searched"]) for entry in one["routing"]] == [
+        (FIRST, True),
+        (SECOND, False),
+    ]
+    assert {result["task"] for result in one["results"]} == {FIRST}
+    everywhere = client.get("/search", params={"q": "a neon taxi", "k": 50, "routes": "all"}).json()
+    assert {result["task"] for result in everywhere["results"]} == {FIRST, SECOND}
+    for wrong in ("0", "some", "-1"):
+        refused = client.get("/search", params={"q": "something", "routes": wrong})
+        assert refused.status_code == 422
+        assert [error["field"] for error in refused.json()["errors"]] == ["routes"]

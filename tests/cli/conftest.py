@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from index import Manifest, ShardStore
+from models.profiles import Profiles
 from models.release import ReleaseState, ReleaseTask, write_release
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
@@ -61,7 +61,7 @@ def lay_down(folder: Settings) -> Callable[..., Manifest]:
             frames=1,
             tasks=known,
             config={},
-            profiles=torch.zeros(len(known), 16),
+            profiles=Profiles.of(np.zeros((len(known), 16))),
         )
         staged = store.stage()
         write_release(staged, state)

@@ -32,6 +32,8 @@ COMMANDS = (
     "migrate",
     "ingest",
     "search",
+    "delete",
+    "compact",
     "similar",
     "tasks",
     "demo",

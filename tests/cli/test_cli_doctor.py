@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cli import doctor
 from cli.main import app
-from index import ShardStore
+from index import ShardStore, Structure
 from service.catalog.database import session_scope
 from service.catalog.models import Shard, Task, Video
 from service.settings import Settings
@@ -153,3 +153,9 @@ def test_the_whole_is_told_as_json_with_its_status(
     assert body["ok"] is False
     assert [entry["check"] for entry in body["checks"] if not entry["ok"]] == ["index"]
     assert "tsk_a" in next(entry["said"] for entry in body["checks"] if not entry["ok"])
+
+
+def test_large_shards_are_told_by_how_they_are_searched() -> None:
+    ivf = Structure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
+    flat = Structure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
+    assert doctor._searched([ivf, flat]) == "ivf (recall 0.995), every vector (no structure passed)"

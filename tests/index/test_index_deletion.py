@@ -245,3 +245,30 @@ def test_an_empty_task_is_not_compacted(store: ShardStore, lay_down: Callable) -
         store.compact("nobody")
     assert store.manifest() == manifest
     assert _shard(store, "a").ids.tolist() == []
+
+
+def test_what_was_deleted_before_it_was_published_is_never_shown(
+    store: ShardStore, lay_down: Callable, write: Callable
+) -> None:
+    lay_down(store, "other", range(100, 104))
+    release, shard = write(store, "a", range(6))
+    manifest = store.publish(release=release, shards=[shard], deleted=[4, 1, 999, 101])
+    assert manifest.generation == 2
+    assert _shard(store, "a").ids.tolist() == [0, 2, 3, 5]
+    assert _shard(store, "other").ids.tolist() == [100, 101, 102, 103], "only what is new"
+    assert store.publish(release=release, shards=[shard], deleted=[0]) == manifest, "published is published"
+    assert audit(store).wrong == []
+
+
+def test_a_deletion_in_one_task_leaves_out_what_it_does_not_have(
+    store: ShardStore, lay_down: Callable
+) -> None:
+    lay_down(store, "a", range(4))
+    lay_down(store, "b", range(10, 14))
+    store.delete([1, 11, 77], task="a")
+    assert (_shard(store, "a").ids.tolist(), _shard(store, "b").count) == ([0, 2, 3], 4)
+    generation = store.manifest().generation
+    assert store.delete([1, 11], task="a").generation == generation
+    assert store.delete([1, 11], task="nowhere").generation == generation
+    with pytest.raises(ShardMissing):
+        store.delete([1, 77])

@@ -189,14 +189,15 @@ def test_the_limit_reaches_the_thread_that_searches(
     inside: list[int] = []
     after: list[int] = []
     with two.opened.use(_folder(two, "a"), shard.entry) as segment:
-        flat = segment._flat
+        exact = segment._exact
+    flat = exact.flat
 
     class Watched:
         def search(self, *arguments: object, **named: object) -> object:
             inside.append(faiss.omp_get_max_threads())
             return flat.search(*arguments, **named)
 
-    monkeypatch.setattr(segment, "_flat", Watched())
+    monkeypatch.setattr(exact, "flat", Watched())
 
     def run() -> None:
         faiss.omp_set_num_threads(3)

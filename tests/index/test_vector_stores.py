@@ -33,7 +33,7 @@ class Brute:
     def place(self, task: str, dim: int) -> str:
         return f"brute:{task}"
 
-    def stage(self, folder: Path, entry: ShardEntry, rows: Rows) -> None:
+    def stage(self, folder: Path, entry: ShardEntry, rows: Rows, queries: object, working: object) -> None:
         (folder / "vectors.json").write_text(f"{sum(float(chunk.sum()) for chunk in rows()):.6f}")
 
     def insert(self, entry: ShardEntry, ids: np.ndarray, rows: Rows) -> None:
@@ -56,6 +56,7 @@ class Brute:
 class BruteTask:
     def __init__(self, store: Brute, parts: tuple[ShardEntry, ...], deleted: set[int]) -> None:
         self.parts = parts
+        self.deleted = np.array(sorted(deleted), np.int64)
         self._rows = {
             id: vector
             for entry in parts
@@ -68,8 +69,8 @@ class BruteTask:
         return self.parts[0]
 
     @property
-    def key(self) -> str:
-        return "+".join(part.id for part in self.parts)
+    def state(self) -> str:
+        return "+".join(part.id for part in self.parts) + f"-{self.count}"
 
     @property
     def count(self) -> int:

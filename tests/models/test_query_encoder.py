@@ -11,6 +11,7 @@ import torch
 
 from models.backbone import Backbone, tiny_backbone
 from models.errors import ReleaseError
+from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import Kind, ReleaseState, ReleaseTask, read_release, write_release
 from models.tame import BARE, Tame
@@ -43,7 +44,7 @@ def release(backbone: Backbone) -> ReleaseState:
         frames=2,
         tasks=[ReleaseTask(name, name, "f" * 64) for name in ("one", "two", "three")],
         config={},
-        profiles=torch.zeros(3, backbone.vocabulary),
+        profiles=Profiles.of(np.zeros((3, backbone.vocabulary))),
         tensors={**tower.tensors(), "maps": maps, "shifts": shifts, "teacher.clip.x": torch.zeros(1)},
     )
 
@@ -120,7 +121,7 @@ def _state(backbone: Backbone, tasks: int, kind: Kind, tensors: dict[str, torch.
         frames=2,
         tasks=[ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)],
         config={"scale": 1.0, "top_k": 1},
-        profiles=torch.zeros(tasks, backbone.vocabulary),
+        profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary))),
         tensors=tensors,
     )
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from models.backbone import tiny_backbone
+from models.profiles import Profiles
 from models.routing import COSINE_LIMIT, Router, log_weights, token_presence, token_profile, within_reach
 
 
@@ -58,7 +59,7 @@ def test_one_query_is_routed_as_many_are() -> None:
     profiles = np.maximum(rng.normal(size=(5, 40)), 0).astype(np.float32)
     profiles[2] = 0  # without captions
     presence = (rng.random((6, 40)) < 0.2).astype(np.float32)
-    router = Router(profiles)
+    router = Router(Profiles.of(profiles))
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
         many = log_weights(presence, profiles[tasks])
         for row, text in zip(many, presence, strict=True):

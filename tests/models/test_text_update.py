@@ -53,7 +53,7 @@ def test_words_are_changed_for_the_candidate_that_learned_them() -> None:
     for updates in (small, TextUpdates.stack([part.updates() for part in parts])):
         expected = torch.stack([F.embedding(ids, part.words) for part in parts])
         assert torch.equal(updates.embedding_delta(ids), expected)
-        assert torch.equal(updates.choose([2, 0]).embedding_delta(ids), expected[[2, 0]])
+        assert torch.equal(updates.choose(torch.tensor([2, 0])).embedding_delta(ids), expected[[2, 0]])
 
 
 def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Backbone) -> None:

@@ -394,7 +394,7 @@ def test_methods_on_whole_towers_run_on_it_unchanged(name: str, backbone: Backbo
     encoder = QueryEncoder.open(backbone, release, dict.fromkeys(("one", "two"), release))
     vectors = encoder.encode(TEXTS, ["one", "two"])
     np.testing.assert_allclose(vectors, method.query_encoder().encode(TEXTS, ["one", "two"]), atol=1e-6)
-    assert np.abs(encoder.words(["a red circle"])[0] @ method.profiles[0].numpy()) > 1
+    assert np.abs(encoder.words(["a red circle"])[0] @ method.profiles.dense()[0]) > 1
     torch.testing.assert_close(method.encode_videos(_frames(7)).norm(dim=-1), torch.ones(3))
 
 

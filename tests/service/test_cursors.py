@@ -144,11 +144,15 @@ def test_ranks_go_on_where_the_catalog_no_longer_knows_a_video(served: Served) -
 def test_pages_in_a_batch(served: Served) -> None:
     library, service = served
     words = ["an owl", "a taxi", "waves"]
-    whole = [service.search(text, 10).results for text in words]
-    first = service.search_many([SearchQuery(q=text, k=4) for text in words])
+    # With all tasks, for one long list goes to more of them than one that begins with a short page.
+    whole = [service.search(text, 10, routes="all").results for text in words]
+    first = service.search_many([SearchQuery(q=text, k=4, routes="all") for text in words])
     library.lay_down("sea", SEA)
     service.refresh()
-    asked = [SearchQuery(q=text, k=6, cursor=one.next_cursor) for text, one in zip(words, first, strict=True)]
+    asked = [
+        SearchQuery(q=text, k=6, routes="all", cursor=one.next_cursor)
+        for text, one in zip(words, first, strict=True)
+    ]
     answers = service.search_many([*asked[:2], SearchQuery(q="waves", k=4), asked[2]])
     assert answers[2].generation == 3
     for one, two, both in zip(first, [*answers[:2], answers[3]], whole, strict=True):
@@ -171,6 +175,7 @@ def test_a_list_ends_at_the_greatest_depth(
         ({"q": "an owl in a tree"}, "q differs"),
         ({"task": ["birds"]}, "task differs"),
         ({"mode": "latest"}, "mode differs"),
+        ({"routes": 1}, "CINESTRATA_ROUTES and routes differ"),
         ({"min_score": -1.0, "max_duration": 5.0}, "max_duration and min_score differ"),
         ({"arrived_after": datetime.min.replace(tzinfo=UTC)}, "arrived_after differs"),
         ({"where": {}}, None),
@@ -201,6 +206,21 @@ def test_a_server_that_weighs_otherwise_says_so(served: Served, monkeypatch: pyt
         service.search("an owl", 3, cursor=cursor)
 
 
+def test_a_list_goes_on_with_the_tasks_that_it_began_with_and_then_with_the_others(served: Served) -> None:
+    _, service = served
+    first = service.search("an owl lands on a branch", 2)
+    (own,) = (entry.task for entry in first.routing if entry.searched)
+    everything = service.search("an owl lands on a branch", 24, routes="all").results
+    found = list(first.results)
+    cursor = first.next_cursor
+    while cursor is not None:
+        answer = service.search("an owl lands on a branch", 5, cursor=cursor)
+        found, cursor = found + answer.results, answer.next_cursor
+    assert [result.rank for result in found] == list(range(1, 25))
+    expected = [r for r in everything if r.task == own] + [r for r in everything if r.task != own]
+    assert [result.video_id for result in found] == [result.video_id for result in expected]
+
+
 def test_any_change_of_a_cursor_is_noticed(served: Served) -> None:
     _, service = served
     cursor = service.search("an owl", 3).next_cursor
@@ -226,6 +246,7 @@ def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
     assert read_cursor(str(cursor)) == cursor
     assert list(cursor.query) == ["q"]
     for wrong in (
+        {"chosen": -1},
         {"passed": -1},
         {"passed": 2**31},
         {"shown": 0.5},

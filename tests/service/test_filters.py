@@ -285,7 +285,9 @@ def test_facts_are_kept_within_bounds(service: QueryService, monkeypatch: pytest
     reader = FactsReader()
     for name in ("birds", "cars", "birds", "sea"):
         assert np.array_equal(np.diff(reader.facts(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
-    assert list(reader._facts) == ["birds", "sea"], "the latest used"
+    assert [task for task, _ in reader._facts] == ["tsk_birds", "tsk_sea"], "the latest used"
+    reader.facts("tsk_sea", "sea, less one video")
+    assert list(reader._facts) == [("tsk_birds", "birds"), ("tsk_sea", "sea, less one video")]
 
 
 @pytest.mark.parametrize("where", [None, {"live": True}], ids=str)

@@ -18,9 +18,10 @@ from sqlalchemy import event
 
 from index import Snapshot
 from models.backbone import Backbone, load_backbone
+from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseTask
-from service import query, searches
+from service import course, query
 from service.catalog.database import dispose, engine, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.models import Video
@@ -179,13 +180,13 @@ def test_a_known_task_is_searched_alone_and_encoded_alone(
 ) -> None:
     _, service = shared
     asked: list[Sequence[str]] = []
-    encode = QueryEncoder.encode
+    encode = QueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
-        asked.append(tasks)
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        asked.append(tuple(tasks))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode", watched)
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
     answer = service.search(f"{CARS[0]}, {task}", k=20, task=task)
     assert {result.task for result in answer.results} == {"birds"}
     assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
@@ -197,24 +198,27 @@ def test_a_query_is_encoded_once_for_all_tasks_and_remembered(
 ) -> None:
     service.refresh()
     asked: list[tuple[Any, ...]] = []
-    encode = QueryEncoder.encode
+    encode = QueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
-        asked.append((*texts, *tasks, mode))
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        asked.append((*sorted(tasks), mode))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode", watched)
-    first = service.search("a taxi")
-    assert asked == [("a taxi", "tsk_birds", "tsk_cars", "pinned")]
-    assert service.search(" a taxi ").results == first.results
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    first = service.search("a 7")  # nothing tells which task is meant
+    assert asked == [("tsk_birds", "tsk_cars", "pinned")]
+    assert service.search(" a 7 ").results == first.results
     assert len(asked) == 1
-    service.search("a taxi", mode="latest")
-    assert asked[1:] == [("a taxi", "tsk_birds", "tsk_cars", "latest")]
+    service.search("a 7", mode="latest")
+    assert asked[1:] == [("tsk_birds", "tsk_cars", "latest")]
+    service.search("a 8", task="cars")
+    service.search("a 8")
+    assert asked[2:] == [("tsk_cars", "pinned"), ("tsk_birds", "pinned")], "only what is not known yet"
     learning.lay_down("sea", SEA)
     service.refresh()
     asked.clear()
-    service.search("a taxi")
-    assert asked == [("a taxi", "tsk_birds", "tsk_cars", "tsk_sea", "pinned")]
+    service.search("a 7", routes="all")
+    assert sorted(task for *tasks, _ in asked for task in tasks) == ["tsk_birds", "tsk_cars", "tsk_sea"]
 
 
 def test_the_catalog_is_asked_once_and_what_it_no_longer_has_is_left_out(
@@ -403,16 +407,16 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
 ) -> None:
     service.refresh()
     before = library.store.manifest()
-    merge = searches.merge
+    merge = course.merge
 
     def swap_first(hits: Any, k: int) -> Any:
-        monkeypatch.setattr(searches, "merge", merge)
+        monkeypatch.setattr(course, "merge", merge)
         library.lay_down("sea", SEA)
         assert service.refresh()
         assert service.search("a whale", k=1).results[0].task == "sea"
         return merge(hits, k)
 
-    monkeypatch.setattr(searches, "merge", swap_first)
+    monkeypatch.setattr(course, "merge", swap_first)
     answer = service.search(SEA[2], k=20)
     assert (answer.generation, answer.release) == (before.generation, before.release)
     assert {result.task for result in answer.results} == {"birds", "cars"}
@@ -549,7 +553,7 @@ def test_a_task_that_the_release_does_not_know_is_named(library: Library, servic
     library.method.learned[:] = [
         ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned[:1]
     ]
-    library.method.profiles = library.method.profiles[:1]
+    library.method.profiles = Profiles.of(library.method.profiles.dense([0]))
     library.lay_down("sea", SEA)
     service.refresh()
     answer = service.search("a taxi")

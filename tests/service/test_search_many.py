@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +73,54 @@ def test_a_batch_is_answered_as_its_queries_one_by_one(service: QueryService) ->
         _same(one, other)
 
 
-def test_texts_for_the_same_tasks_are_encoded_once_and_together(
+def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
     service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[Sequence[str], Sequence[str], str]] = []
-    encode = QueryEncoder.encode
+    asked: list[list[str]] = []
+    encode = QueryEncoder.encode_pairs
 
-    def watched(self: QueryEncoder, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Any:
-        asked.append((tuple(texts), tasks, mode))
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        assert len({(tuple(text), task) for text, task in zip(texts, tasks, strict=True)}) == len(texts)
+        asked.append(sorted(tasks))
         return encode(self, texts, tasks, mode)
 
-    monkeypatch.setattr(QueryEncoder, "encode", watched)
-    everything = [SearchQuery(q=text) for text in ("owl", "taxi", "owl", " taxi ")]
-    service.search_many([everything[0], SearchQuery(q="owl", task="cars"), *everything[1:]])
-    assert asked == [
-        (("owl", "taxi"), ("tsk_birds", "tsk_cars"), "pinned"),
-        (("owl",), ("tsk_cars",), "pinned"),
-    ]
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    everything = [SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")]  # in no caption
+    service.search_many([everything[0], SearchQuery(q="7", task="cars"), *everything[1:]])
+    assert asked == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
     service.search_many(everything)
-    assert len(asked) == 2, "they are remembered"
+    assert len(asked) == 1, "they are remembered"
     monkeypatch.setattr(searches, "_VECTORS", 6)
-    service.search_many([SearchQuery(q=str(number)) for number in range(7)])
-    assert [len(texts) for texts, *_ in asked[2:]] == [3, 3, 1], (
-        "no more vectors at a time than there is room for"
-    )
+    service.search_many([SearchQuery(q=str(number)) for number in range(10, 17)])
+    assert [len(tasks) for tasks in asked[1:]] == [6, 6, 2], "no more at a time than there is room for"
+
+
+def test_searches_at_the_same_time_are_answered_as_one_by_one(
+    service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their texts go through one forward, and nobody gets another's vector."""
+    texts = [
+        f"{caption} {word}"
+        for caption in (*BIRDS, *CARS)
+        for word in ("twice", "slowly", "at night", "alone")
+    ]
+    expected = {text: service.search(text, 20, routes="all") for text in texts}
+    fresh = QueryService(service._settings)
+    assert fresh.refresh()
+    sizes: list[int] = []
+    encode = QueryEncoder.encode_pairs
+
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        sizes.append(len(texts))
+        time.sleep(0.02)  # so that others come meanwhile
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    with ThreadPoolExecutor(8) as pool:
+        for answer in pool.map(lambda text: fresh.search(text, 20, routes="all"), texts):
+            _same(answer, expected[answer.query])
+    assert sum(sizes) == 2 * len(texts)
+    assert len(sizes) < len(texts), "they were gathered"
 
 
 def test_what_is_remembered_stays_within_its_bytes(
@@ -103,14 +129,15 @@ def test_what_is_remembered_stays_within_its_bytes(
     from service import serving
 
     reader = service._serving.encoder  # type: ignore[union-attr]
-    (one,) = reader(["one"], "pinned", ("tsk_birds", "tsk_cars"))
-    monkeypatch.setattr(serving, "_REMEMBERED", 3 * one.vectors.nbytes)
+    before = reader._bytes
+    service.search("number x")
+    monkeypatch.setattr(serving, "_REMEMBERED", 3 * (reader._bytes - before))
     for number in range(9):
         service.search(f"number {number}")
         service.search("number 0")
-    kept = [key[0] for key in reader._known]
-    assert kept == ["number 7", "number 8", "number 0"], "what was asked for last"
-    assert reader._bytes == sum(query.vectors.nbytes for query in reader._known.values())
+    assert list(reader._known) == ["number 7", "number 8", "number 0"], "what was asked for last"
+    assert reader._bytes == sum(serving._size(*known) for known in reader._known.items())
+    assert all(len(read.vectors) == 2 for read in reader._known.values())
 
 
 def test_the_order_in_which_tasks_are_named_does_not_matter(service: QueryService) -> None:

@@ -218,7 +218,7 @@ def test_a_profile_knows_the_words_of_the_training_captions(backbone: Backbone) 
     _learn(method, "one", seed=0)
     encoder = method.query_encoder()
     told, other = encoder.words(["a red circle"])[0], encoder.words(["zebras sleeping"])[0]
-    profile = method.profiles[0].numpy()
+    profile = method.profiles.dense()[0]
     assert told @ profile > 10
     assert other @ profile == 0
 

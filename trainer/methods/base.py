@@ -16,11 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from models.backbone import Backbone
+from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import Kind, ReleaseState, ReleaseTask, video_fingerprint
 from models.routing import token_presence, token_profile
@@ -68,7 +70,7 @@ class Method(ABC):
 
     Attributes:
         learned: tasks so far, in order.
-        profiles: ``[T, V]``, for routing: the words of each task's training captions.
+        profiles: for routing, the words of each task's training captions.
     """
 
     name: ClassVar[str]
@@ -82,7 +84,7 @@ class Method(ABC):
         self.backbone = backbone
         self.config = config
         self.learned: list[ReleaseTask] = []
-        self.profiles = torch.empty(0, backbone.vocabulary)
+        self.profiles = Profiles.of(np.empty((0, backbone.vocabulary), np.float32))
 
     # -- the four hooks ---------------------------------------------------------------------------------
 
@@ -153,7 +155,8 @@ class Method(ABC):
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
         """Close a task after :meth:`end_task`: note its encoder and its words (for routing)."""
         self.learned.append(ReleaseTask(task_id, name, self.fingerprint()))
-        self.profiles = torch.cat([self.profiles, self._profile(captions).unsqueeze(0)])
+        own = Profiles.of(self._profile(captions)[None].numpy())
+        self.profiles = self.profiles.followed_by(own)
 
     def release(self) -> ReleaseState:
         """The state as a release."""
@@ -166,7 +169,7 @@ class Method(ABC):
             frames=self.backbone.spec.frames,
             tasks=list(self.learned),
             config=self.config.model_dump(),
-            profiles=self.profiles.clone(),
+            profiles=self.profiles,
             tensors={name: tensor.detach().clone() for name, tensor in self.state_dict().items()},
         )
 
@@ -201,7 +204,7 @@ class Method(ABC):
                     "leave them out of the task's settings"
                 )
         method.learned = list(previous.tasks)
-        method.profiles = previous.profiles.clone()
+        method.profiles = previous.profiles
         method.continue_from(previous)
         return method
 

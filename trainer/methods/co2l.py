@@ -12,9 +12,10 @@ has one; similarities are those across the modalities, in both directions, for t
 relations. (The original compares samples of one modality, each with all but itself.)
 
 What else differs: views differ in colour alone (bmu-moco: gray-scaling and jitter; strengths from Co2L's
-published code), since crops and flips would contradict captions; past pairs come as a batch of their own in
-every step, where the original strews them over an epoch; losses are means over anchors, not sums; and the
-retrieval temperature takes the place of τ = 0.5. The rest is settled in ``trainer.methods.replay``.
+published code, what they do in ``trainer.methods.colour``), since crops and flips would contradict captions;
+past pairs come as a batch of their own in every step, where the original strews them over an epoch; losses are
+means over anchors, not sums; and the retrieval temperature takes the place of τ = 0.5. The rest is settled in
+``trainer.methods.replay``.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.transforms import v2  # type: ignore[import-untyped]
 
 from models.backbone import Backbone
 from trainer.data import Pair
+from trainer.methods.colour import ColourJitter
 from trainer.methods.replay import Replay, ReplayConfig
 
 __all__ = ["Co2l", "Co2lConfig", "asymmetric_loss", "relation_loss"]
@@ -58,8 +59,8 @@ class Co2l(Replay):
     def __init__(self, backbone: Backbone, config: Co2lConfig) -> None:
         super().__init__(backbone, config)
         self.previous: Backbone | None = None
-        jitter = v2.ColorJitter(config.jitter, config.jitter, config.jitter, config.jitter / 4)
-        self._distort = v2.Compose([v2.RandomApply([jitter], _JITTERED), v2.RandomGrayscale(config.gray)])
+        #: An augmentation of each video, all of its frames alike: ``uint8 [N, M, H, W, 3]`` to the same.
+        self.view = ColourJitter(config.jitter, share=_JITTERED, gray=config.gray)
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """The model as it is becomes the teacher; on the first task there is nothing to keep."""
@@ -83,11 +84,6 @@ class Co2l(Replay):
         relations = relation_loss(queries @ videos.T, old_queries @ old_videos.T, *temperatures)
         relations = relations + relation_loss(videos @ queries.T, old_videos @ old_queries.T, *temperatures)
         return loss + config.distillation * relations / 2
-
-    def view(self, frames: Tensor) -> Tensor:
-        """An augmentation of each video, all of its frames alike: ``uint8 [N, M, H, W, 3]`` to the same."""
-        clips = frames.movedim(-1, -3)
-        return torch.stack([self._distort(clip) for clip in clips]).movedim(-3, -1)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         super().end_task(pairs)

@@ -1,0 +1,32 @@
+"""Videos go for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+
+from service.deletion import delete_videos
+from service.views import DeletionSpec, DeletionView
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.delete("/videos/{video_id}", operation_id="delete_video", tags=["videos"])
+def delete_video(video_id: str) -> DeletionView:
+    """Delete a video: it is not found, shown, learned from or measured any more. Twice is like once.
+
+    Captions, metadata, thumbnail, sampled frames and an uploaded file go at once; a file below the media root stays.
+    """
+    return delete_videos([video_id])
+
+
+@router.delete("/tasks/{task_id}/videos", operation_id="delete_videos", tags=["tasks"])
+def delete_many(
+    task_id: str,
+    chosen: Annotated[DeletionSpec, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
+) -> DeletionView:
+    """Delete videos of a task, as one by one. Ids of other tasks' videos are not found here, and stay."""
+    return delete_videos(chosen.videos, task_id=task_id)

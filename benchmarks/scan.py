@@ -1,0 +1,329 @@
+"""How fast stored vectors are searched: a shard beside every rival, on the same vectors and queries in one process.
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m benchmarks.scan --rows 100000 --dim 512 --out folder
+
+Everything runs in one thread. Rivals take turns within each repetition, in an order that moves on by one, so that other
+work on the machine and what is left in its caches meet all of them. What is told are medians; a ratio is the median of
+a rival's times over ours, so above one we are faster. The *bound* is what it takes to read the stored bytes once.
+
+Exact rivals: faiss ``IndexFlatIP``, numpy in single precision, usearch (exact, both precisions; where installed). With
+``--structures``, a shard with each search structure stands beside hnswlib (where installed), each as thorough as its
+recall on the texts asks for.
+
+Videos lie around topics in a subspace of a few dozen dimensions, shifted by a common mean, as image and text towers
+have it; a text is near its video's place in that subspace, and is shifted elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from index import Policy, Shard, ShardStore, merge, one_thread_per_search
+from index.approximate import KINDS
+
+__all__ = ["Plan", "measure", "table", "texts_and_videos"]
+
+_K = 10
+_TARGET = 0.99
+_LATENT = 48  # dimensions of the subspace
+_GATE_QUERIES = 500
+_SINGLE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+Vectors = npt.NDArray[np.float32]
+Search = Callable[[Vectors], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        rows, dim: vectors, and their width.
+        shards: into how many they are divided; ours searches all of them, rivals search everything at once.
+        repeats: of each measurement, each with another query.
+        batches: how many queries are asked together.
+        structures: whether search structures are built and measured, too.
+    """
+
+    rows: int = 100_000
+    dim: int = 512
+    shards: int = 1
+    repeats: int = 15
+    batches: tuple[int, ...] = (1, 16, 64)
+    structures: bool = False
+    seed: int = 0
+
+
+def texts_and_videos(rows: int, texts: int, dim: int, seed: int) -> tuple[Vectors, Vectors]:
+    """Unit vectors ``[texts, dim]`` and ``[rows, dim]``; see above."""
+    dice = np.random.default_rng(seed)
+    basis = dice.normal(size=(_LATENT, dim)).astype(np.float32) / np.sqrt(dim)
+    topics = dice.normal(size=(max(rows // 250, 4), _LATENT)).astype(np.float32)
+    means = dice.normal(size=(2, dim)).astype(np.float32) / np.sqrt(dim) * 3
+    owner = dice.integers(0, len(topics), rows)
+    videos = np.empty((rows, dim), np.float32)
+    latent = np.empty((rows, _LATENT), np.float32)
+    for start in range(0, rows, 65_536):
+        of = owner[start : start + 65_536]
+        latent[start : start + len(of)] = topics[of] + 0.6 * dice.normal(size=(len(of), _LATENT))
+        noise = dice.normal(size=(len(of), dim)).astype(np.float32) * (1.5 / np.sqrt(dim))
+        videos[start : start + len(of)] = latent[start : start + len(of)] @ basis + means[0] + noise
+    videos /= np.linalg.norm(videos, axis=1, keepdims=True)
+    meant = latent[dice.integers(0, rows, texts)] + 0.4 * dice.normal(size=(texts, _LATENT))
+    spoken = meant.astype(np.float32) @ basis + means[1] + dice.normal(size=(texts, dim)) / np.sqrt(dim)
+    return (spoken / np.linalg.norm(spoken, axis=1, keepdims=True)).astype(np.float32), videos
+
+
+def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
+    """Everything that the plan names, as JSON.
+
+    Args:
+        say: told what is going on.
+    """
+    one_thread_per_search()
+    faiss.omp_set_num_threads(1)
+    texts, videos = texts_and_videos(plan.rows, _GATE_QUERIES + 256, plan.dim, plan.seed)
+    gate, queries = texts[:_GATE_QUERIES], texts[_GATE_QUERIES:]
+    found: dict[str, Any] = {
+        "plan": asdict(plan),
+        "faiss": faiss.__version__,
+        "numpy": np.__version__,
+        "exact": {},
+        "skipped": [],
+    }
+    with TemporaryDirectory() as folder:
+        ours = _shards(Path(folder) / "exact", videos, plan.shards, None, Policy(exact_rows=plan.rows))
+        rivals = {"ours": _ours(ours), **_exact_rivals(videos, found["skipped"])}
+        truth = np.stack([rivals["faiss flat"](query[None])[0] for query in queries[:100]])
+        stored = videos.astype(np.float16).view(np.uint64)
+        for batch in plan.batches:
+            say(f"{plan.rows} × {plan.dim}, {batch} at once")
+            timed = dict(rivals)
+            if batch == 1:
+                timed["bound"] = lambda _: np.asarray(stored.max(keepdims=True))
+            found["exact"][str(batch)] = _times(timed, queries, batch, plan.repeats)
+        found["recall"] = {name: _recall(rival, queries[:100], truth) for name, rival in rivals.items()}
+        if plan.structures:
+            found["structures"] = _structures(Path(folder), plan, videos, gate, queries, truth, rivals, say)
+    return found
+
+
+def _shards(
+    root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: Policy
+) -> dict[str, Shard]:
+    """Videos in a store of this many shards, by task; ids are rows."""
+    store = ShardStore(root, policy=policy)
+    shards: dict[str, Shard] = {}
+    for number, ids in enumerate(np.array_split(np.arange(len(videos)), count)):
+        entry = store.write_shard(
+            task=str(number),
+            release="r",
+            fingerprint="f",
+            ids=ids,
+            vectors=videos[ids[0] : ids[-1] + 1],
+            queries=gate,
+        )
+        parts = [(store.shard_folder(entry.id), entry)]
+        shards[entry.task] = Shard(parts, np.empty(0, np.int64), store.opened)
+    return shards
+
+
+def _ours(shards: Mapping[str, Shard]) -> Search:
+    def search(queries: Vectors) -> npt.NDArray[np.int64]:
+        if len(queries) == 1:
+            each = {task: [shard.search(queries[0], _K)] for task, shard in shards.items()}
+        else:
+            each = {task: shard.search_many(queries, _K) for task, shard in shards.items()}
+        if len(shards) == 1:
+            return np.stack([hits.ids for hits in each["0"]])
+        return np.array(
+            [
+                [hit.id for hit in merge({task: hits[row] for task, hits in each.items()}, _K)]
+                for row in range(len(queries))
+            ]
+        )
+
+    return search
+
+
+def _exact_rivals(videos: Vectors, skipped: list[str]) -> dict[str, Search]:
+    flat = faiss.IndexFlatIP(videos.shape[1])
+    flat.add(videos)
+
+    def by_numpy(queries: Vectors) -> npt.NDArray[np.int64]:
+        scores = queries @ videos.T
+        best = np.argpartition(scores, -_K, axis=1)[:, -_K:]
+        order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1)
+        return np.take_along_axis(best, order, axis=1)
+
+    rivals: dict[str, Search] = {
+        "faiss flat": lambda queries: np.asarray(flat.search(queries, _K)[1]),
+        "numpy": by_numpy,
+    }
+    if not find_spec("usearch"):
+        skipped.append("usearch is not installed")
+        return rivals
+    from usearch.index import MetricKind  # type: ignore[attr-defined]
+    from usearch.index import search as exactly
+
+    for name, dtype in (("usearch f16", np.float16), ("usearch f32", np.float32)):
+        held = videos.astype(dtype)
+
+        def by_usearch(queries: Vectors, held: npt.NDArray[Any] = held) -> npt.NDArray[np.int64]:
+            found = exactly(held, queries.astype(held.dtype), _K, MetricKind.IP, exact=True, threads=1)
+            return np.asarray(found.keys, np.int64).reshape(len(queries), -1)
+
+        rivals[name] = by_usearch
+    return rivals
+
+
+def _structures(
+    root: Path,
+    plan: Plan,
+    videos: Vectors,
+    gate: Vectors,
+    queries: Vectors,
+    truth: npt.NDArray[np.int64],
+    rivals: Mapping[str, Search],
+    say: Callable[[str], object],
+) -> dict[str, Any]:
+    """A shard with each structure, and hnswlib, each at the recall that is asked for."""
+    timed: dict[str, Search] = {"exact": rivals["ours"], "faiss flat": rivals["faiss flat"]}
+    told: dict[str, dict[str, Any]] = {}
+    for kind in KINDS:
+        say(f"building {kind}")
+        began = time.perf_counter()
+        policy = Policy(exact_rows=0, target=_TARGET, kinds=(kind,))
+        shard = _shards(root / kind, videos, 1, gate, policy)
+        entry = shard["0"].entry
+        told[kind] = {
+            "build_seconds": time.perf_counter() - began,
+            "gate": asdict(entry.structure) if entry.structure else None,
+            "bytes_over_fp16": entry.bytes / (2 * videos.size),
+        }
+        timed[kind] = _ours(shard)
+    if find_spec("hnswlib"):
+        say("building hnswlib")
+        timed["hnswlib"], told["hnswlib"] = _hnswlib(videos, gate, rivals["faiss flat"])
+    else:
+        told["hnswlib"] = {"skipped": "not installed"}
+    times = _times(timed, queries, 1, plan.repeats, ours="exact")
+    return {
+        name: {**told.get(name, {}), **times[name], "recall": _recall(search, queries[:100], truth)}
+        for name, search in timed.items()
+    }
+
+
+def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dict[str, Any]]:
+    """A graph of theirs, with the smallest queue, doubled from sixteen on, that passes our gate."""
+    import hnswlib  # type: ignore[import-untyped]
+
+    began = time.perf_counter()
+    graph = hnswlib.Index(space="ip", dim=videos.shape[1])
+    graph.init_index(max_elements=len(videos), M=32, ef_construction=128, random_seed=0)
+    graph.set_num_threads(max(os.cpu_count() or 1, 1))
+    graph.add_items(videos)
+    built = time.perf_counter() - began
+    graph.set_num_threads(1)
+    truth = exact(gate)
+
+    def search(queries: Vectors) -> npt.NDArray[np.int64]:
+        return np.asarray(graph.knn_query(queries, _K)[0], np.int64)
+
+    queue, reached = 16, 0.0
+    while reached < _TARGET and queue <= 8192:
+        graph.set_ef(queue)
+        reached = _recall(search, gate, truth)
+        queue *= 2
+    return search, {"build_seconds": built, "ef": queue // 2, "gate_recall": reached}
+
+
+def _times(
+    rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int, ours: str = "ours"
+) -> dict[str, dict[str, float]]:
+    """By name: median seconds for a batch, and the median ratio to ours."""
+    names = list(rivals)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-1, repeats):  # the first one warms up, and does not count
+        asked = np.ascontiguousarray(
+            np.take(queries, range(turn * batch, (turn + 1) * batch), 0, mode="wrap")
+        )
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            began = time.perf_counter()
+            rivals[name](asked)
+            if turn >= 0:
+                seconds[name].append(time.perf_counter() - began)
+    return {
+        name: {
+            "seconds": float(np.median(taken)),
+            "ratio": float(np.median(np.array(taken) / np.array(seconds[ours]))),
+        }
+        for name, taken in seconds.items()
+    }
+
+
+def _recall(search: Search, queries: Vectors, truth: npt.NDArray[np.int64]) -> float:
+    """Share of the truth that is found, one query at a time."""
+    found = [len(set(search(query[None])[0]) & set(best)) for query, best in zip(queries, truth, strict=True)]
+    return sum(found) / truth.size
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """What was measured, for a terminal."""
+    lines = []
+    for batch, times in found["exact"].items():
+        lines.append(f"exact, {batch} at once")
+        lines += [_line(name, row, found["recall"].get(name)) for name, row in times.items()]
+    if "structures" in found:
+        lines.append(f"at a recall of {_TARGET}, one at once")
+        lines += [_line(name, row, row["recall"]) for name, row in found["structures"].items()]
+    return "\n".join([*lines, *found["skipped"]])
+
+
+def _line(name: str, row: Mapping[str, Any], recall: float | None) -> str:
+    end = "" if recall is None else f"   recall {recall:.3f}"
+    gate = row.get("gate")
+    if gate:
+        end += f"   {gate['kind']} {gate['parameter']}, gate {gate['recall']:.4f}, work {gate['work']:.3f}"
+    return f"  {name:12} {row['seconds'] * 1e3:9.3f} ms   {row['ratio']:6.2f} ×{end}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; see above."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scan", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--rows", type=int, default=Plan.rows)
+    parser.add_argument("--dim", type=int, default=Plan.dim)
+    parser.add_argument("--shards", type=int, default=Plan.shards)
+    parser.add_argument("--repeats", type=int, default=Plan.repeats)
+    parser.add_argument("--batches", type=int, nargs="+", default=list(Plan.batches))
+    parser.add_argument("--structures", action="store_true", help="build and measure search structures, too")
+    parser.add_argument("--out", type=Path, required=True, help="folder for scan.json")
+    chosen = vars(parser.parse_args(arguments))
+    out: Path = chosen.pop("out")
+    if any(os.environ.get(name) != "1" for name in _SINGLE):
+        parser.error(f"set {' and '.join(f'{name}=1' for name in _SINGLE)}: all are compared in one thread")
+    plan = Plan(**{**chosen, "batches": tuple(chosen["batches"])})
+    found = measure(plan, say=lambda line: sys.stderr.write(line + "\n"))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "scan.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(table(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

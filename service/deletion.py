@@ -1,0 +1,145 @@
+"""Deleting videos: so that nothing of them is found, shown, learned from or measured any more.
+
+A deletion goes from what is found to what it is known by, and all of it holds the task's row::
+
+    tombstones in the index ─▶ files of ours ─▶ rows of the catalog ─▶ commit
+
+Killed at any line it has left the video's row, so it can be repeated, and the repetition finishes it. Once it has
+returned, no process shows the video: search leaves out what the catalog does not know, so that servers which have not
+seen the tombstones yet, and lists that were begun before, do not show it either.
+
+* The row goes, with captions, metadata and the events that name the file. An id can be given anew; a vector id never.
+* Files of ours go: thumbnail, sampled frames, the file itself where it was uploaded. A file below the media root is its
+  owner's, and stays.
+* The vector stays in its shard, which never changes, until the task is compacted; nobody is given it. What adapters
+  have learned from a video cannot be taken out of them, nor can snapshots that were made before.
+* A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
+* The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
+  had counted goes (it holds query vectors of captions), and is counted anew with the next task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from index import ShardStore, ShardStoreError
+from media import MediaError
+from service import storage
+from service.catalog.database import session_scope
+from service.catalog.models import Event, Task, Video
+from service.errors import NotFound, Unavailable
+from service.events import record
+from service.lifecycle.transitions import locked
+from service.settings import settings
+from service.views import CountsView, DeletionView
+
+__all__ = ["delete_videos", "discard_files"]
+
+_CHUNK = 500  # ids in one IN (…)
+
+
+def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionView:
+    """Delete videos. Twice is like once.
+
+    Args:
+        task_id: leave out those of other tasks.
+
+    Raises:
+        NotFound: there is no such task.
+        Unavailable: the index or the catalog cannot be written; what was not reported deleted can be sent again.
+    """
+    wanted = list(dict.fromkeys(video_ids))
+    by_task: dict[str, list[str]] = {}
+    with session_scope() as session:
+        if task_id is not None and session.get(Task, task_id) is None:
+            raise NotFound(f"There is no task {task_id!r}.")
+        for chunk in _chunks(wanted):
+            for video, task in session.execute(select(Video.id, Video.task_id).where(Video.id.in_(chunk))):
+                if task_id in (None, task):
+                    by_task.setdefault(task, []).append(video)
+    deleted = {video for task, videos in by_task.items() for video in _delete(task, videos)}
+    return DeletionView(
+        deleted=[video for video in wanted if video in deleted],
+        not_found=[video for video in wanted if video not in deleted],
+    )
+
+
+def discard_files(session: Session, video_id: str, uri: str, content_hash: str | None) -> None:
+    """Remove the files of a video that are ours, and no other video's."""
+    storage.thumbnail(video_id).unlink(missing_ok=True)
+    others = select(Video).where(Video.id != video_id)
+    if content_hash and not session.scalar(select(others.where(Video.content_hash == content_hash).exists())):
+        for path in settings().cache_dir.glob(f"*/{content_hash}.npy"):
+            path.unlink(missing_ok=True)
+    if uri.startswith(storage.UPLOAD_SCHEME) and not session.scalar(
+        select(others.where(Video.uri == uri).exists())
+    ):
+        with suppress(MediaError):  # it is gone already, or names nothing of ours
+            storage.locate(uri).unlink(missing_ok=True)
+
+
+def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
+    """Those of a task that were there."""
+    with session_scope(write=True) as session:
+        task = locked(session, task_id)
+        videos = [
+            video
+            for chunk in _chunks(video_ids)
+            for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
+        ]
+        if not videos:
+            return []
+        _bury(task_id, [video.vector_id for video in videos])
+        storage.ledger().unlink(missing_ok=True)
+        for video in videos:
+            discard_files(session, video.id, video.uri, video.content_hash)
+        gone = [video.id for video in videos]
+        _forget_events(session, task_id, set(gone))
+        for chunk in _chunks(gone):
+            session.execute(delete(Video).where(Video.id.in_(chunk)))
+        task.counts = _counted(session, task_id)
+        record(
+            session, task_id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)}
+        )
+    return gone
+
+
+def _bury(task_id: str, vector_ids: Sequence[int]) -> None:
+    if not settings().index_dir.exists():
+        return
+    try:
+        ShardStore(settings().index_dir).delete(vector_ids, task=task_id)
+    except (ShardStoreError, OSError) as error:
+        raise Unavailable(
+            f"Nothing was deleted of task {task_id}, for its shard cannot be marked: {error}", 30
+        ) from error
+
+
+def _forget_events(session: Session, task_id: str, videos: set[str]) -> None:
+    told = session.scalars(select(Event).where(Event.task_id == task_id, Event.kind == "rejected"))
+    for event in told:
+        if event.data.get("video_id") in videos:
+            session.delete(event)
+    session.flush()
+
+
+def _counted(session: Session, task_id: str) -> dict[str, int]:
+    rows = session.execute(
+        select(Video.status, Video.effective_split, func.count())
+        .where(Video.task_id == task_id)
+        .group_by(Video.status, Video.effective_split)
+    ).all()
+    return CountsView(
+        videos=sum(count for _, _, count in rows),
+        **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
+        **{part: sum(n for _, split, n in rows if split == part) for part in ("train", "val", "test")},
+    ).model_dump()
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _CHUNK):
+        yield ids[start : start + _CHUNK]

@@ -1,0 +1,123 @@
+"""Requests that come at the same time: what they have encoded goes together, and beyond a number they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition, Lock
+from typing import Generic, TypeVar
+
+from service.errors import TooManyRequests
+
+__all__ = ["Admission", "Gathered"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Admission:
+    """Lets in as many texts as can be answered in good time, and refuses those beyond.
+
+    Args:
+        most: texts that are waited for or being answered. One request alone is let in whatever its size.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._inside = 0
+        self._lock = Lock()
+
+    @contextmanager
+    def __call__(self, texts: int) -> Iterator[None]:
+        """For as long as a request with so many texts takes.
+
+        Raises:
+            TooManyRequests: there is no room for it.
+        """
+        with self._lock:
+            if self._inside and self._inside + texts > self._most:
+                raise TooManyRequests(
+                    f"{self._inside} searches are waiting or being answered, and there is room for {self._most}. "
+                    "Try again in a second."
+                )
+            self._inside += texts
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= texts
+
+
+@dataclass
+class _Call(Generic[Item, Result]):
+    items: Sequence[Item]
+    results: list[Result] = field(default_factory=list)
+    error: Exception | None = None
+    done: bool = False
+
+
+class Gathered(Generic[Item, Result]):
+    """Calls one function for many callers at once. Safe to be shared by threads.
+
+    Whoever comes while nobody is being served starts at once. Whoever comes later waits, and one of those who wait
+    takes all of them along in the next call: so batches grow with the load, and nothing is ever delayed for their sake.
+
+    Args:
+        run: from items to as many results, in their order.
+        most: items of one call, unless a single caller has more.
+    """
+
+    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], most: int) -> None:
+        self._run = run
+        self._most = most
+        self._waiting: list[_Call[Item, Result]] = []
+        self._busy = False
+        self._turn = Condition()
+
+    def __call__(self, items: Sequence[Item]) -> list[Result]:
+        """The results of one caller's items. What ``run`` raises is raised to all whose items it was given."""
+        mine: _Call[Item, Result] = _Call(items)
+        with self._turn:
+            self._waiting.append(mine)
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: mine.done or not self._busy)
+                if mine.done:
+                    break
+                together = self._next()
+                self._busy = True
+            self._serve(together)
+        if mine.error is not None:
+            raise mine.error
+        return mine.results
+
+    def _next(self) -> list[_Call[Item, Result]]:
+        """Those who wait, the first ones first, up to the limit."""
+        size, number = 0, 0
+        for call in self._waiting:
+            size += len(call.items)
+            if number and size > self._most:
+                break
+            number += 1
+        together, self._waiting = self._waiting[:number], self._waiting[number:]
+        return together
+
+    def _serve(self, together: list[_Call[Item, Result]]) -> None:
+        error: Exception | None = None
+        results: Sequence[Result] = ()
+        try:
+            results = self._run([item for call in together for item in call.items])
+        except Exception as raised:  # to be raised where it was waited for
+            error = raised
+        finally:
+            start = 0
+            for call in together:
+                call.results = list(results[start : start + len(call.items)])
+                start += len(call.items)
+                call.error = error
+            with self._turn:
+                for call in together:
+                    call.done = True
+                self._busy = False
+                self._turn.notify_all()

@@ -1,0 +1,77 @@
+"""Deleting over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from api.app import create_app
+from service.settings import Settings
+
+
+def _found(client: TestClient) -> set[str]:
+    return {
+        result["video_id"]
+        for result in client.get("/search", params={"q": "a ball", "k": 100}).json()["results"]
+    }
+
+
+def test_videos_go_one_by_one_and_in_lists(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    before = _found(client)
+    first, second, third = sorted(before)[:3]
+    one = client.get(f"/videos/{first}").json()
+    answer = client.delete(f"/videos/{first}")
+    assert (answer.status_code, answer.json()) == (200, {"deleted": [first], "not_found": []})
+    for path in (f"/videos/{first}", f"/videos/{first}/thumbnail", f"/videos/{first}/stream"):
+        assert client.get(path).status_code == 404
+    assert client.get(f"/videos/{first}/similar").status_code == 404
+    assert (configured.media_root / one["uri"]).exists(), "the user's own file"
+    assert _found(client) == before - {first}
+    again = client.delete(f"/videos/{first}")
+    assert (again.status_code, again.json()) == (200, {"deleted": [], "not_found": [first]})
+    task = client.get(f"/videos/{second}").json()["task_id"]
+    theirs = client.request("DELETE", f"/tasks/{task}/videos", json={"videos": [second, third, "nobody"]})
+    assert theirs.json() == {"deleted": [second, third], "not_found": ["nobody"]}
+    other = sorted(before)[-1]
+    apart = client.request("DELETE", f"/tasks/{task}/videos", json={"videos": [other]})
+    assert apart.json() == {"deleted": [], "not_found": [other]}
+    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    assert _found(client) == before - {first, second, third}
+    shards = {shard["task_id"]: shard for shard in client.get("/overview").json()["shards"]}
+    assert (shards[task]["deleted"], shards[task]["degraded"]) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "field"),
+    [
+        ("/tasks/nowhere/videos", {"videos": ["a"]}, 404, None),
+        ("/tasks/x/videos", {"videos": []}, 422, "videos"),
+        ("/tasks/x/videos", {"videos": ["a", "b\0"]}, 422, "videos[1]"),
+        ("/tasks/x/videos", {"videos": ["two words"]}, 422, "videos[0]"),
+        ("/tasks/x/videos", {"video": ["a"]}, 422, "videos"),
+        ("/tasks/x/videos", {}, 422, "videos"),
+        ("/tasks/x/videos", [], 422, "body"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    client: TestClient, path: str, body: object, status: int, field: str | None
+) -> None:
+    answer = client.request("DELETE", path, json=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert field is None or field in {error["field"] for error in answer.json()["errors"]}
+
+
+def test_without_the_key_nothing_is_deleted(configured: Settings) -> None:
+    secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
+    guarded = TestClient(create_app(secured), base_url="http://127.0.0.1:8000")
+    for path in ("/videos/x", "/tasks/x/videos"):
+        assert guarded.request("DELETE", path, json={"videos": ["x"]}).status_code == 401
+    assert guarded.delete("/videos/x", headers={"X-API-Key": "s3cret"}).json()["not_found"] == ["x"]
+
+
+def test_another_site_cannot_delete(client: TestClient) -> None:
+    assert client.delete("/videos/x", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403

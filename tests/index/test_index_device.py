@@ -1,0 +1,98 @@
+"""Which device searches, and that a GPU's answer is settled to the exact one. The GPU here is one of numpy's making."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from index import DeviceMissing, ShardStore, Snapshot, device
+from index.device import on_gpu
+from index.scan import ExactScan, empty
+
+
+class _Flat:
+    """What faiss gives on a GPU: vectors and queries in half precision, ties in any order, −1 nowhere."""
+
+    searches = 0
+
+    def __init__(self, resources: object, dim: int, config: Any) -> None:
+        assert config.useFloat16
+        self._vectors = np.empty((0, dim), np.float32)
+
+    def add(self, vectors: np.ndarray) -> None:
+        self._vectors = np.concatenate([self._vectors, vectors.astype(np.float16).astype(np.float32)])
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        _Flat.searches += len(queries)
+        scores = queries.astype(np.float16).astype(np.float32) @ self._vectors.T
+        rows = np.lexsort((-np.arange(len(self._vectors)) + 0 * scores, -scores))[:, :k]
+        return np.take_along_axis(scores, rows, axis=1), rows
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    monkeypatch.setattr(faiss, "GpuIndexFlatConfig", type("Config", (), {"useFloat16": False}), raising=False)
+    monkeypatch.setattr(faiss, "GpuIndexFlatIP", _Flat, raising=False)
+    _Flat.searches = 0
+
+
+def test_what_is_asked_for_and_not_there_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    assert not on_gpu("cpu")
+    assert not on_gpu("auto")
+    with pytest.raises(DeviceMissing, match=r"CINESTRATA_INDEX_DEVICE=cuda, .*built without GPU") as built:
+        ShardStore(tmp_path, device="cuda")
+    assert "CINESTRATA_INDEX_DEVICE=cpu" in str(built.value)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0, raising=False)
+    assert not on_gpu("auto")
+    with pytest.raises(DeviceMissing, match="faiss finds no GPU"):
+        on_gpu("cuda")
+
+
+def test_a_gpu_is_taken_when_it_is_there(gpu: None) -> None:
+    assert [on_gpu("cpu"), on_gpu("auto"), on_gpu("cuda")] == [False, True, True]
+
+
+@pytest.mark.parametrize("share", [None, 0.97, 0.2])
+def test_a_gpu_finds_what_the_processor_finds(gpu: None, unit: Callable, share: float | None) -> None:
+    vectors = unit(2000, seed=1, dim=16)
+    vectors[100:130] = vectors[7]  # ties
+    flat = empty(16, "float16")
+    flat.add(vectors)
+    exact = ExactScan(flat)
+    alive = None
+    if share is not None:
+        alive = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
+    scan = device.GpuScan(exact)
+    queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * np.float32(0.9)  # not halves
+    for k in (1, 10, 25, 3000):
+        for query, found in zip(queries, scan.search_many(queries, k, alive), strict=True):
+            wanted = exact.search(query, k, alive)
+            assert (found.rows == wanted.rows).all()
+            assert (found.scores == wanted.scores).all()
+    assert _Flat.searches == 3 * len(queries)  # a list of everything is read from the file
+
+
+def test_a_store_searches_where_it_is_told(
+    gpu: None, store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    manifest = lay_down(store, "t", range(500))
+    answers = []
+    for where in ("cpu", "auto"):
+        snapshot = Snapshot.open(ShardStore(store.root, device=where))
+        answers.append(
+            snapshot.shard("t", fingerprint=manifest.shards["t"].fingerprint).search(unit(1)[0], 5)
+        )
+        assert _Flat.searches == (where == "auto")
+    assert answers[0].ids.tolist() == answers[1].ids.tolist()
+    assert answers[0].scores.tolist() == answers[1].scores.tolist()

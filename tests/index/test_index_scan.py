@@ -1,0 +1,141 @@
+"""Exact search, one query at a time and many at once, against a loop in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import faiss
+import numpy as np
+import pytest
+
+from index import Shard, ShardStore, scan
+from index.scan import ExactScan, empty
+
+DIM = 16
+
+
+def _exact(vectors: np.ndarray, dtype: str) -> ExactScan:
+    flat = empty(vectors.shape[1], dtype)
+    flat.add(vectors)
+    return ExactScan(flat)
+
+
+def _by_hand(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[tuple[float, int]]:
+    """(−score, row) of the rows that are alive, best first; each product is added up on its own."""
+    scores = [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
+    return sorted((-score, row) for row, score in enumerate(scores) if alive[row])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("share", [None, 0.97, 0.6, 0.1, 0.0])
+def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
+    unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str, share: float | None
+) -> None:
+    monkeypatch.setattr(scan, "_BLOCK_BYTES", 4 * DIM * 37)  # blocks begin inside bytes of the bitmap
+    vectors = unit(200, seed=1, dim=DIM)
+    alive = np.random.default_rng(2).random(200) < (1 if share is None else share)
+    bits = None if share is None else np.packbits(alive, bitorder="little")
+    exact, queries = _exact(vectors, dtype), unit(9, seed=3, dim=DIM)
+    for k in (1, 7, 50, 300):
+        many = exact.search_many(queries, k, bits)
+        assert len(many) == 9
+        for query, found in zip(queries, many, strict=True):
+            wanted = _by_hand(vectors, query, alive)[:k]
+            assert found.rows.tolist() == [row for _, row in wanted]
+            np.testing.assert_allclose(found.scores, [-score for score, _ in wanted], atol=1e-6)
+            one = exact.search(query, k, bits)
+            assert (one.rows == found.rows).all()
+            assert (one.scores == found.scores).all()  # to the bit
+
+
+def test_ties_are_ordered_by_row_wherever_a_block_ends(
+    unit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_BLOCK_BYTES", 4 * DIM * 11)
+    vectors = np.tile(unit(4, seed=4, dim=DIM), (30, 1))  # 30 copies of each of four
+    exact, queries = _exact(vectors, "float16"), unit(8, seed=5, dim=DIM)
+    for k in (1, 5, 29, 31, 64):
+        for query, found in zip(queries, exact.search_many(queries, k), strict=True):
+            order = sorted(range(120), key=lambda row: (-float(vectors[row % 4] @ query), row % 4, row))
+            assert found.rows.tolist() == order[:k]
+
+
+def test_a_product_that_rounds_otherwise_loses_nothing(unit: Callable) -> None:
+    # Rows that differ in the last bits alone: a matrix product may order them otherwise than a scan does.
+    base = unit(1, seed=6, dim=512)[0]
+    noise = np.random.default_rng(7).normal(scale=3e-5, size=(500, 512)).astype(np.float32)
+    exact, queries = _exact(base + noise, "float32"), unit(32, seed=8, dim=512)
+    for query, found in zip(queries, exact.search_many(queries, 20), strict=True):
+        one = exact.search(query, 20)
+        assert (found.rows == one.rows).all()
+        assert (found.scores == one.scores).all()
+
+
+def test_every_half_becomes_the_same_single() -> None:
+    finite = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = finite[np.isfinite(finite)].reshape(-1, 2)
+    single = scan._single(finite)
+    assert single.dtype == np.float32
+    assert single.tobytes() == finite.astype(np.float32).tobytes()  # zeros keep their sign
+
+
+def test_no_more_than_a_block_is_held_in_single_precision(
+    unit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    single = scan._single
+    monkeypatch.setattr(
+        scan, "_single", lambda stored, words: sizes.append(words.nbytes) or single(stored, words)
+    )
+    monkeypatch.setattr(scan, "_BLOCK_BYTES", 4096)
+    exact = _exact(unit(1000, seed=9, dim=DIM), "float16")
+    exact.search_many(unit(8, seed=10, dim=DIM), 5)
+    assert max(sizes) <= 4096
+    assert sum(sizes) == 1000 * DIM * 4  # each vector once, for all queries
+
+
+def test_a_shard_of_segments_and_deletions_answers_many_as_one(
+    store: ShardStore, write: Callable, lay_down: Callable, unit: Callable
+) -> None:
+    manifest = lay_down(store, "t", range(0, 40), seed=1)
+    more = store.write_shard(
+        task="t",
+        release=manifest.shards["t"].release,
+        fingerprint="encoder of t",
+        ids=np.arange(40, 70),
+        vectors=unit(30, seed=2),
+    )
+    store.append(more)
+    manifest = store.delete([3, 44])
+    parts = [(store.shard_folder(part.id), part) for part in manifest.parts("t")]
+    shard = Shard(parts, store.tombstones(manifest, "t"), store.opened)
+    queries, every = unit(10, seed=3), np.concatenate([unit(40, seed=1), unit(30, seed=2)])
+    for exclude, among in (((), None), ([0, 50], None), ((), np.arange(20, 60)), ([21], np.arange(20, 60))):
+        passing = ~np.isin(np.arange(70), [3, 44, *exclude]) & (
+            np.isin(np.arange(70), among) if among is not None else True
+        )
+        for query, hits in zip(queries, shard.search_many(queries, 6, exclude, among), strict=True):
+            wanted = _by_hand(every, query, passing)[:6]
+            assert hits.ids.tolist() == [row for _, row in wanted]
+            one = shard.search(query, 6, exclude, among)
+            assert (one.ids.tolist(), one.scores.tolist()) == (hits.ids.tolist(), hits.scores.tolist())
+
+
+@pytest.mark.parametrize("queries", [np.zeros(DIM), np.zeros((2, DIM + 1)), np.full((1, DIM), np.nan)])
+def test_queries_of_another_shape_are_refused_by_the_name_of_the_task(
+    store: ShardStore, write: Callable, queries: np.ndarray
+) -> None:
+    _, entry = write(store, "cooking", range(5), dim=DIM)
+    shard = Shard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.opened)
+    with pytest.raises(ValueError, match=f"a query of task cooking must be {DIM} finite numbers"):
+        shard.search_many(queries, 1)
+    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
+        shard.search_many(np.zeros((1, DIM)), 0)
+    assert shard.search_many(np.zeros((0, DIM)), 3) == []
+
+
+def test_the_stored_bytes_are_seen_where_they_lie(unit: Callable) -> None:
+    exact = _exact(unit(50, seed=11), "float16")
+    flat = faiss.downcast_index(exact.flat)
+    assert (exact.vectors(np.arange(50)) == flat.reconstruct_n(0, 50)).all()
+    assert exact.vectors(np.empty(0, np.int64)).shape == (0, 8)

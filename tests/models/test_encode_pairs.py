@@ -1,0 +1,125 @@
+"""Texts under tasks of their own, in one batch, against every text under every task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import Backbone, tiny_backbone
+from models.errors import ReleaseError
+from models.query_encoder import QueryEncoder
+from models.release import Kind, ReleaseState, ReleaseTask
+from models.routing import token_presence, words_of
+from models.tame import BARE, Tame
+from models.text_update import TextUpdate
+
+TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]
+TASKS = ["0", "1", "2"]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return tiny_backbone(frames=2)
+
+
+def _state(backbone: Backbone, kind: Kind, tensors: dict[str, torch.Tensor], tasks: int = 3) -> ReleaseState:
+    return ReleaseState(
+        method="x",
+        kind=kind,
+        backbone=backbone.name,
+        backbone_fingerprint=backbone.fingerprint,
+        fingerprint="f" * 64,
+        frames=2,
+        tasks=[ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)],
+        config={"scale": 1.0, "top_k": 2},
+        profiles=torch.zeros(tasks, backbone.vocabulary),
+        tensors=tensors,
+    )
+
+
+def _tame(backbone: Backbone, tasks: int) -> ReleaseState:
+    tame = Tame(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2, top_k=2, scale=1.0)
+    torch.nn.init.normal_(tame.b, std=0.3)
+    for _ in range(tasks):
+        tame.add_task()
+    return _state(backbone, "tame", {f"tame.{n}": t.clone() for n, t in tame.tensors().items()}, tasks)
+
+
+def _low_rank(backbone: Backbone) -> ReleaseState:
+    update = TextUpdate(
+        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0
+    )
+    torch.nn.init.normal_(update.b, std=0.3)
+    with torch.no_grad():  # other words in each release
+        update.words[torch.randperm(backbone.vocabulary)[: backbone.vocabulary // 2]] += 0.1
+    return _state(backbone, "low_rank", {f"text.{n}": t.clone() for n, t in update.tensors().items()})
+
+
+def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
+    torch.manual_seed(1)
+    frozen = _state(backbone, "frozen", {})
+    tame, newest = _tame(backbone, 2), _tame(backbone, 3)
+    newest.tensors["tame.task_experts"][1] = 1
+    tame.tensors["tame.task_experts"][0] = BARE
+    one, two = _low_rank(backbone), _low_rank(backbone)
+    dim = backbone.dim
+    mapped = _state(
+        backbone,
+        "mapped",
+        {**backbone.tensors(), "maps": torch.randn(3, dim, dim), "shifts": torch.randn(3, dim)},
+    )
+    return {
+        "frozen": QueryEncoder.open(backbone, frozen, {}),
+        "tower": QueryEncoder.open(backbone, replace(mapped, kind="tower"), {}),
+        "mapped": QueryEncoder.open(backbone, mapped, {}),
+        "tame": QueryEncoder.open(backbone, newest, {"0": frozen, "1": tame, "2": newest}),
+        "low_rank": QueryEncoder.open(backbone, two, {"0": frozen, "1": one, "2": two}),
+    }
+
+
+def test_every_pair_is_encoded_as_its_text_under_its_task(backbone: Backbone) -> None:
+    pairs = [(0, "1"), (2, "0"), (1, "2"), (0, "0"), (2, "2"), (2, "0"), (1, "1")]
+    for kind, encoder in _encoders(backbone).items():
+        tokens = encoder.tokens(TEXTS)
+        for mode in encoder.modes:
+            every = encoder.encode(TEXTS, TASKS, mode)
+            if not encoder.shared(mode):
+                assert np.linalg.norm(every[:, 0] - every[:, 1], axis=-1).min() > 1e-3, "tasks differ"
+            found = encoder.encode_pairs([tokens[n] for n, _ in pairs], [task for _, task in pairs], mode)
+            expected = [every[n, TASKS.index(task)] for n, task in pairs]
+            np.testing.assert_allclose(found, expected, atol=2e-6, err_msg=f"{kind} {mode}")
+
+
+def test_more_pairs_than_one_batch_holds_come_back_in_their_order(backbone: Backbone) -> None:
+    encoder = _encoders(backbone)["low_rank"]
+    rng = np.random.default_rng(2)
+    texts = [" ".join(rng.choice(["star", "red", "spins", "left"], 1 + n % 9)) for n in range(40)]
+    tokens = encoder.tokens(texts)
+    tasks = [str(t) for t in rng.integers(0, 3, 40)]
+    found = encoder.encode_pairs(tokens, tasks, "pinned")
+    for n in range(40):
+        alone = encoder.encode([texts[n]], [tasks[n]], "pinned")[0, 0]
+        np.testing.assert_allclose(found[n], alone, atol=2e-6)
+
+
+def test_tokens_are_those_of_the_text_without_padding(backbone: Backbone) -> None:
+    encoder = _encoders(backbone)["frozen"]
+    for text, tokens in zip(TEXTS, encoder.tokens(TEXTS), strict=True):
+        ids = backbone.tokenize([text])
+        assert tokens.tolist() == ids[0].tolist()
+        present = token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)[0]
+        assert words_of(tokens).tolist() == present.nonzero()[:, 0].tolist()
+
+
+def test_what_cannot_be_encoded_is_refused_by_name(backbone: Backbone) -> None:
+    encoder = _encoders(backbone)["low_rank"]
+    tokens = encoder.tokens(TEXTS[:1])
+    with pytest.raises(ReleaseError, match="has not learned nine"):
+        encoder.encode_pairs(tokens, ["nine"], "pinned")
+    with pytest.raises(ReleaseError, match="mode 'mapped'"):
+        encoder.encode_pairs(tokens, ["0"], "mapped")

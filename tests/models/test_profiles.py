@@ -1,0 +1,58 @@
+"""The words of many tasks without their zeros, against the matrix with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.profiles import Profiles
+
+
+def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:
+    rng = np.random.default_rng(4)
+    dense = np.where(rng.random((tasks, vocabulary)) < 0.3, rng.random((tasks, vocabulary)), 0)
+    dense[[0, 3]] = 0  # without captions
+    return dense.astype(np.float32)
+
+
+def test_rows_come_back_as_they_were() -> None:
+    dense = _dense()
+    profiles = Profiles.of(dense)
+    assert len(profiles) == 6
+    assert len(profiles.values) == np.count_nonzero(dense)
+    np.testing.assert_array_equal(profiles.dense(), dense)
+    np.testing.assert_array_equal(profiles.dense([5, 0, 2]), dense[[5, 0, 2]])
+    assert profiles.silent.tolist() == (~dense.any(axis=1)).tolist()
+    assert profiles.rows.tolist() == dense.nonzero()[0].tolist()
+
+
+def test_tasks_follow_one_another() -> None:
+    dense = _dense()
+    joined = Profiles.of(dense[:0])
+    for row in dense:
+        joined = joined.followed_by(Profiles.of(row[None]))
+    np.testing.assert_array_equal(joined.dense(), dense)
+    assert Profiles.of(dense[:0]).dense().shape == (0, 30)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokens": np.array([1, 1, 2])},  # twice in a row
+        {"tokens": np.array([2, 1, 1])},
+        {"tokens": np.array([0, 1, 4])},  # beyond the vocabulary
+        {"tokens": np.array([-1, 1, 2])},
+        {"tokens": np.array([0, 1])},
+        {"ends": np.array([2, 4])},
+        {"ends": np.array([3, 2, 3])},
+        {"ends": np.array([2])},
+        {"values": np.ones((3, 1), np.float32)},
+    ],
+)
+def test_what_is_no_matrix_is_refused(damage: dict[str, Any]) -> None:
+    whole = {"tokens": np.array([0, 3, 1]), "values": np.ones(3, np.float32), "ends": np.array([2, 3])}
+    Profiles(**whole, vocabulary=4)
+    with pytest.raises(ValueError, match="out of 4"):
+        Profiles(**{**whole, **damage}, vocabulary=4)

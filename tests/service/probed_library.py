@@ -1,0 +1,53 @@
+"""The library of captions with releases that carry probes, whole ones or wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from index import Manifest, Snapshot
+from models.probes import Probes, write_probes
+from models.query_encoder import QueryEncoder
+from models.release import read_release, write_release
+from tests.service.caption_library import Library
+from trainer.probes import make_probes
+
+__all__ = ["Probed"]
+
+
+class Probed(Library):
+    """Publishes releases with probes, as the worker does.
+
+    Attributes:
+        change: what is done to the probes of the next release before they are written.
+    """
+
+    change: Callable[[Probes], Probes] = staticmethod(lambda probes: probes)
+
+    def publish(self, name: str, captions: Any, **fields: Any) -> Manifest:
+        ids = np.array(self._catalogue(name, captions, datetime.now(UTC), ()))
+        state = self.method.release()
+        manifest = self.store.manifest()
+        pinned = {
+            task: read_release(self.store.release_folder(shard.release))
+            for task, shard in manifest.shards.items()
+        }
+        encoder = QueryEncoder.open(self._backbone, state, {**pinned, f"tsk_{name}": state})
+        snapshot = Snapshot.open(self.store, verify=False)
+        older = {
+            task: snapshot.shard(task, fingerprint=manifest.shards[task].fingerprint)
+            for task in manifest.shards
+        }
+        vectors = self.stored(captions)
+        probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older, encoder.modes[-1])
+        with self.store.staging() as staged:
+            write_release(staged, state)
+            write_probes(staged, self.change(probes))
+            release = self.store.adopt_release(staged)
+        shard = self.store.write_shard(
+            task=f"tsk_{name}", release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
+        )
+        return self.store.publish(release=release, shards=[shard])

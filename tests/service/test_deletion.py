@@ -1,0 +1,402 @@
+"""A deleted video is nowhere: not found, not shown, not counted; and a deletion that was killed can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index import Snapshot, audit
+from models.backbone import Backbone, load_backbone
+from service import compaction, deletion, lifecycle, probing, query, storage, tasks
+from service import library as catalog_library
+from service.catalog.database import session_scope
+from service.catalog.models import Event, Release, Shard, Task, Video
+from service.deletion import delete_videos
+from service.errors import Conflict, InvalidInput, NotFound, Unavailable
+from service.events import record
+from service.overview import overview
+from service.query import QueryService
+from service.settings import Settings, settings
+from service.views import SearchQuery, TaskView
+from tests.service.caption_library import BIRDS, CARS, Library
+
+torch.set_num_threads(1)
+
+Served = tuple[Library, QueryService]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+@pytest.fixture
+def served(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Served:
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    configured = settings_factory(tmp_path)
+    library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
+    facts = [{"extra": {"place": f"spot {n}"}, "duration": float(n + 1)} for n in range(3)]
+    library.lay_down("birds", BIRDS, facts=facts)
+    library.lay_down("cars", CARS)
+    service = QueryService(configured)
+    assert service.refresh()
+    return library, service
+
+
+def _found(service: QueryService, **asked: Any) -> list[str]:
+    return [result.video_id for result in service.search("an owl", 50, **asked).results]
+
+
+def _vector_id(video: str) -> int:
+    with session_scope() as session:
+        return session.query(Video).filter(Video.id == video).one().vector_id
+
+
+def _counts(task: str) -> dict[str, int]:
+    with session_scope() as session:
+        return session.get_one(Task, task).counts
+
+
+def _killed(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+# -- what was deleted is nowhere ----------------------------------------------------------------------------
+
+
+def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: Served) -> None:
+    library, service = served
+    page = service.search("an owl", 2)
+    everything = _found(service)
+    victim = everything[3]  # on a later page
+    assert delete_videos([victim]).model_dump() == {"deleted": [victim], "not_found": []}
+    left = [video for video in everything if video != victim]
+    later = QueryService(service._settings)
+    later.refresh()
+    refreshed = service.refresh
+    for look in (lambda: False, refreshed):  # before the server has seen the tombstone, and after
+        look()
+        for server in (service, later):
+            assert _found(server) == left
+            assert victim not in _found(server, task=victim.split("-")[0])
+            rest = server.search("an owl", 50, cursor=page.next_cursor)
+            assert [r.video_id for r in rest.results] == left[2:]
+            answers = server.search_many([SearchQuery(q="an owl", k=50), SearchQuery(q=BIRDS[0], k=50)])
+            assert all(victim not in [r.video_id for r in answer.results] for answer in answers)
+            with pytest.raises(NotFound):
+                server.similar(victim)
+            assert victim not in [r.video_id for r in server.similar(everything[0], k=50).results]
+    assert audit(library.store).wrong == []
+
+
+def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None:
+    library, service = served
+    first = service.search("an owl", 1)
+    everything = _found(service)
+    library.lay_down("sea", CARS)
+    assert service.refresh()
+    delete_videos([everything[2]])
+    anew = QueryService(service._settings)  # which has to load the earlier release
+    anew.refresh()
+    for server in (service, anew):
+        rest = server.search("an owl", 50, cursor=first.next_cursor)
+        assert rest.release == first.release
+        assert [r.video_id for r in rest.results] == [everything[1], *everything[3:]]
+
+
+def test_its_metadata_filters_nothing_any_more(served: Served) -> None:
+    _, service = served
+    assert _found(service, where={"place": "spot 1"}) == ["birds-1"]
+    delete_videos(["birds-1"])
+    service.refresh()
+    assert _found(service, where={"place": "spot 1"}) == []
+    delete_videos(["birds-0", "birds-2"])
+    service.refresh()
+    with pytest.raises(InvalidInput, match="They carry no metadata"):
+        _found(service, where={"place": "spot 1"})
+    assert len(service._facts._facts) == 2, "what was read before is not kept in memory"
+
+
+def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
+    _, service = served
+    told = delete_videos([f"birds-{n}" for n in range(3)], task_id="tsk_birds")
+    assert len(told.deleted) == 3
+    service.refresh()
+    assert {r.task for r in service.search("an owl", 50).results} == {"cars"}
+    assert service.search("an owl", 50, task="birds").results == []
+    with pytest.raises(Conflict, match="every vector of task tsk_birds is deleted"):
+        compaction.compact("tsk_birds")
+
+
+@pytest.mark.usefixtures("served")
+def test_counts_and_shares_say_what_is_left() -> None:
+    delete_videos(["cars-1", "cars-2"])
+    counts = _counts("tsk_cars")
+    assert (counts["videos"], counts["accepted"]) == (1, 1)
+    assert [(d.name, d.vectors, d.deleted, d.wasted) for d in compaction.dead()] == [
+        ("birds", 3, 0, False),
+        ("cars", 3, 2, True),
+    ]
+    assert [d.task_id for d in compaction.dead("cars")] == ["tsk_cars"]
+    with pytest.raises(NotFound, match="No task 'boats' is laid down"):
+        compaction.dead("boats")
+
+
+# -- rows and files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def owned(served: Served) -> Callable[..., dict[str, Path]]:
+    """``owned(video, uri, content)``: give a video files; says where they are."""
+
+    def make(video: str, uri: str, content: str) -> dict[str, Path]:
+        with session_scope(write=True) as session:
+            row = session.query(Video).filter(Video.id == video).one()
+            row.uri, row.content_hash = uri, content
+        files = {
+            "thumbnail": storage.thumbnail(video),
+            "frames": settings().cache_dir / "8x64" / f"{content}.npy",
+            "other frames": settings().cache_dir / "2x224" / f"{content}.npy",
+            "file": (settings().uploads_dir if uri.startswith("upload:") else settings().media_root)
+            / uri.removeprefix(storage.UPLOAD_SCHEME),
+        }
+        for path in files.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+        return files
+
+    return make
+
+
+def test_files_of_ours_go_and_files_of_the_user_stay(owned: Callable[..., dict[str, Path]]) -> None:
+    uploaded = owned("birds-0", "upload://tsk_birds/a.mp4", "a" * 64)
+    theirs = owned("birds-1", "mine/b.mp4", "b" * 64)
+    delete_videos(["birds-0", "birds-1"])
+    assert not any(path.exists() for path in uploaded.values())
+    assert [name for name, path in theirs.items() if path.exists()] == ["file"]
+    with pytest.raises(NotFound):
+        catalog_library.stream_path("birds-1")
+    with pytest.raises(NotFound):
+        catalog_library.thumbnail_path("birds-1")
+    with pytest.raises(NotFound):
+        catalog_library.get_video("birds-1")
+
+
+def test_what_another_video_needs_stays_until_that_goes_too(owned: Callable[..., dict[str, Path]]) -> None:
+    files = owned("birds-0", "upload://tsk_birds/a.mp4", "a" * 64)
+    owned("cars-0", "upload://tsk_birds/a.mp4", "a" * 64)
+    delete_videos(["birds-0"])
+    assert [name for name, path in files.items() if path.exists()] == ["frames", "other frames", "file"]
+    delete_videos(["cars-0"])
+    assert not any(path.exists() for path in files.values())
+
+
+def test_events_that_name_the_file_go_and_the_others_stay(served: Served) -> None:
+    with session_scope(write=True) as session:
+        for video in ("birds-0", "birds-1"):
+            record(
+                session, "tsk_birds", "rejected", {"uri": f"{video}.mp4", "video_id": video, "reason": "bad"}
+            )
+    delete_videos(["birds-0"])
+    with session_scope() as session:
+        told = [(event.kind, event.data.get("video_id")) for event in session.query(Event).order_by(Event.id)]
+    assert told == [("rejected", "birds-1"), ("log", None)]
+
+
+def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None:
+    """Captions and metadata are looked for byte by byte, in every file but SQLite's log of old pages."""
+    library, _ = served
+    with session_scope(write=True) as session:
+        row = session.query(Video).filter(Video.id == "birds-1").one()
+        row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"who": "Quillfeather"}
+    storage.ledger().write_bytes(b"Quillfeather")
+    delete_videos(["birds-1"])
+    with session_scope() as session:
+        session.connection().exec_driver_sql("PRAGMA incremental_vacuum")
+    words = [
+        path for path in library.settings.data_dir.rglob("*") if path.is_file() and "catalog" not in path.name
+    ]
+    assert words
+    assert not [path for path in words if b"Quillfeather" in path.read_bytes()]
+    with session_scope() as session:
+        rows = [
+            tuple(row) for table in Video.metadata.sorted_tables for row in session.execute(table.select())
+        ]
+    assert "Quillfeather" not in repr(rows)
+
+
+# -- again, and after a kill --------------------------------------------------------------------------------
+
+
+def test_twice_is_like_once_and_what_is_not_there_is_told(served: Served) -> None:
+    library, _ = served
+    first = delete_videos(["birds-1", "nobody", "birds-1", "cars-0"])
+    assert (first.deleted, first.not_found) == (["birds-1", "cars-0"], ["nobody"])
+    generation = library.store.manifest().generation
+    again = delete_videos(["birds-1", "nobody", "cars-0"])
+    assert (again.deleted, again.not_found) == ([], ["birds-1", "nobody", "cars-0"])
+    assert library.store.manifest().generation == generation
+    other = delete_videos(["cars-1", "birds-0"], task_id="tsk_birds")
+    assert (other.deleted, other.not_found) == (["birds-0"], ["cars-1"])
+    with pytest.raises(NotFound, match="There is no task 'tsk_sea'"):
+        delete_videos(["birds-0"], task_id="tsk_sea")
+
+
+@pytest.mark.parametrize("line", ["_bury", "discard_files", "_forget_events", "_counted", "record"])
+def test_killed_at_any_line_it_is_finished_by_a_repetition(
+    served: Served, owned: Callable[..., dict[str, Path]], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, service = served
+    files = owned("birds-1", "upload://tsk_birds/a.mp4", "a" * 64)
+    number = _vector_id("birds-1")
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, line, _killed)
+        with pytest.raises(KeyboardInterrupt):
+            delete_videos(["birds-1"])
+    service.refresh()
+    service.search("an owl", 50)  # goes on
+    # What it may be learned from meanwhile: its row is there still, its vector is not.
+    assert delete_videos(["birds-1"]).deleted == ["birds-1"]
+    service.refresh()
+    assert "birds-1" not in _found(service)
+    assert not any(path.exists() for path in files.values())
+    assert number in library.store.tombstones(library.store.manifest(), "tsk_birds")
+    assert _counts("tsk_birds")["videos"] == 2
+
+
+def test_where_the_index_cannot_be_marked_nothing_is_deleted(served: Served) -> None:
+    library, _ = served
+    entry = library.store.manifest().shards["tsk_birds"]
+    (library.store.shard_folder(entry.id) / "ids.npy").write_bytes(b"")
+    with pytest.raises(Unavailable, match="Nothing was deleted of task tsk_birds"):
+        delete_videos(["birds-0"])
+    assert catalog_library.get_video("birds-0").captions == [BIRDS[0]]
+
+
+# -- compaction ---------------------------------------------------------------------------------------------
+
+
+def test_compaction_drops_what_was_deleted_and_changes_no_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, service = served
+    delete_videos(["cars-1"])
+    service.refresh()
+    before = service.search("an owl", 50)
+    with session_scope(write=True) as session:
+        entry = library.store.manifest().shards["tsk_cars"]
+        at = session.get_one(Task, "tsk_cars").created_at
+        session.add(
+            Release(
+                id=entry.release,
+                task_id="tsk_cars",
+                learned_order=2,
+                method="m",
+                backbone="b",
+                kind="tame",
+                fingerprint="f",
+                bytes=1,
+                created_at=at,
+            )
+        )
+        session.flush()
+        session.add(
+            Shard(
+                id=entry.id,
+                task_id="tsk_cars",
+                release_id=entry.release,
+                fingerprint=entry.fingerprint,
+                count=3,
+                dim=entry.dim,
+                bytes=entry.bytes,
+                created_at=at,
+            )
+        )
+    (shown,) = overview().shards
+    assert (shown.count, shown.deleted, overview().vectors) == (3, 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "session_scope", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            compaction.compact("tsk_cars")
+    after = compaction.compact("tsk_cars")
+    assert (after.vectors, after.deleted, after.wasted) == (2, 0, False)
+    (shown,) = overview().shards
+    assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)
+    assert service.refresh()
+    assert service.search("an owl", 50).results == before.results
+    assert audit(library.store).wrong == []
+    store = library.store
+    stored = Snapshot.open(store).shard(
+        "tsk_cars", fingerprint=store.manifest().shards["tsk_cars"].fingerprint
+    )
+    assert np.array_equal(stored.vectors(stored.ids), library.stored(CARS)[[0, 2]])
+
+
+# -- before it was learned ----------------------------------------------------------------------------------
+
+
+def test_a_video_that_waits_is_deleted_and_not_learned(
+    sqlite_catalog: Settings, post_probed: Callable[..., TaskView]
+) -> None:
+    task = post_probed("birds", 3)
+    videos = [video.id for video in catalog_library.accepted_videos(task.id)]
+    assert delete_videos(videos[:1]).deleted == videos[:1]
+    assert [video.id for video in catalog_library.accepted_videos(task.id)] == videos[1:]
+    counts = _counts(task.id)
+    assert (counts["videos"], counts["accepted"], counts["train"]) == (2, 2, 2)
+
+
+def test_a_video_that_is_being_examined_does_not_come_back(
+    sqlite_catalog: Settings,
+    post: Callable[..., TaskView],
+    write_video: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = post("birds", 2)
+    for number in range(2):
+        write_video(settings().media_root / "birds" / f"{number}.mp4", number)
+    with session_scope() as session:
+        first, second = session.query(Video).order_by(Video.vector_id).all()
+    examine = probing.Examiner.examine
+
+    def meanwhile(self: Any, path: Path, **how: Any) -> Any:
+        info = examine(self, path, **how)
+        if how["name"] == first.uri:
+            delete_videos([first.id])
+        return info
+
+    monkeypatch.setattr(probing.Examiner, "examine", meanwhile)
+    claim = lifecycle.claim_probe(task.id, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    assert [video.id for video in catalog_library.accepted_videos(task.id)] == [second.id]
+    assert not storage.thumbnail(first.id).exists()
+    assert storage.thumbnail(second.id).exists()
+    assert len(list(settings().cache_dir.rglob("*.npy"))) == 1
+    assert tasks.get_task(task.id).counts.videos == 1
+
+
+def test_a_task_of_which_nothing_is_left_fails_in_words(
+    sqlite_catalog: Settings, post: Callable[..., TaskView]
+) -> None:
+    task = post("birds", 1)
+    with session_scope() as session:
+        (video,) = session.query(Video).all()
+    delete_videos([video.id])
+    claim = lifecycle.claim_probe(task.id, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    view = tasks.get_task(task.id)
+    assert (view.state, view.error) == ("failed", "All videos of the task were deleted.")

@@ -1,0 +1,99 @@
+"""What comes at the same time goes together, and nobody gets another's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, Thread
+
+import pytest
+
+from service.errors import TooManyRequests
+from service.gathering import Admission, Gathered
+
+
+class _Doubling:
+    """Waits in its first call until it is let go."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.first, self.go = Event(), Event()
+
+    def __call__(self, items: list[int]) -> Sequence[int]:
+        self.calls.append(items)
+        self.first.set()
+        assert self.go.wait(10)
+        if 13 in items:
+            raise ValueError("thirteen")
+        return [2 * item for item in items]
+
+
+def _ask(gathered: Gathered[int, int], items: list[int]) -> tuple[Thread, list[list[int]]]:
+    answers: list[list[int]] = []
+    thread = Thread(target=lambda: answers.append(gathered(items)))
+    thread.start()
+    return thread, answers
+
+
+def _until_waiting(gathered: Gathered[int, int], number: int) -> None:
+    for _ in range(10_000):
+        with gathered._turn:
+            if len(gathered._waiting) == number:
+                return
+        Event().wait(0.001)
+    raise AssertionError("they never came")
+
+
+def test_who_waits_goes_together_in_the_next_call() -> None:
+    run = _Doubling()
+    gathered = Gathered(run, most=4)
+    asked = [_ask(gathered, [1])]
+    assert run.first.wait(10), "the first starts at once"
+    for number, items in enumerate(([2], [3, 4], [5], [6, 7, 8, 9, 10, 11]), 1):
+        asked.append(_ask(gathered, items))
+        _until_waiting(gathered, number)
+    run.go.set()
+    for thread, _ in asked:
+        thread.join(10)
+    assert run.calls == [[1], [2, 3, 4, 5], [6, 7, 8, 9, 10, 11]], "up to the limit, but each whole"
+    assert [answers for _, answers in asked] == [[[2]], [[4]], [[6, 8]], [[10]], [[12, 14, 16, 18, 20, 22]]]
+
+
+def test_what_goes_wrong_is_told_to_those_whose_call_it_was_and_to_nobody_else() -> None:
+    run = _Doubling()
+    run.go.set()
+    gathered = Gathered(run, most=4)
+    with pytest.raises(ValueError, match="thirteen"):
+        gathered([12, 13])
+    assert gathered([14]) == [28]
+
+
+def test_many_threads_each_get_their_own() -> None:
+    run = _Doubling()
+    run.go.set()
+    gathered = Gathered(run, most=16)
+    start = Barrier(12)
+
+    def ask(number: int) -> bool:
+        start.wait(10)
+        return all(
+            gathered([number * 1000 + n, n]) == [2 * (number * 1000 + n), 2 * n] for n in range(50) if n != 13
+        )
+
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(ask, range(12)))
+    assert sum(map(len, run.calls)) == 12 * 49 * 2
+
+
+def test_there_is_room_for_so_many_and_for_one_of_any_size() -> None:
+    admit = Admission(3)
+    with admit(2), admit(1):
+        with pytest.raises(TooManyRequests, match="3 searches are waiting") as refused, admit(1):
+            pass
+        assert refused.value.headers == {"Retry-After": "1"}
+    with admit(100), pytest.raises(TooManyRequests), admit(1):
+        pass
+    with pytest.raises(KeyError), admit(3):
+        raise KeyError
+    with admit(3):
+        pass

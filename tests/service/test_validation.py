@@ -1,0 +1,255 @@
+"""A release is asked its own probes before it takes over, and shards are read after readiness where they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index import ShardEntry, ShardStore
+from models.backbone import Backbone, load_backbone
+from models.errors import ReleaseError
+from models.probes import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
+from service import query, validation
+from service.query import QueryService
+from service.settings import Settings
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.probed_library import Probed
+from trainer.probes import make_probes
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+@pytest.fixture
+def configured(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Settings:
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    return settings_factory(tmp_path)
+
+
+@pytest.fixture
+def service(configured: Settings) -> Iterator[QueryService]:
+    service = QueryService(configured)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def learning(configured: Settings, backbone: Backbone) -> Probed:
+    library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    return library
+
+
+def _probes(library: Library) -> Probes:
+    found = read_probes(library.store.release_folder(str(library.store.manifest().release)))
+    assert found is not None
+    return found
+
+
+# -- probes -------------------------------------------------------------------------------------------------
+
+
+def test_probes_are_what_a_search_finds(learning: Probed, service: QueryService) -> None:
+    assert service.refresh(), service.last_error
+    probes = _probes(learning)
+    assert probes.texts == [*SENTENCES, SENTENCES[0]]
+    assert probes.tasks == ["tsk_cars"] * len(SENTENCES) + ["tsk_birds"]
+    assert probes.ids.shape == (len(probes), ANCHORS)
+    names = {f"cars-{n}" for n in range(3)}
+    for row, text in enumerate(SENTENCES):
+        results = service.search(text, k=3, task="cars", mode=probes.mode).results
+        assert {result.video_id for result in results} == names
+        kept = probes.ids[row] >= 0
+        assert probes.scores[row, kept] == pytest.approx([r.score for r in results], abs=1e-5)
+    # Those of an older task are any of its vectors, each with its own score.
+    birds = service.search(SENTENCES[0], k=3, task="birds", mode=probes.mode).results
+    assert sorted(probes.scores[-1, :3], reverse=True) == pytest.approx([r.score for r in birds], abs=1e-5)
+    assert not kept[3:].any()
+
+
+def test_the_number_of_probes_is_bounded(backbone: Backbone) -> None:
+    class Shard:
+        ids = np.arange(7, 107)
+
+        def vectors(self, ids: Any) -> Any:
+            return np.ones((len(ids), 4), np.float32) / 2
+
+    class Encoder:
+        def encode(self, texts: Any, tasks: Any, mode: str) -> Any:
+            return np.ones((len(texts), len(tasks), 4), np.float32) / 2
+
+    older: Any = {f"task {n}": Shard() for n in range(100)}
+    probes = make_probes(Encoder(), "new", np.arange(3), np.eye(4, dtype=np.float32)[:3], older, "m")  # type: ignore[arg-type]
+    assert len(probes) == len(SENTENCES) + OLDER_TASKS == 32
+    assert probes.tasks[len(SENTENCES) :] == [f"task {n}" for n in range(100 - OLDER_TASKS, 100)]
+    assert probes.ids[-1].tolist() == [7, 31, 56, 81, 106]
+    assert probes.ids[0].tolist() == [0, 1, 2, -1, -1]
+
+
+def _turn(probes: Probes, row: int) -> Probes:
+    vectors = probes.vectors.copy()
+    vectors[row] = np.roll(vectors[row], 1)
+    return replace(probes, vectors=vectors)
+
+
+def _raise(probes: Probes, row: int, by: float) -> Probes:
+    scores = probes.scores.copy()
+    scores[row, 0] += by
+    return replace(probes, scores=scores)
+
+
+@pytest.mark.parametrize(
+    ("change", "probe"),
+    [
+        (lambda probes: _turn(probes, 3), 3),
+        (lambda probes: _turn(probes, len(SENTENCES) + 1), len(SENTENCES) + 1),
+        (lambda probes: _raise(probes, 5, 0.06), 5),
+        (lambda probes: _raise(probes, 5, -0.06), 5),
+        (lambda probes: replace(probes, vectors=np.full_like(probes.vectors, np.nan)), 0),
+        (lambda probes: replace(probes, vectors=probes.vectors[:, :-1].copy()), 0),
+    ],
+    ids=["vector", "vector of an older task", "score above", "score below", "no number", "width"],
+)
+def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
+    learning: Probed, service: QueryService, change: Callable[[Probes], Probes], probe: int
+) -> None:
+    assert service.refresh()
+    before = service.search("an owl", k=20)
+    learning.change = change
+    manifest = learning.lay_down("sea", SEA)
+    assert not service.refresh()
+    assert service.last_error is not None
+    release = str(manifest.release)[:12]
+    assert f"release {release} does not answer as it did" in service.last_error
+    assert f"probe {probe} (" in service.last_error
+    assert service.search("an owl", k=20).results == before.results
+    ready = service.ready()
+    assert (ready.ready, ready.release) == (True, before.release)
+    assert release in ready.checks["index"]
+    learning.change = lambda probes: probes
+    learning.lay_down("lake", BIRDS)
+    assert service.refresh()
+    assert service.search("an owl", k=20).generation == manifest.generation + 1
+
+
+def test_rounding_is_no_other_answer(learning: Probed, service: QueryService, backbone: Backbone) -> None:
+    def bfloat16(probes: Probes) -> Probes:
+        """As a worker would have found them in bfloat16, twelve roundings deep."""
+        rng = np.random.default_rng(0)
+        noise = rng.normal(size=probes.vectors.shape) * 0.02 / np.sqrt(probes.vectors.shape[1])
+        scores = torch.tensor(probes.scores).bfloat16().float().numpy()
+        return replace(probes, vectors=(probes.vectors + noise).astype(np.float16), scores=scores)
+
+    learning.change = bfloat16
+    learning.lay_down("sea", SEA)
+    assert service.refresh(), service.last_error
+
+
+def test_releases_without_probes_and_deleted_anchors_are_accepted(
+    learning: Probed, service: QueryService, configured: Settings, backbone: Backbone
+) -> None:
+    probes = _probes(learning)
+    learning.store.delete([int(probes.ids[0, 0]), int(probes.ids[-1, 0])])
+    assert service.refresh(), service.last_error
+    learning.store.compact("tsk_cars")
+    assert service.refresh(), service.last_error
+    Library.publish(learning, "sea", SEA)  # as an older version did
+    learning.method.record_task("tsk_sea", "sea", SEA)
+    assert service.refresh() or service.last_error is None
+
+
+def test_probes_that_cannot_be_read_are_named(learning: Probed, tmp_path: Path) -> None:
+    probes = _probes(learning)
+    write_probes(tmp_path, replace(probes, tasks=probes.tasks[1:]))
+    with pytest.raises(ReleaseError, match=r"do not go together"):
+        read_probes(tmp_path)
+    (tmp_path / "probes.safetensors").write_bytes(b"{")
+    with pytest.raises(ReleaseError, match=r"cannot be read"):
+        read_probes(tmp_path)
+    write_probes(tmp_path, replace(probes, mode="mapped"))
+    with pytest.raises(ReleaseError, match=r"mode 'mapped', which it does not offer"):
+        validation.check_probes(tmp_path, "r", lambda *_: np.empty((0, 0, 0), np.float32), {}, ("latest",))
+
+
+# -- checksums ----------------------------------------------------------------------------------------------
+
+
+def _flip(store: ShardStore, entry: ShardEntry) -> Path:
+    path = store.shard_folder(entry.id) / "vectors.faiss"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_a_large_library_is_served_before_it_is_read(
+    learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped byte in what was left for later is found all the same, and the rest is served."""
+    learning.lay_down("sea", SEA)
+    shards = learning.store.manifest().shards
+    monkeypatch.setattr(query, "_AT_ONCE", shards["tsk_sea"].bytes)
+    path = _flip(learning.store, shards["tsk_birds"])
+    assert service.refresh()
+    assert service.ready().degraded == {}
+    assert service.ready().checks["checksums"] == "2 of 3 shards (0.0 GB) are still to be compared"
+    assert {r.task for r in service.search("an owl", k=20).results} == {"birds", "cars", "sea"}
+    assert service.read_on()
+    assert service.ready().degraded == {}, "cars, the newer one, is whole"
+    learning.lay_down("lake", BIRDS)  # what was compared stays compared
+    assert service.refresh()
+    assert [entry.task for entry in service._serving.snapshot.unread] == ["tsk_birds"]  # type: ignore[union-attr]
+    assert service.read_on()
+    assert not service.read_on()
+    ready = service.ready()
+    assert (ready.ready, list(ready.degraded)) == (True, ["birds"])
+    assert "vectors.faiss was altered" in ready.degraded["birds"]
+    assert "checksums" not in ready.checks
+    assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
+    assert service.refresh(), "at once, and then without it"
+    assert list(service.ready().degraded) == ["birds"]
+    _flip(learning.store, shards["tsk_birds"])
+    assert path.exists()
+    service._retry_at = 0.0
+    assert service.refresh()
+    assert (service.ready().degraded, service.read_on()) == ({}, False)
+
+
+def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
+    learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "_AT_ONCE", 0)
+    assert service.refresh()
+    while service.read_on():
+        pass
+    manifest = learning.lay_down("sea", SEA)
+    _flip(learning.store, manifest.shards["tsk_sea"])
+    assert service.refresh()
+    assert list(service.ready().degraded) == ["sea"]
+
+
+def test_sizes_are_compared_at_once(
+    learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "_AT_ONCE", 0)
+    entry = learning.store.manifest().shards["tsk_birds"]
+    with (learning.store.shard_folder(entry.id) / "vectors.faiss").open("ab") as file:
+        file.truncate(entry.bytes // 2)
+    assert service.refresh()
+    assert "bytes instead of" in service.ready().degraded["birds"]

@@ -1,0 +1,49 @@
+"""What a large shard is measured with: the training captions of its task, as users' queries are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index import Policy, ShardStore
+from models.query_encoder import QueryEncoder
+from service import tasks
+from service.settings import settings
+from tests.trainer.conftest import untrained_backbone
+from trainer import worker
+from trainer.library import Library
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+@pytest.mark.parametrize(("exact_rows", "captions"), [(5, 2), (5, 0), (6, 2)])
+def test_a_large_shard_is_measured_with_its_training_captions(
+    post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
+) -> None:
+    monkeypatch.setenv("CINESTRATA_EXACT_ROWS", str(exact_rows))
+    settings.cache_clear()
+    written: list[tuple[Policy, Any]] = []
+    original = ShardStore.write_shard
+
+    def write_shard(self: ShardStore, **fields: Any) -> Any:
+        written.append((self.policy, fields["queries"]))
+        return original(self, **fields)
+
+    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
+    task = post_videos("day", videos=6, captions=captions, tests=2)
+    worker.learn_task(task)
+    assert tasks.get_task(task).state == "ready"
+    [(policy, queries)] = written
+    assert policy.exact_rows == exact_rows
+    if exact_rows == 6 or not captions:
+        assert queries is None
+        return
+    store = ShardStore(settings().index_dir)
+    library = Library(store)
+    state = library.release(store.manifest().shards[task].release)
+    encoder = QueryEncoder.open(untrained_backbone(2), state, library.pinned())
+    texts = [f"day number {number} said {said}" for number in range(2, 6) for said in range(2)]
+    np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)

@@ -1,0 +1,174 @@
+"""Videos that are deleted while a worker learns, and after it has: none comes back, and the work goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from index import Manifest, ShardStore, Snapshot
+from service import storage, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Recall, Video
+from service.deletion import delete_videos
+from service.settings import settings
+from trainer import learning, worker
+from trainer.data import StoredVectors
+from trainer.evaluate.ledger import read_ledger
+from trainer.library import Library
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def _ready(task: str) -> None:
+    worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert (view.state, view.error) == ("ready", None)
+
+
+def _store() -> ShardStore:
+    return ShardStore(settings().index_dir)
+
+
+def _found(task: str) -> set[int]:
+    """Vector ids that can be found."""
+    store = _store()
+    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    return set(shard.ids.tolist())
+
+
+def _rows(task: str) -> set[int]:
+    with session_scope() as session:
+        return set(session.scalars(select(Video.vector_id).where(Video.task_id == task)))
+
+
+def _number(video: str) -> int:
+    with session_scope() as session:
+        return session.scalars(select(Video.vector_id).where(Video.id == video)).one()
+
+
+@pytest.mark.parametrize("stage", ["_restore_frames", "learn", "lay_down", "_facts", "_publish"])
+@pytest.mark.parametrize("victim", ["day-0", "day-3"], ids=["held out", "for training"])
+def test_what_is_deleted_while_it_is_learned_does_not_come_back(
+    post_videos: Post, stage: str, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before each stage; where its frames are missed, the task begins again and is ready all the same."""
+    task = post_videos("day")
+    original, number = getattr(worker, stage), _number(victim)
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        delete_videos([victim])
+        return original(*given, **how)
+
+    monkeypatch.setattr(worker, stage, meanwhile)
+    shown: list[set[str]] = []
+    publish = ShardStore._publish
+
+    def watched(self: ShardStore, manifest: Manifest) -> Manifest:
+        published = publish(self, manifest)
+        shown.append(set() if number in _found(task) else {victim})
+        return published
+
+    monkeypatch.setattr(ShardStore, "_publish", watched)
+    for _ in range(2):
+        worker.learn_task(task)
+        if tasks.get_task(task).state == "ready":
+            break
+    view = tasks.get_task(task)
+    assert (view.state, view.error, view.counts.videos) == ("ready", None, 5)
+    assert _found(task) == _rows(task)
+    assert number not in _found(task)
+    assert shown
+    assert all(shown), "no generation shows it, not even for a moment"
+    monkeypatch.undo()
+
+
+def test_deleted_videos_are_no_negatives_and_are_not_measured(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = post_videos("day")
+    _ready(one)
+    numbers = {name: _number(name) for name in ("day-0", "day-3")}
+    assert storage.ledger().exists()
+    delete_videos(list(numbers))
+    assert not storage.ledger().exists(), "it keeps what was made of captions"
+    negatives: list[set[int]] = []
+    galleries: list[Any] = []
+    init, evaluate_row = StoredVectors.__init__, learning.evaluate_row
+
+    def watched(self: StoredVectors, sources: Any = ()) -> None:
+        negatives.append({int(number) for _, ids in sources for number in ids})
+        init(self, sources)
+
+    def measured(encoder: Any, given: Any, *rest: Any, **how: Any) -> Any:
+        galleries.extend(given)
+        return evaluate_row(encoder, given, *rest, **how)
+
+    monkeypatch.setattr(StoredVectors, "__init__", watched)
+    monkeypatch.setattr(learning, "evaluate_row", measured)
+    two = post_videos("night")
+    _ready(two)
+    assert negatives == [{_number(f"day-{n}") for n in (2, 4, 5)}]
+    first = galleries[0]
+    assert set(first.shard.ids.tolist()) == _rows(one)
+    assert first.held_out.tolist() == [_number("day-1")]
+    assert [query.vector_id for query in first.queries] == [_number("day-1")]
+    with session_scope() as session:
+        counted = {
+            (r.release_order, r.task_order, r.gallery): r.queries
+            for r in session.scalars(select(Recall).where(Recall.release_order > 0))
+        }
+    assert counted[1, 1, "local"] == 2, "what was measured then stays as it was"
+    assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
+    page = read_ledger(storage.ledger())["pinned"]
+    assert [standing.queries for standing in page.standings] == [1, 2]
+
+
+def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_videos: Post) -> None:
+    """As it is when a deletion was killed in the middle."""
+    one = post_videos("day")
+    _ready(one)
+    _store().delete([_number("day-0"), _number("day-3")])
+    library = Library(_store())
+    memory = library.memory(worker._training_ids(library))
+    assert len(memory) == 3
+    assert memory.sample(10, np.random.default_rng(0)).shape[0] == 3  # type: ignore[union-attr]
+    _ready(post_videos("night"))
+
+
+def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A video of an earlier task goes while the next one is measured."""
+    _ready(post_videos("day"))
+    facts = worker._facts
+
+    def meanwhile(*given: Any) -> Any:
+        measured = facts(*given)
+        delete_videos(["day-0"])
+        return measured
+
+    monkeypatch.setattr(worker, "_facts", meanwhile)
+    _ready(post_videos("night"))
+    assert not storage.ledger().exists()
+
+
+def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: Post) -> None:
+    from models.probes import SENTENCES, read_probes
+
+    one, two = post_videos("day"), post_videos("night")
+    _ready(one)
+    delete_videos(["day-1"])
+    _ready(two)
+    manifest = _store().manifest()
+    probes = read_probes(_store().release_folder(str(manifest.release)))
+    assert probes is not None
+    assert probes.tasks == [two] * len(SENTENCES) + [one]
+    assert probes.mode == "pinned"
+    assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= _found(one)
+    assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= _found(two)
