@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     milvus_index: MilvusIndex = "FLAT"  # exact; measure the recall of the others with text queries first
     milvus_loaded: int | None = Field(
         default=None, ge=1
-    )  # tasks in Milvus' memory at once; default: all searched ones
+    )  # tasks in its memory at once; default: all searched
     milvus_seconds: float = Field(default=10, gt=0)  # until an answer is given up
 
     # how it searches
