@@ -255,6 +255,18 @@ def doctor(
 
 @app.command()
 @in_words
+def move(
+    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Where the vectors shall be.")],
+    data: Data = None,
+) -> None:
+    """Copy the vectors of all tasks to another store, while everything runs; nothing is embedded again."""
+    from cli.move import run_move
+
+    run_move(to, data)
+
+
+@app.command()
+@in_words
 def snapshot(
     target: Annotated[Path, typer.Argument(help="A new folder, or a new .tar file.")],
     data: Data = None,

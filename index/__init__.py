@@ -15,6 +15,7 @@ from index.errors import (
     ShardMissing,
     ShardRefused,
     ShardStoreError,
+    StoreUnavailable,
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
 from index.merge import Hit, merge
@@ -23,6 +24,7 @@ from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
 from index.threads import in_parallel, one_thread_per_search
+from index.vector_store import TaskVectors, VectorStore
 
 __all__ = [
     "EXACT_ROWS",
@@ -46,8 +48,11 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "StoreUnavailable",
     "Structure",
+    "TaskVectors",
     "TombstoneEntry",
+    "VectorStore",
     "audit",
     "generation_files",
     "in_parallel",

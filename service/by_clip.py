@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index import Hits, Shard, ShardStoreError, Snapshot, merge
+from index import Hits, ShardStoreError, Snapshot, TaskVectors, merge
 from media import DecoderUnavailable, Examiner, Limits, MediaError, VideoInfo, frame_cache_path, load_frames
 from models.backbone import Backbone
 from models.errors import ModelError
@@ -194,7 +194,7 @@ class ClipSearch:
     ) -> tuple[list[SearchResult], str]:
         """Results, and the task that the best of them is of; without any, the first that was searched."""
         shards = {task: serving.shards[task] for task in vectors}
-        names = {task: "+".join(part.id for part in shard.parts) for task, shard in shards.items()}
+        names = {task: shard.state for task, shard in shards.items()}
         among = allowed(search.filter, names, self._facts, search.at)
         hits: dict[str, Hits] = {}
         for task, vector in vectors.items():
@@ -213,7 +213,7 @@ class ClipSearch:
         found, _ = self._describer.describe(serving, vectors[task], task, [task], count, mode)
         return found
 
-    def _mean_cosine(self, name: str, shard: Shard) -> float:
+    def _mean_cosine(self, name: str, shard: TaskVectors) -> float:
         """Of two videos of a shard, estimated from some of them; 0 where there is only one."""
         if name not in self._typical:
             ids = shard.ids

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import structlog
 import torch
 
-from index import ManifestError, ShardStore, ShardStoreError, Snapshot, one_thread_per_search
+from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from models.errors import ModelError
 from service import metrics
@@ -30,6 +30,7 @@ from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
+from service.vectors import library_store
 from service.views import (
     CaptionsResponse,
     ClipResponse,
@@ -64,11 +65,7 @@ class QueryService:
         self.last_error: str | None = None
         self._settings = configured or settings()
         self.admission = Admission(self._settings.max_waiting)
-        self._store = ShardStore(
-            self._settings.index_dir,
-            open_bytes=self._settings.open_bytes,
-            device=self._settings.index_device,
-        )
+        self._store = library_store(self._settings, device=self._settings.index_device)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()

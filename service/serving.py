@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index import Hits, Shard, ShardStoreError, Snapshot, in_parallel
+from index import Hits, ShardStoreError, Snapshot, TaskVectors, in_parallel
 from models.backbone import Backbone
 from models.confidence import Confidence
 from models.errors import ModelError, ReleaseError
@@ -182,7 +182,7 @@ class Serving:
 
     snapshot: Snapshot
     release: str
-    shards: Mapping[str, Shard]
+    shards: Mapping[str, TaskVectors]
     names: Mapping[str, str]
     degraded: dict[str, str]
     modes: tuple[str, ...]
@@ -214,7 +214,7 @@ class Serving:
         names = {task.task_id: task.name for task in release.tasks}
         unknown = [task for task in snapshot.tasks if task not in names] if current else []
         degraded = dict.fromkeys(unknown, "the current release does not know it")
-        shards: dict[str, Shard] = {}
+        shards: dict[str, TaskVectors] = {}
         for task in release.tasks:
             try:
                 shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy import select
 
-from index import Shard, ShardMissing, merge
+from index import ShardMissing, TaskVectors, merge
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
@@ -103,7 +103,9 @@ def place(serving: Serving, video_id: str) -> tuple[int, str]:
     return vector_id, task
 
 
-def _comparable(serving: Serving, task: str, own: Shard, scope: str) -> tuple[Sequence[str], dict[str, str]]:
+def _comparable(
+    serving: Serving, task: str, own: TaskVectors, scope: str
+) -> tuple[Sequence[str], dict[str, str]]:
     """Tasks to search, and by name of the others why their videos cannot be compared."""
     if scope == "task":
         return [task], {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index import ReleaseEntry, Segment, ShardEntry
+from index import ReleaseEntry, ShardEntry
 from models.backbone import Backbone
 from models.confidence import Confidence
 from models.probes import OLDER_TASKS, Probes, write_probes
@@ -169,7 +169,7 @@ def lay_down(
         working=lambda: report(len(ids)),  # a lease lasts only while something is reported
     )
     # Read back, because what is measured must be what is found: the store rounds.
-    return Laid(state, release, shard, Segment.open(store.shard_folder(shard.id), shard, verify=False))
+    return Laid(state, release, shard, store.open([shard]))
 
 
 def calibrate(

@@ -21,7 +21,7 @@ import structlog
 import torch
 from sqlalchemy import select
 
-from index import Policy, ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
+from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path
 from models.backbone import Backbone, load_backbone
 from models.release import ReleaseState
@@ -33,6 +33,7 @@ from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
 from service.settings import settings
+from service.vectors import library_store
 from trainer.calibration import CAPTIONS
 from trainer.data import Clip, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
@@ -69,7 +70,7 @@ def work_on(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
-    library = Library(ShardStore(settings().index_dir, policy=Policy(exact_rows=settings().exact_rows)))
+    library = Library(library_store(settings()))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)
