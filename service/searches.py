@@ -109,6 +109,8 @@ def answer(
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
+        if chosen == Filter():
+            return dict.fromkeys(tasks)
         return allowed(
             chosen,
             {task: "+".join(part.id for part in serving.shards[task].parts) for task in tasks},
