@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from io import BytesIO
 
 import numpy as np
@@ -83,8 +84,8 @@ def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], objec
 
 def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object] | str:
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # type: ignore[import-untyped]
+        import_module("onnx")  # which the export writes with
+        onnxruntime = import_module("onnxruntime")
     except ImportError as error:
         return f"not installed ({error.name})"
     file = BytesIO()
