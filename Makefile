@@ -53,8 +53,13 @@ bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, l
 	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
 
 .PHONY: bench-search
-bench-search: $(VENV)/.dev ## Measure searching beside its bounds and rivals (OUT=folder)
+bench-search: $(VENV)/.runtime ## Measure searching beside its bounds and rivals (OUT=folder)
+	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
+	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is left out: it needs a C++ compiler."
 	@$(BIN)/python -m benchmarks.search --out $(OUT)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan --structures --out $(OUT)
+	@$(BIN)/python -m benchmarks.search.query_forward | tee $(OUT)/query-forward.md
+	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: clean
 clean: ## Remove what these verbs made, but not your data folders

@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
-from benchmarks import scan
+from benchmarks.search import scan
 from benchmarks.search.scan import Plan, measure, table, texts_and_videos
 from index import threads
 
