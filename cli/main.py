@@ -145,6 +145,9 @@ def search(
         float | None,
         typer.Option("--min-confidence", help="Leave out what is less likely to be right; 0..1."),
     ] = None,
+    routes: Annotated[
+        str | None, typer.Option("--routes", help="auto, all, or how many of the likeliest tasks to search.")
+    ] = None,
     cursor: Annotated[
         str | None, typer.Option("--cursor", help="Go on where an earlier search ended.")
     ] = None,
@@ -168,6 +171,7 @@ def search(
         arrived_before=before,
         min_score=min_score,
         min_confidence=min_confidence,
+        routes=routes,
         cursor=cursor,
     )
 

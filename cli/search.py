@@ -46,9 +46,9 @@ def run_search(
     console.print(result_table(found))
     for name, reason in found.degraded.items():
         console.print(f"[yellow]Not searched: {name}: {reason}[/yellow]")
-    timing = found.timing_ms
+    timing, searched = found.timing_ms, sum(task.searched for task in found.routing)
     console.print(
-        f"[dim]{len(found.routing)} tasks, mode {found.mode}, release {str(found.release)[:12]}, "
+        f"[dim]{searched} tasks searched, mode {found.mode}, release {str(found.release)[:12]}, "
         f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
         f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
         soft_wrap=True,
