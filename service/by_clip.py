@@ -267,7 +267,8 @@ class _Makers(Mapping[str, ReleaseState]):
 
     def __getitem__(self, task: str) -> ReleaseState:
         release = self.snapshot.manifest.shards[task].release
-        return read_release(self.snapshot.release_folder(release), for_videos=True)
+        folder = self.snapshot.release_folder(release)
+        return read_release(folder, for_videos=True, profiles=False)
 
     def __contains__(self, task: object) -> bool:
         return task in self.tasks

@@ -334,7 +334,8 @@ class _Pinned(Mapping[str, ReleaseState]):
         if shard is None or shard.release == self._release_id:
             return self._release
         try:
-            return read_release(self._snapshot.release_folder(shard.release))
+            folder = self._snapshot.release_folder(shard.release)
+            return read_release(folder, for_queries=True, profiles=False)
         except (ModelError, ShardStoreError, OSError) as error:
             self.broken[task] = f"the release that made its shard cannot be read: {error}"
             return self._release
