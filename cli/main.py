@@ -141,6 +141,10 @@ def search(
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Leave out what scores less.")
     ] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option("--min-confidence", help="Leave out what is less likely to be right; 0..1."),
+    ] = None,
     cursor: Annotated[
         str | None, typer.Option("--cursor", help="Go on where an earlier search ended.")
     ] = None,
@@ -163,6 +167,7 @@ def search(
         arrived_after=after,
         arrived_before=before,
         min_score=min_score,
+        min_confidence=min_confidence,
         cursor=cursor,
     )
 

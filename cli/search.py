@@ -111,6 +111,9 @@ def result_table(
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
+    calibrated = any(result.confidence is not None for result in found.results)
+    if calibrated:
+        table.add_column("right", justify="right")
     table.add_column("task", no_wrap=True)
     table.add_column("video", no_wrap=True)
     table.add_column("caption")
@@ -118,6 +121,7 @@ def result_table(
         table.add_row(
             str(result.rank),
             f"{result.score:.3f}",
+            *([f"{result.confidence or 0:.0%}"] if calibrated else []),
             result.task,
             result.video_id,
             result.captions[0] if result.captions else "",

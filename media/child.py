@@ -84,6 +84,7 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
                 frames=frames,
                 limits=limits,
                 receive=receive,
+                pictures=request["pictures"],
             )
     except OSError as error:
         raise MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there") from error

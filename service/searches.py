@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,8 +15,10 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index import Hit
+from models.confidence import HEAD
 from service.catalog.database import session_scope
 from service.catalog.models import Video
+from service.confidence import among_the_first, calibration, confidences, require_calibration, sure_enough
 from service.course import Course, Routes, read_routes
 from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
@@ -27,7 +29,7 @@ from service.serving import Scan, Serving
 from service.settings import QueryMode, Settings
 from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
-__all__ = ["Search", "answer", "check", "described"]
+__all__ = ["Search", "answer", "candidates", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -103,9 +105,10 @@ def answer(
         Unavailable: a task that was asked for by name cannot be searched.
     """
     asked = [
-        _Asked(search, _candidates(serving, search), _mode(serving, search, configured))
-        for search in searches
+        _Asked(search, candidates(serving, search), _mode(serving, search, configured)) for search in searches
     ]
+    for one in asked:
+        require_calibration(serving, one.search.query, one.mode, configured, one.search.at)
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
@@ -120,9 +123,14 @@ def answer(
     routing = serving.route([one.search.text for one in asked], [one.tasks for one in asked])
     route = 1000 * (time.perf_counter() - begun) / max(1, len(asked))
     found = [
-        _begin(one, weights, configured, admitted, route) for one, weights in zip(asked, routing, strict=True)
+        _begin(
+            one, weights, configured, admitted, route, calibration(serving, one.mode, configured) is not None
+        )
+        for one, weights in zip(asked, routing, strict=True)
     ]
     _search(serving, found)
+    for ended in found:
+        _conclude(ended, serving, configured)
     return _responses(found, serving, configured)
 
 
@@ -145,7 +153,10 @@ class _Found:
         course: which tasks it goes to.
         passed: hits of the list that earlier pages have come past.
         end: how many there are with this page.
+        depth: how many are looked for.
         more: whether there may be another page.
+        listed: its hits from the first on, when it is over.
+        sure: confidence of hits by their ids; empty where the release is not calibrated.
     """
 
     asked: _Asked
@@ -154,22 +165,25 @@ class _Found:
     course: Course
     passed: int
     end: int
+    depth: int
     more: bool
     route: float
     encode: float = 0.0
     search: float = 0.0
     merge: float = 0.0
     wave: list[str] = field(default_factory=list)
+    listed: Sequence[Hit] = ()
+    sure: Mapping[int, float] = field(default_factory=dict)
 
     @property
-    def hits(self) -> list[Hit]:
+    def hits(self) -> Sequence[Hit]:
         """Those of the page."""
-        return self.course.hits()[self.passed : self.end]
+        return self.listed[self.passed : self.end]
 
     @property
     def following(self) -> bool:
         """Whether there is another page: one more is looked for than is shown."""
-        return self.more and len(self.course.hits()) > self.end
+        return self.more and len(self.listed) > self.end
 
 
 def _begin(
@@ -178,22 +192,25 @@ def _begin(
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
     route: float,
+    calibrated: bool,
 ) -> _Found:
     search, start = asked.search, time.perf_counter()
     cursor = search.cursor
     passed = cursor.passed if cursor else 0
     end = min(passed + search.query.k, configured.max_depth)
+    # How sure an answer is follows from the head of its list, whatever is shown of it, and a threshold cuts off.
+    depth = max(end + 1, HEAD) if calibrated else end + 1
     among = admitted(search.filter, asked.tasks, search.at)
     lifts = [(task, configured.routing_prior * log_weight) for task, log_weight in routing]
     course = Course(
         lifts,
         [task for task in asked.tasks if task in among],
-        end + 1,
-        least=search.query.min_score,
+        depth,
+        least=None if calibrated else search.query.min_score,
         routes=search.routes or configured.routes,
         chosen=cursor.chosen if cursor else None,
     )
-    found = _Found(asked, routing, among, course, passed, end, end < configured.max_depth, route)
+    found = _Found(asked, routing, among, course, passed, end, depth, end < configured.max_depth, route)
     found.wave = course.wave()
     found.search = 1000 * (time.perf_counter() - start)
     return found
@@ -217,7 +234,7 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
         places = [(one, task) for one in step for task in one.wave]
         hits = serving.scan(
             [
-                Scan(task, vector, one.end + 1, one.among[task])
+                Scan(task, vector, one.depth, one.among[task])
                 for (one, task), vector in zip(places, vectors, strict=True)
             ]
         )
@@ -235,11 +252,24 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
         going = [one for one in going if one.wave]
 
 
+def _conclude(found: _Found, serving: Serving, configured: Settings) -> None:
+    """Tell how sure the hits of a search are, and leave out those below its thresholds."""
+    query, hits = found.asked.search.query, found.course.hits()
+    found.sure = confidences(
+        serving, hits, found.asked.search.text, found.routing, found.asked.mode, configured
+    )
+    found.listed = [
+        hit
+        for hit in hits
+        if (query.min_score is None or hit.score >= query.min_score) and sure_enough(found.sure, hit, query)
+    ]
+
+
 def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
-    results = described([one.hits for one in found], serving, first)
+    results = described([one.hits for one in found], serving, first, [one.sure for one in found])
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -267,6 +297,7 @@ def _response(
         generation=generation,
         mode=asked.mode,
         results=results,
+        confidence=among_the_first(found.sure),
         routing=[
             RoutingView(
                 task=serving.names[task],
@@ -312,30 +343,37 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
 
 
 def described(
-    lists: Sequence[Sequence[Hit]], serving: Serving, first: Sequence[int] = ()
+    lists: Sequence[Sequence[Hit]],
+    serving: Serving,
+    first: Sequence[int] = (),
+    sure: Sequence[Mapping[int, float]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
     Args:
         first: rank of the first result of each list; 1 by default.
+        sure: confidence of the hits of each list by their ids; by default there is none.
     """
     known = _known(hit.id for hits in lists for hit in hits)
     return [
         [
-            _result(rank, hit, known[hit.id], serving)
+            _result(rank, hit, known[hit.id], serving, likely.get(hit.id))
             for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
         ]
-        for hits, start in zip(lists, first or [1] * len(lists), strict=True)
+        for hits, start, likely in zip(
+            lists, first or [1] * len(lists), sure or [{}] * len(lists), strict=True
+        )
     ]
 
 
-def _result(rank: int, hit: Hit, video: _Known, serving: Serving) -> SearchResult:
+def _result(rank: int, hit: Hit, video: _Known, serving: Serving, confidence: float | None) -> SearchResult:
     return SearchResult(
         rank=rank,
         video_id=video.id,
         task=serving.names[hit.task],
         task_id=hit.task,
         score=hit.score,
+        confidence=confidence,
         captions=video.captions,
         thumbnail_url=thumbnail_url(video.id),
         stream_url=stream_url(video.id),
@@ -363,6 +401,8 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
+    if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
+        yield FieldError(f"{at}min_confidence", "This is no probability.", "Give a number from 0 to 1.")
     if query.routes is not None and read_routes(query.routes) is None:
         yield FieldError(
             f"{at}routes", "This is no way to choose tasks.", "Give auto, all, or a number from 1 on."
@@ -410,6 +450,7 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
             "arrived_before": chosen.before and (chosen.before - _EPOCH).total_seconds(),
             "where": query.where or None,
             "min_score": query.min_score,
+            "min_confidence": query.min_confidence,
             "routes": query.routes and read_routes(query.routes),
             "CINESTRATA_ROUTES": None if query.routes else limits.routes,
             "CINESTRATA_ROUTING_PRIOR": limits.routing_prior,
@@ -417,7 +458,7 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
     )
 
 
-def _candidates(serving: Serving, search: Search) -> tuple[str, ...]:
+def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
     """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same."""
     if search.tasks is None:
         return tuple(serving.shards)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from index import Hits, Shard, ShardStoreError, Snapshot, in_parallel
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder, Tokens
 from models.release import ReleaseState, read_release
@@ -25,6 +26,7 @@ __all__ = ["Reader", "Scan", "Serving"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
 
 _REMEMBERED = 64 * 1024**2  # bytes of texts and query vectors
 _ENTRY = 200  # bytes of Python's own for a text or a vector
@@ -118,6 +120,14 @@ class Reader:
                 self._forget()
         return [found[text] for text in texts]
 
+    def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
+        """Texts under one task, ``[n, dim]``, none of them remembered."""
+        return self._encoder.encode(texts, [task], mode)[:, 0]
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        """What encodes a text under a task, where no later release can change it."""
+        return self._encoder.anchor(task, mode)
+
     def _encode(self, wanted: list[_Wanted]) -> list[Vector]:
         """Of several callers, some of whom may want the same."""
         once = {(one.text, one.mode, one.key): one for one in wanted}
@@ -167,6 +177,7 @@ class Serving:
         positions: task id → its place among the tasks that the router knows.
         router: tells which tasks a text sounds like.
         encoder: reads texts; the latest are remembered.
+        confidence: how sure the release's searches are; None where it was not calibrated.
     """
 
     snapshot: Snapshot
@@ -178,6 +189,7 @@ class Serving:
     positions: Mapping[str, int]
     router: Router
     encoder: Reader
+    confidence: Confidence | None = None
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
@@ -238,6 +250,7 @@ class Serving:
             positions={task: position for position, task in enumerate(names)},
             router=Router(release.profiles),
             encoder=reader,
+            confidence=release.confidence,
         )
 
     def search(

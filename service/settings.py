@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
+    # kept from training where no val split is given, to tell how sure searches are
+    calibration_share: float = Field(default=0.05, ge=0, lt=0.5)
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
 
     # how work is handed over
@@ -88,6 +90,8 @@ class Settings(BaseSettings):
     max_metadata_bytes: int = Field(default=16_384, ge=2)  # of a video, as JSON
     max_video_bytes: int = Field(default=4 * _GIB, ge=1)
     max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
+    max_clip_bytes: int = Field(default=256 * _MIB, ge=1)  # of a clip or picture to search with
+    max_clip_seconds: float = Field(default=30, gt=0)  # of decoding it
     max_archive_files: int = Field(default=20_001, ge=1)
     max_unpacked_bytes: int = Field(default=16 * _GIB, ge=1)
 

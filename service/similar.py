@@ -22,7 +22,7 @@ from service.serving import Serving
 from service.settings import Settings
 from service.views import SimilarResponse
 
-__all__ = ["similar"]
+__all__ = ["place", "similar"]
 
 _SCOPES = ("task", "all")
 
@@ -42,7 +42,7 @@ def similar(
         Unavailable: the shard of its task is broken.
     """
     _check(limits, k, scope, min_score)
-    vector_id, task = _place(serving, video_id)
+    vector_id, task = place(serving, video_id)
     own = serving.shards[task]
     try:
         vector = own.vectors(np.array([vector_id]))[0]
@@ -81,7 +81,7 @@ def _check(limits: Settings, k: int, scope: str, min_score: float | None) -> Non
         raise InvalidInput.of(errors)
 
 
-def _place(serving: Serving, video_id: str) -> tuple[int, str]:
+def place(serving: Serving, video_id: str) -> tuple[int, str]:
     """Vector id and task of a video that is laid down."""
     with session_scope() as session:
         row = session.execute(

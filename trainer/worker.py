@@ -33,13 +33,14 @@ from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
 from service.settings import settings
+from trainer.calibration import CAPTIONS
 from trainer.data import Clip, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
 from trainer.evaluate.matrix import Row
 from trainer.evaluate.metrics import Recall
 from trainer.frames import restore_frames
-from trainer.learning import HeldOut, Laid, lay_down, learn, measure, prepare, zero_shot_recall
+from trainer.learning import HeldOut, Laid, calibrate, lay_down, learn, measure, prepare, zero_shot_recall
 from trainer.library import Library
 from trainer.loop import Progress
 from trainer.methods import METHODS
@@ -110,10 +111,21 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     claim.advance("indexing")
     task = _left(task)
     total = len(task.clips)
+    held_out, captions = _held_out(task.task_id), _calibrating(task.task_id)
     laid = lay_down(
         method,
         library,
         task,
+        calibrate=lambda state, vectors: calibrate(
+            backbone,
+            library,
+            state,
+            vectors,
+            held_out,
+            captions,
+            prior=settings().routing_prior,
+            mode=settings().served_mode,
+        ),
         mode=settings().served_mode,
         report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
     )
@@ -168,6 +180,7 @@ def _publish(
                 kind=state.kind,
                 fingerprint=state.fingerprint,
                 bytes=release.bytes,
+                metrics={"calibration_error": state.confidence.error} if state.confidence else {},
             ),
             shard=ShardFacts(
                 id=shard.id,
@@ -245,6 +258,31 @@ def _held_out(task_id: str) -> dict[str, HeldOut]:
         for task, vector_id, captions in session.execute(query.order_by(Video.vector_id)):
             found.setdefault(task, []).append((vector_id, captions))
     return {task: HeldOut.of(videos) for task, videos in found.items()}
+
+
+def _calibrating(task_id: str) -> dict[str, list[tuple[int, str]]]:
+    """By task: captions of videos that are neither trained on nor held out, a sample over all tasks."""
+    query = (
+        select(Video.task_id, Video.vector_id, Video.captions)
+        .join(Task)
+        .where(
+            Video.status == "accepted",
+            Video.effective_split == "val",
+            Task.learned_order.is_not(None) | (Task.id == task_id),
+        )
+    )
+    with session_scope() as session:
+        listed = [
+            (task, vector_id, text)
+            for task, vector_id, captions in session.execute(query.order_by(Video.vector_id))
+            for text in captions
+        ]
+    chosen = np.random.default_rng(0).permutation(len(listed))[:CAPTIONS]
+    found: dict[str, list[tuple[int, str]]] = {}
+    for number in np.sort(chosen):
+        task, vector_id, text = listed[number]
+        found.setdefault(task, []).append((vector_id, text))
+    return found
 
 
 def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
