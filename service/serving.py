@@ -122,7 +122,7 @@ class Reader:
 
     def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
         """Texts under one task, ``[n, dim]``, none of them remembered."""
-        return self._encoder.encode(texts, [task], mode)[:, 0]
+        return self._encoder.encode_pairs(self._encoder.tokens(texts), [task] * len(texts), mode)
 
     def anchor(self, task: str, mode: str) -> str | None:
         """What encodes a text under a task, where no later release can change it."""
