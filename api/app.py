@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import dashboard, openapi, problems
-from api.routes import deletion, health, measures, search, tasks, videos
+from api.routes import clips, deletion, health, measures, search, tasks, videos
 from api.security import Guard, is_loopback
 from service import logging, metrics
 from service.query import QueryService
@@ -64,6 +64,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     for router in (
         tasks.router,
         search.router,
+        clips.router,
         videos.router,
         deletion.router,
         measures.router,

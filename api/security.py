@@ -104,6 +104,8 @@ class Guard:
     def _limit(self, request: Request) -> int:
         if request.url.path == "/search":
             return _MAX_BATCH
+        if request.url.path == "/search/clip":
+            return self.settings.max_clip_bytes + _MAX_OTHER  # what a form has around it
         if request.method == "DELETE":  # a list of ids
             return _MAX_TASK
         if request.url.path != "/tasks":

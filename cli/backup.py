@@ -62,6 +62,7 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent, prefix=".snapshot-") as work:
             files = _collect(settings, Path(work), index_only)
+            elsewhere = _elsewhere(files[_MANIFEST].path)
             total = sum(file.bytes for file in files.values())
             free = shutil.disk_usage(work).free
             if free < total:
@@ -80,11 +81,18 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
     except (OSError, ShardStoreError, sqlite3.Error, tarfile.TarError, _Damaged) as error:
         fail(f"No snapshot was made: {error}", "Nothing was left behind. Mend what is named, then try again.")
     console.print(f"{target}: {len(files)} files, {total:,} bytes, read back and compared", soft_wrap=True)
+    if elsewhere:
+        console.print(
+            f"The vectors of {elsewhere} tasks are in Milvus and not part of it; it holds their ids and digests. "
+            "Copy them with milvus-backup now, and restore them there before this.",
+            soft_wrap=True,
+        )
 
 
 def run_restore(source: Path, data: Path | None) -> None:
     """Put a snapshot into a data folder that has neither catalog nor index, after reading all of it."""
-    from index import ShardStore, ShardStoreError, audit
+    from index import ShardStoreError, audit
+    from service.vectors import library_store
 
     settings = enter(data)
     try:
@@ -106,7 +114,8 @@ def run_restore(source: Path, data: Path | None) -> None:
             for name, file in files.items():
                 with open_file(name) as reading:
                     _require_same(name, file, _digest(reading, Path(work) / name))
-            wrong = audit(ShardStore(Path(work) / "index")).wrong
+            configured = settings.model_copy(update={"data_dir": Path(work)})
+            wrong = audit(library_store(configured)).wrong
             if wrong:
                 raise _Damaged("; ".join(wrong))
             if catalog and _CATALOG in files:
@@ -168,6 +177,14 @@ def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _Fil
         json.dumps({**about, **generation, "files": described}, indent=1), encoding="utf-8"
     )
     return {_DESCRIPTION: _measured(description), **files}
+
+
+def _elsewhere(manifest: Path) -> int:
+    """Tasks whose vectors are in another store."""
+    from index import Manifest
+
+    shards = Manifest.loads(manifest.read_text(encoding="utf-8")).shards
+    return sum(bool(shard.place) for shard in shards.values())
 
 
 def _write_folder(part: Path, files: Mapping[str, _File]) -> None:

@@ -81,7 +81,10 @@ def _words(error: Exception) -> tuple[str, str] | None:
         more = [f"{e.field}: {e.message} {e.mend}".rstrip() for e in error.errors[1:10]]
         return error.detail, "\n".join(more)
     if isinstance(error, ValidationError):
-        wrong = [f"CINESTRATA_{field_path(e['loc']).upper()}: {e['msg']}" for e in error.errors()]
+        wrong = [
+            f"CINESTRATA_{field_path(e['loc']).upper()}: {e['msg']}" if e["loc"] else e["msg"]
+            for e in error.errors()
+        ]
         return "The settings in the environment are not valid.", "\n".join(wrong)
     if isinstance(error, httpx.HTTPError):
         return (

@@ -129,11 +129,12 @@ def _broker(settings: Settings) -> str:
 
 def _index(settings: Settings) -> str:
     from cli.library_checks import check_catalog, check_releases
-    from index import ShardStore, audit
+    from index import audit
+    from service.vectors import library_store
 
     if not settings.index_dir.exists():
         return "empty"
-    found = audit(ShardStore(settings.index_dir))
+    found = audit(library_store(settings))
     wrong = [*found.wrong, *check_releases(settings, found), *check_catalog(settings, found)]
     if wrong:
         raise _Trouble("\n".join([*wrong, "What is not named here is served."]))

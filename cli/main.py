@@ -141,6 +141,13 @@ def search(
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Leave out what scores less.")
     ] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option("--min-confidence", help="Leave out what is less likely to be right; 0..1."),
+    ] = None,
+    routes: Annotated[
+        str | None, typer.Option("--routes", help="auto, all, or how many of the likeliest tasks to search.")
+    ] = None,
     cursor: Annotated[
         str | None, typer.Option("--cursor", help="Go on where an earlier search ended.")
     ] = None,
@@ -163,6 +170,8 @@ def search(
         arrived_after=after,
         arrived_before=before,
         min_score=min_score,
+        min_confidence=min_confidence,
+        routes=routes,
         cursor=cursor,
     )
 
@@ -246,6 +255,18 @@ def doctor(
     from cli.doctor import run_doctor
 
     run_doctor(data, as_json)
+
+
+@app.command()
+@in_words
+def move(
+    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Where the vectors shall be.")],
+    data: Data = None,
+) -> None:
+    """Copy the vectors of all tasks to another store, while everything runs; nothing is embedded again."""
+    from cli.move import run_move
+
+    run_move(to, data)
 
 
 @app.command()

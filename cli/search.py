@@ -46,9 +46,9 @@ def run_search(
     console.print(result_table(found))
     for name, reason in found.degraded.items():
         console.print(f"[yellow]Not searched: {name}: {reason}[/yellow]")
-    timing = found.timing_ms
+    timing, searched = found.timing_ms, sum(task.searched for task in found.routing)
     console.print(
-        f"[dim]{len(found.routing)} tasks, mode {found.mode}, release {str(found.release)[:12]}, "
+        f"[dim]{searched} tasks searched, mode {found.mode}, release {str(found.release)[:12]}, "
         f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
         f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
         soft_wrap=True,
@@ -111,6 +111,9 @@ def result_table(
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
+    calibrated = any(result.confidence is not None for result in found.results)
+    if calibrated:
+        table.add_column("right", justify="right")
     table.add_column("task", no_wrap=True)
     table.add_column("video", no_wrap=True)
     if any(result.moments for result in found.results[:first]):
@@ -120,6 +123,7 @@ def result_table(
         table.add_row(
             str(result.rank),
             f"{result.score:.3f}",
+            *([f"{result.confidence or 0:.0%}"] if calibrated else []),
             result.task,
             result.video_id,
             *([_moment(result)] if len(table.columns) > 5 else []),

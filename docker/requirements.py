@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for, one requirement a line, for an image layer without the product's own code."""
+"""What pyproject.toml asks for, extras by name, one requirement a line: for an image layer without our own code."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-sys.stdout.write("\n".join([*project["dependencies"], *project["optional-dependencies"][sys.argv[1]]]) + "\n")
+extras = [line for extra in sys.argv[1:] for line in project["optional-dependencies"][extra]]
+sys.stdout.write("\n".join([*project["dependencies"], *extras]) + "\n")

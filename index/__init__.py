@@ -15,6 +15,7 @@ from index.errors import (
     ShardMissing,
     ShardRefused,
     ShardStoreError,
+    StoreUnavailable,
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
 from index.merge import Hit, merge
@@ -24,6 +25,7 @@ from index.shard import Shard
 from index.snapshot import Snapshot
 from index.store import ShardStore
 from index.threads import in_parallel, one_thread_per_search
+from index.vector_store import TaskVectors, VectorStore
 
 __all__ = [
     "EXACT_ROWS",
@@ -49,8 +51,11 @@ __all__ = [
     "ShardStore",
     "ShardStoreError",
     "Snapshot",
+    "StoreUnavailable",
     "Structure",
+    "TaskVectors",
     "TombstoneEntry",
+    "VectorStore",
     "are_moments",
     "audit",
     "generation_files",

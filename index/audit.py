@@ -11,7 +11,7 @@ import numpy.typing as npt
 from index.durable import damage
 from index.errors import ShardStoreError
 from index.format import Manifest
-from index.segment import Segment
+from index.segment import require_whole
 from index.store import ShardStore
 
 __all__ = ["Audit", "audit"]
@@ -61,7 +61,10 @@ def audit(store: ShardStore) -> Audit:
         parts = manifest.parts(task)
         try:
             deleted[task] = store.tombstones(manifest, task)
-            ids[task] = np.concatenate([Segment.open(store.shard_folder(p.id), p).ids for p in parts])
+            for part in parts:
+                require_whole(store.shard_folder(part.id), part, verify=True)
+                store.check(part, "bytes")
+            ids[task] = store.open(parts).ids
         except ShardStoreError as error:
             wrong.append(str(error))
             continue

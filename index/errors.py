@@ -5,6 +5,7 @@ ShardStoreError
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
 ├── ShardMissing          a shard, or an id within one, is not there
 ├── ReleaseCorrupt        a release is not there, or a file of it does not match its checksum
+├── StoreUnavailable      the server that holds the vectors does not answer, or refuses
 ├── DeviceMissing         vectors are to be searched on a GPU, and there is none
 ├── FingerprintMismatch   a query of one encoder was about to meet vectors of another
 └── ShardRefused          what was to be written or published breaks a rule (also a ValueError)
@@ -21,6 +22,7 @@ __all__ = [
     "ShardMissing",
     "ShardRefused",
     "ShardStoreError",
+    "StoreUnavailable",
 ]
 
 
@@ -42,6 +44,10 @@ class ShardMissing(ShardStoreError):
 
 class ReleaseCorrupt(ShardStoreError):
     """A release's folder does not hold what was written."""
+
+
+class StoreUnavailable(ShardStoreError):
+    """Another store holds the vectors, and cannot be reached or used."""
 
 
 class DeviceMissing(ShardStoreError):

@@ -9,10 +9,13 @@
     releases/<id>/…                  files of a release, opaque here
     tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
 
+Where another store holds the vectors (see :mod:`index.vector_store`), a shard's folder has ``vectors.json``, the digest
+of its rows, in place of ``vectors.faiss``; all else is the same.
+
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
 first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
-Schema 3 is schema 2 with search structures. It is written only where a shard has been measured for one, so a library
-without large shards stays readable to versions that know schema 2.
+Schema 3 is schema 2 with search structures and places. It is written only where a shard has been measured for the
+one, or its vectors are elsewhere, so other libraries stay readable to versions that know schema 2.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -30,7 +33,7 @@ from index.errors import ManifestError
 __all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "Structure", "TombstoneEntry", "content_id"]
 
 SCHEMA = 3
-_WITHOUT_STRUCTURES = 2
+_PLAIN = 2  # schema of a library without structures and places
 _RESTORE = "restore it from a backup"
 
 
@@ -74,6 +77,8 @@ class ShardEntry:
         files: name → SHA-256.
         dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
         structure: how it is searched; None: every vector is read, and nothing else was measured.
+        place: where the vectors are: empty, in its folder; otherwise the name of another store, a colon, and what
+            that store calls the place, such as ``milvus:cinestrata_512_0/t_tsk_1``.
     """
 
     id: str
@@ -88,13 +93,12 @@ class ShardEntry:
     files: dict[str, str]
     dtype: str = "float32"
     structure: Structure | None = None
+    place: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields; without ``structure`` where there is none, as schema 2 has it."""
+        """Its fields; without ``structure`` and ``place`` where there is none, as schema 2 has it."""
         fields = asdict(self)
-        if self.structure is None:
-            del fields["structure"]
-        return fields
+        return {name: value for name, value in fields.items() if value or name not in ("structure", "place")}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ShardEntry:
@@ -162,9 +166,8 @@ class Manifest:
     def dumps(self) -> str:
         """JSON with its own checksum."""
         parts = [part for task in self.shards for part in self.parts(task)]
-        structures = any(part.structure is not None for part in parts)
         body = {
-            "schema": SCHEMA if structures else _WITHOUT_STRUCTURES,
+            "schema": SCHEMA if any(part.structure or part.place for part in parts) else _PLAIN,
             **asdict(self),
             "shards": {task: entry.to_json() for task, entry in self.shards.items()},
             "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -27,8 +26,7 @@ _HELD = 8  # times as many rows as are wanted, until those that fell behind are 
 _HALF = np.float64(2.0**-24)  # unit roundoff of single precision
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Best first, equal scores by row: ``rows`` int64 and ``scores`` float32 (inner products), of equal length."""
 
     rows: Rows

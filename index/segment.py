@@ -231,7 +231,7 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
     """What ``shard.json`` says: enough to know a shard without the manifest."""
     measured = {} if entry.structure is None else {"structure": asdict(entry.structure)}
     return {
-        "schema": _MEASURED if measured else _SCHEMAS.get(entry.dtype),
+        "schema": _MEASURED if measured or entry.place else _SCHEMAS.get(entry.dtype),
         "task": entry.task,
         "release": entry.release,
         "fingerprint": entry.fingerprint,
@@ -242,6 +242,7 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
         "metric": "inner_product",
         "dtype": entry.dtype,
         **measured,
+        **({"place": entry.place} if entry.place else {}),
         "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
     }
 

@@ -8,8 +8,8 @@ from index.durable import damage
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
 from index.format import Manifest, ReleaseEntry, ShardEntry
 from index.segment import require_whole
-from index.shard import Shard
 from index.store import ShardStore
+from index.vector_store import TaskVectors
 
 __all__ = ["Snapshot"]
 
@@ -26,7 +26,7 @@ class Snapshot:
         self,
         store: ShardStore,
         manifest: Manifest,
-        shards: dict[str, Shard],
+        shards: dict[str, TaskVectors],
         degraded: dict[str, str],
         compared: set[str],
         *,
@@ -66,7 +66,7 @@ class Snapshot:
         manifest = store.manifest()
         compared: set[str] = previous._compared if previous else set()
         later = _later(manifest, at_once) if verify and previous is None and at_once is not None else set()
-        shards: dict[str, Shard] = {}
+        shards: dict[str, TaskVectors] = {}
         degraded: dict[str, str] = {}
         for task in manifest.shards:
             known = previous._shards.get(task) if previous else None
@@ -78,16 +78,14 @@ class Snapshot:
                 continue
             try:
                 deleted = store.tombstones(manifest, task)
-                parts = [(store.shard_folder(entry.id), entry) for entry in manifest.parts(task)]
-                for folder, entry in parts:
+                for entry in manifest.parts(task):
                     if known is None or entry not in known.parts:
                         now = verify and entry.id not in later
-                        require_whole(folder, entry, verify=now)
+                        require_whole(store.shard_folder(entry.id), entry, verify=now)
                         if now:
                             compared.add(entry.id)
-                            with store.opened.use(folder, entry):
-                                pass
-                shards[task] = Shard(parts, deleted, store.opened)
+                            store.check(entry, "there")
+                shards[task] = store.open(manifest.parts(task), deleted)
             except ShardStoreError as error:
                 degraded[task] = str(error)
         store.opened.keep(manifest.folders())
@@ -145,7 +143,7 @@ class Snapshot:
             self._compared.add(release)
         return folder
 
-    def shard(self, task: str, *, fingerprint: str) -> Shard:
+    def shard(self, task: str, *, fingerprint: str) -> TaskVectors:
         """A task's shard, for queries that were made for this encoder.
 
         Raises:

@@ -13,20 +13,20 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.approximate import Policy, gated, write_candidates
+from index.approximate import Policy
 from index.device import Device, on_gpu
 from index.durable import damage, exclusive, hash_files, replace_text, sync
-from index.errors import ManifestError, ShardMissing, ShardRefused
+from index.errors import ManifestError, ShardCorrupt, ShardMissing, ShardRefused, ShardStoreError
+from index.faiss_shards import FaissShards
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
 from index.moments import videos_of
 from index.opened import OpenSegments
-from index.scan import ExactScan, empty
-from index.segment import DESCRIPTION, IDS, QUERIES, STRUCTURE, VECTORS, Segment, describe
+from index.segment import DESCRIPTION, IDS, QUERIES, describe, require_whole
 from index.tombstones import DELETED, read_tombstones
+from index.vector_store import Depth, Rows, TaskVectors, VectorStore
 
 __all__ = ["ShardStore"]
 
@@ -39,12 +39,15 @@ _COPIED = 16_384  # vectors at a time
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
+_NONE = np.empty(0, np.int64)
+
 
 class ShardStore:
     """A folder of shards and releases.
 
     One process writes (the learning worker), any number read. Shard and release folders are immutable; only
     ``manifest.json`` is ever replaced. Nothing is created before the first write, so readers need no right to write.
+    The rows of a shard are in its folder, or in another store that the folder names (:mod:`index.vector_store`).
 
     Attributes:
         root: the folder.
@@ -59,6 +62,8 @@ class ShardStore:
         open_bytes: int | None = None,
         policy: Policy | None = None,
         device: Device = "cpu",
+        remote: VectorStore | None = None,
+        write_remote: bool = False,
     ) -> None:
         """A store in a folder.
 
@@ -66,6 +71,8 @@ class ShardStore:
             open_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
             policy: when what is written gets a search structure; None: as :class:`Policy` says.
             device: where it is searched; ``auto``: on a GPU if there is one.
+            remote: who holds the rows of shards whose entry names a place outside their folder.
+            write_remote: give it the rows of new tasks too. What is there stays where it is, until it is moved.
 
         Raises:
             DeviceMissing: the device is not there.
@@ -73,6 +80,9 @@ class ShardStore:
         self.root = root
         self.policy = policy or Policy()
         self.opened = OpenSegments(open_bytes, gpu=on_gpu(device))
+        self._files = FaissShards(self.opened, lambda: self.policy)
+        self._remote = remote
+        self._chosen: VectorStore = remote if remote is not None and write_remote else self._files
 
     @property
     def manifest_path(self) -> Path:
@@ -148,51 +158,60 @@ class ShardStore:
             ShardRefused: ids or vectors break these rules; names which.
         """
         ids, vectors = _checked(task, ids, vectors)
-        flat = empty(vectors.shape[1], _DTYPE)
-        flat.add(vectors)
-        return self._write(task, release, fingerprint, ids, flat, _DTYPE, queries, working)
+        # A task stays in one store: what is appended goes to where the rest is.
+        published = self.manifest().shards.get(task) if self._remote is not None else None
+        holder = self._holder(published) if published else self._chosen
+
+        def rows() -> Iterator[Vectors]:
+            for start in range(0, len(vectors), _COPIED):
+                yield vectors[start : start + _COPIED]
+
+        draft = _draft(task, release, fingerprint, vectors.shape[1])
+        return self._write(draft, ids, rows, holder, queries, working)
 
     def _write(
         self,
-        task: str,
-        release: str,
-        fingerprint: str,
+        draft: ShardEntry,
         ids: Ids,
-        flat: faiss.Index,
-        dtype: str,
+        rows: Rows,
+        holder: VectorStore,
         queries: Vectors | None,
         working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
-        measured = None
-        if queries is not None:
-            measured = gated(ExactScan(flat), queries, self.policy, working)
+        place = holder.place(draft.task, draft.dim)
+        draft = replace(draft, count=len(ids), first_id=int(ids[0]), last_id=int(ids[-1]), place=place)
         with self.staging() as staged:
-            # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
-            with (staged / VECTORS).open("wb") as file:
-                faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
+            structure = holder.stage(staged, draft, rows, queries, working)
             np.save(staged / IDS, ids, allow_pickle=False)
-            if measured is not None:
-                np.save(staged / QUERIES, measured.queries, allow_pickle=False)
-                if measured.index is not None:
-                    with (staged / STRUCTURE).open("wb") as file:
-                        write_candidates(measured.structure.kind, measured.index, file.write)
-            entry = ShardEntry(
-                id="",
-                task=task,
-                release=release,
-                fingerprint=fingerprint,
-                count=len(ids),
-                dim=flat.d,
-                first_id=int(ids[0]),
-                last_id=int(ids[-1]),
-                bytes=0,
-                files=hash_files(staged),
-                dtype=dtype,
-                structure=measured.structure if measured else None,
-            )
+            draft = replace(draft, structure=structure)
+            entry = replace(draft, files=hash_files(staged))
             (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
             shard, size, files = self._settle(staged, self._shards)
-            return replace(entry, id=shard, bytes=size, files=files)
+        entry = replace(entry, id=shard, bytes=size, files=files)
+        holder.insert(entry, ids, rows)
+        return entry
+
+    def _holder(self, entry: ShardEntry) -> VectorStore:
+        if not entry.place:
+            return self._files
+        if self._remote is None:
+            raise ShardMissing(
+                f"the vectors of task {entry.task} are in another store ({entry.place}), and none is set: set "
+                "CINESTRATA_MILVUS_URI"
+            )
+        return self._remote
+
+    def check(self, entry: ShardEntry, depth: Depth) -> None:
+        """See :meth:`VectorStore.check`; the files of its folder are not compared here."""
+        self._holder(entry).check(self.shard_folder(entry.id), entry, depth)
+
+    def open(self, parts: Sequence[ShardEntry], deleted: Ids = _NONE) -> TaskVectors:
+        """The vectors of a task's segments, without the deleted ids.
+
+        Raises:
+            ShardMissing: another store holds them, and none is set.
+        """
+        return self._holder(parts[0]).open([(self.shard_folder(part.id), part) for part in parts], deleted)
 
     def adopt_release(self, staged: Path) -> ReleaseEntry:
         """Take over a staged folder of plain files as a release. It stays invisible until published.
@@ -330,37 +349,60 @@ class ShardStore:
             current = self.manifest()
             if task not in current.shards:
                 raise ShardMissing(f"task {task} has no shard")
-            parts, deleted = current.parts(task), self.tombstones(current, task)
-            if len(parts) == 1 and not len(deleted):
+            parts = current.parts(task)
+            if len(parts) == 1 and task not in current.tombstones:
                 return current
-            segments = [Segment.open(self.shard_folder(part.id), part) for part in parts]
-            ids = np.setdiff1d(np.concatenate([s.ids for s in segments]), deleted)
-            if not len(ids):
-                raise ShardRefused(f"every vector of task {task} is deleted, so nothing would be left of it")
-            # The widest that it has: half precision survives single, not the other way round.
-            dtype = max((part.dtype for part in parts), key=_WIDTHS.index)
-            flat = empty(parts[0].dim, dtype)
+            return self._rewrite(current, task, self._holder(parts[0]))
+
+    def move(self, task: str) -> Manifest:
+        """Copy what a task has, without what was deleted, to the store that new tasks are written to. A task that is
+        there already stays as it is, and nothing is embedded again.
+
+        Vectors in half precision are copied bit by bit; those of schema 1 are rounded to it on their way to another
+        store, by less than 0.0005 of a cosine.
+
+        Raises:
+            ShardMissing, ShardRefused, ManifestError, ShardCorrupt: as :meth:`compact`.
+            StoreUnavailable: one of the stores cannot be used.
+        """
+        with exclusive(self.root / "write.lock"):
+            current = self.manifest()
+            if task not in current.shards:
+                raise ShardMissing(f"task {task} has no shard")
+            if self._holder(current.shards[task]) is self._chosen:
+                return current
+            return self._rewrite(current, task, self._chosen)
+
+    def _rewrite(self, current: Manifest, task: str, holder: VectorStore) -> Manifest:
+        """Copy a task into one new segment, and publish that in place of what it had."""
+        parts, deleted = current.parts(task), self.tombstones(current, task)
+        for part in parts:
+            require_whole(self.shard_folder(part.id), part, verify=True)
+            self.check(part, "bytes")
+        old = self.open(parts, deleted)
+        ids = old.ids
+        if not len(ids):
+            raise ShardRefused(f"every vector of task {task} is deleted, so nothing would be left of it")
+
+        def rows() -> Iterator[Vectors]:
             for start in range(0, len(ids), _COPIED):
-                chunk = ids[start : start + _COPIED]
-                vectors = np.empty((len(chunk), flat.d), np.float32)
-                for segment in segments:
-                    here = segment.rows(chunk) >= 0
-                    vectors[here] = segment.vectors(chunk[here])
-                flat.add(vectors)
-            first = parts[0]
-            shard = self._write(
-                task, first.release, first.fingerprint, ids, flat, dtype, self._queries(parts)
+                yield old.vectors(ids[start : start + _COPIED])
+
+        # The widest that it has: half precision survives single, not the other way round.
+        widest = max((part.dtype for part in parts), key=_WIDTHS.index)
+        dtype = widest if holder is self._files else _DTYPE
+        first = parts[0]
+        draft = _draft(task, first.release, first.fingerprint, first.dim, dtype)
+        shard = self._write(draft, ids, rows, holder, self._queries(parts))
+        self._require_whole_shard(f"shard {shard.id[:12]}", shard)
+        return self._publish(
+            replace(
+                current,
+                shards={**current.shards, task: shard},
+                appended={key: rest for key, rest in current.appended.items() if key != task},
+                tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
             )
-            _require_whole(f"shard {shard.id[:12]}", self.shard_folder(shard.id), shard)
-            manifest = self._publish(
-                replace(
-                    current,
-                    shards={**current.shards, task: shard},
-                    appended={key: rest for key, rest in current.appended.items() if key != task},
-                    tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
-                )
-            )
-            return manifest
+        )
 
     def tombstones(self, manifest: Manifest, task: str) -> Ids:
         """Ids that were deleted from a task, ascending; raises ShardCorrupt."""
@@ -405,8 +447,24 @@ class ShardStore:
             keep = manifest.folders()
             before = time.time() - _ABANDONED_SECONDS
             for folder in self.folders():
-                if folder.name not in keep and folder.stat().st_mtime < before:
+                if folder.name not in keep and folder.stat().st_mtime < before and self._drop(folder):
                     shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop(self, folder: Path) -> bool:
+        """Forget the rows of an abandoned folder that are elsewhere; whether that is done, and it may go too."""
+        try:
+            place = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("place", "")
+        except (OSError, ValueError, AttributeError):
+            return True  # no shard, or none that was ever sealed
+        if not place:
+            return True
+        try:
+            if self._remote is None:
+                return False
+            self._remote.drop(folder.name, place)
+        except ShardStoreError:
+            return False  # it cannot be reached now, and the folder is what reminds the next sweep
+        return True
 
     def _settle(self, staged: Path, parent: Path) -> tuple[str, int, dict[str, str]]:
         """Sync a staged folder and rename it to its content id; gives that, the size and the files."""
@@ -459,7 +517,7 @@ class ShardStore:
     def _require_fit(self, shard: ShardEntry, manifest: Manifest) -> None:
         """Raises ShardRefused unless the shard is whole and goes together with those that are published."""
         name = f"shard {shard.id[:12]} of task {shard.task}"
-        _require_whole(name, self.shard_folder(shard.id), shard)
+        self._require_whole_shard(name, shard)
         for other in (part for task in manifest.shards for part in manifest.parts(task)):
             if other.dim != shard.dim:
                 raise ShardRefused(
@@ -470,6 +528,15 @@ class ShardStore:
                 shared = np.intersect1d(self._ids(shard), self._ids(other), assume_unique=True)
                 if len(shared):
                     raise ShardRefused(f"{name}: id {int(shared[0])} belongs to task {other.task} already")
+
+    def _require_whole_shard(self, name: str, shard: ShardEntry) -> None:
+        _require_whole(name, self.shard_folder(shard.id), shard)
+        try:
+            self.check(shard, "rows")
+        except (ShardMissing, ShardCorrupt) as error:
+            raise ShardRefused(
+                f"{name} is not in the store as it was written: {error}; write it again"
+            ) from error
 
     def _ids(self, shard: ShardEntry) -> Ids:
         try:
@@ -492,6 +559,13 @@ def _with_moments(wanted: Ids, segments: Sequence[Ids]) -> Ids:
     """``int64``, ascending: those of the wanted ids that segments have, and of wanted videos the moments."""
     every = np.concatenate(segments)
     return np.unique(every[np.isin(every, wanted) | np.isin(videos_of(every), wanted)])
+
+
+def _draft(task: str, release: str, fingerprint: str, dim: int, dtype: str = _DTYPE) -> ShardEntry:
+    """A shard of which only the makers are known."""
+    return ShardEntry(
+        "", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={}, dtype=dtype
+    )
 
 
 def _checked(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:

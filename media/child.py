@@ -89,6 +89,7 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
                 times=lambda duration: sample_times(duration, frames),
                 limits=limits,
                 receive=receive,
+                pictures=request["pictures"],
             )
     except OSError as error:
         raise _unreadable(name, error) from error

@@ -26,7 +26,10 @@ _FORMATS = (
     "mov,mp4,3gp,3g2,mj2,matroska,webm,avi,gif,apng,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,nut,mxf,dv,rm,"
     "h264,hevc,m4v,obu,yuv4mpegpipe"
 )
+# Single pictures, which are read from the bytes too. A picture is a video of one frame.
+_PICTURES = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
 _KINDS = "mp4, mov, mkv, webm, avi, gif, mpeg, ts, flv, wmv, ogv, mxf"  # of these, what people know by name
+_PICTURE_KINDS = "jpeg, png, webp, bmp"
 _INSTANT = 1e-3  # seconds that a single frame without a length is on display
 _TELL_THEIR_LENGTH = ("matroska", "flv")  # in the header, and not by looking for the last packet
 
@@ -40,8 +43,11 @@ def decode(
     times: Callable[[float], Sequence[float]],
     limits: Limits,
     receive: Callable[[Image.Image], None],
+    pictures: bool = False,
 ) -> VideoInfo:
     """Facts of a video; ``receive`` gets upright RGB images, the one on display at each of its ``times``.
+
+    With ``pictures``, single pictures count as videos of one frame.
 
     Images are handed on one by one, because some large ones would not fit in memory together.
 
@@ -53,14 +59,16 @@ def decode(
     """
     try:
         with ExitStack() as stack:
-            container = stack.enter_context(_opened(file, name))
+            container = stack.enter_context(_opened(file, name, pictures))
             stream = _video_stream(container, name)
             aspect = _aspect(stream)
             _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
             extent = _told(container, stream)
             if extent is None:
                 extent = _measured(container, stream, name)
-                container = stack.enter_context(_opened(file, name))  # afresh: raw streams cannot be rewound
+                container = stack.enter_context(
+                    _opened(file, name, pictures)
+                )  # afresh: raw streams cannot be rewound
                 stream = _video_stream(container, name)
             if extent.duration > limits.max_seconds:
                 raise MediaError(
@@ -96,18 +104,21 @@ def decode(
         raise _damaged(name, error) from error
 
 
-def _opened(file: BinaryIO, name: str) -> InputContainer:
+def _opened(file: BinaryIO, name: str, pictures: bool) -> InputContainer:
     file.seek(0)
+    formats, kinds = (
+        (f"{_FORMATS},{_PICTURES}", f"{_KINDS}, {_PICTURE_KINDS}") if pictures else (_FORMATS, _KINDS)
+    )
     try:
         return av.open(
             file,
             mode="r",
-            options={"format_whitelist": _FORMATS, "protocol_whitelist": "none"},
+            options={"format_whitelist": formats, "protocol_whitelist": "none"},
             metadata_errors="replace",
         )
     except av.ArgumentError as error:
         raise MediaError(
-            f"{name} is not a video of an accepted kind ({_KINDS}); playlists are not followed; export it, "
+            f"{name} is not a video of an accepted kind ({kinds}); playlists are not followed; export it, "
             "for example as mp4"
         ) from error
 

@@ -73,6 +73,7 @@ class Examiner:
         name: str | None = None,
         thumbnail: Path | None = None,
         cache: Path | None = None,
+        pictures: bool = False,
     ) -> VideoInfo:
         """Decode a video.
 
@@ -83,6 +84,7 @@ class Examiner:
             name: how messages call the video; its file name by default.
             thumbnail: where to write a JPEG, at most 320 pixels wide.
             cache: folder for the sampled frames, see :func:`media.paths.frame_cache_path`.
+            pictures: take a single picture too, as a video of one frame.
 
         Raises:
             MediaError: the video cannot be used, took too long, or brought the decoder down.
@@ -98,6 +100,7 @@ class Examiner:
             "size": size,
             "thumbnail": str(thumbnail.absolute()) if thumbnail else None,
             "cache": str(cache.absolute()) if cache else None,
+            "pictures": pictures,
             "limits": asdict(self.limits),
         }
         answer = self._ask(request, name)

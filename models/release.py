@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.errors import ReleaseError
 from models.profiles import Profiles
 
@@ -37,6 +38,15 @@ _FOR_QUERIES: dict[str, tuple[str, ...]] = {
     "tame": ("tame.",),
     "low_rank": ("text.",),
     "moe": ("moe.text.", "moe.selector.", "moe.tasks"),
+}
+# What videos are embedded with, likewise.
+_FOR_VIDEOS: dict[str, tuple[str, ...]] = {
+    "frozen": (),
+    "tower": ("clip.visual.", "proxies."),
+    "mapped": ("clip.visual.", "proxies."),
+    "tame": ("ffa.",),
+    "low_rank": ("image.", "ffa."),
+    "moe": ("moe.visual.", "moe.tasks"),
 }
 
 
@@ -72,6 +82,7 @@ class ReleaseState:
         config: the method's settings.
         tensors: adapters or towers, by name.
         profiles: the words of each task's training captions (``models.routing``).
+        confidence: how sure its searches are; None where it was not calibrated.
     """
 
     method: str
@@ -84,6 +95,7 @@ class ReleaseState:
     config: dict[str, Any]
     profiles: Profiles
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    confidence: Confidence | None = None
 
     def position(self, task_id: str) -> int:
         """0-based position of a task among the learned ones."""
@@ -95,6 +107,11 @@ class ReleaseState:
     def for_queries(self) -> ReleaseState:
         """Without the tensors that only training and embedding need."""
         begins = _FOR_QUERIES[self.kind]
+        return replace(self, tensors={n: t for n, t in self.tensors.items() if n.startswith(begins)})
+
+    def for_videos(self) -> ReleaseState:
+        """Without the tensors that only training and queries need."""
+        begins = _FOR_VIDEOS[self.kind]
         return replace(self, tensors={n: t for n, t in self.tensors.items() if n.startswith(begins)})
 
 
@@ -130,14 +147,21 @@ def write_release(folder: Path, state: ReleaseState) -> None:
         "tasks": [vars(task) for task in state.tasks],
         "config": state.config,
     }
+    if state.confidence is not None:
+        description["confidence"] = state.confidence.to_json()
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
-def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
+def read_release(
+    folder: Path, *, for_queries: bool = False, for_videos: bool = False, profiles: bool = True
+) -> ReleaseState:
     """The release in a folder.
 
     Args:
         for_queries: leave out the tensors that only training and embedding need.
+        for_videos: leave out those that only training and queries need.
+        profiles: read the routing profiles too, which are as large as the library has domains; without them there are
+            none in the state.
 
     Raises:
         ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file.
@@ -145,9 +169,12 @@ def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
     path = folder / _DESCRIPTION
     try:
         description = json.loads(path.read_text())
-        begins = (_ROUTING, *_FOR_QUERIES.get(description.get("kind"), ())) if for_queries else ("",)
+        needed = _FOR_QUERIES if for_queries else _FOR_VIDEOS if for_videos else None
+        begins = ("",) if needed is None else (_ROUTING, *needed.get(description.get("kind"), ()))
         with safe_open(folder / _WEIGHTS, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(begins)}  # noqa: SIM118
+            names = [name for name in file.keys() if name.startswith(begins)]  # noqa: SIM118
+            wanted = [name for name in names if profiles or not name.startswith(_ROUTING)]
+            tensors = {name: file.get_tensor(name) for name in wanted}
     except FileNotFoundError as error:
         missing = _WEIGHTS if path.exists() else _DESCRIPTION
         raise ReleaseError(f"release {folder.name}: {missing} is missing") from error
@@ -163,17 +190,24 @@ def read_release(folder: Path, *, for_queries: bool = False) -> ReleaseState:
         )
     if description.get("kind") not in get_args(Kind):
         raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
+    calibrated = description.pop("confidence", None)
+    try:
+        confidence = None if calibrated is None else Confidence.from_json(calibrated)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReleaseError(f"release {folder.name}: its calibration cannot be used ({error})") from error
     try:
         tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
         routing = {
             n.removeprefix(_ROUTING): tensors.pop(n).numpy() for n in [*tensors] if n.startswith(_ROUTING)
         }
-        if schema == _DENSE_PROFILES:
-            profiles = Profiles.of(routing["profiles"])
+        if not profiles:
+            read = Profiles.of(np.empty((0, 0)))
+        elif schema == _DENSE_PROFILES:
+            read = Profiles.of(routing["profiles"])
         else:
             tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
-            profiles = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
-        return ReleaseState(**description, tasks=tasks, profiles=profiles, tensors=tensors)
+            read = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
+        return ReleaseState(**description, tasks=tasks, profiles=read, tensors=tensors, confidence=confidence)
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error
     except ValueError as error:

@@ -122,11 +122,19 @@ class Router:
             tokens: ids of the tokens that the text holds, each once.
             tasks: positions of the tasks.
         """
+        return np.asarray(_normalised(self._sums(tokens, tasks), self._silent[tasks])[0], np.float32)
+
+    def evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+        """Nats that a text gives for some tasks, ``[len(tasks)]``: log weights before they are made to sum to one."""
+        scores = self._sums(tokens, tasks)
+        fill_silent(scores, self._silent[tasks])
+        return np.asarray(scores[0], np.float32)
+
+    def _sums(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
         spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
         found = np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
         sums = np.bincount(self._tasks[found], self._values[found], len(self._silent))
-        scores = np.asarray(sums[None, tasks], np.float32)
-        return np.asarray(_normalised(scores, self._silent[tasks])[0], np.float32)
+        return np.asarray(sums[None, tasks], np.float32)
 
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:

@@ -34,15 +34,18 @@ class TextUpdates:
     Attributes:
         a: ``[C, layers, 4, r, d]``.
         b: ``[C, layers, 4, d, r]``.
-        words: ``[R, d]``, changes of token embeddings, those of all candidates one after the other.
-        row: ``[C, V]`` int32, the row in ``words`` of each token.
+        words: ``[R, d]``, changes of token embeddings, those of all candidates one after the other. Tokens that do not
+            change share the first row, where there are such.
+        keys: ``[R]`` int64, ascending: V × candidate + token of each row, and −1 of the first one.
+        vocabulary: V.
         scale: λ.
     """
 
     a: Tensor
     b: Tensor
     words: Tensor
-    row: Tensor
+    keys: Tensor
+    vocabulary: int
     scale: float
 
     @property
@@ -57,16 +60,21 @@ class TextUpdates:
 
     @classmethod
     def stack(cls, parts: Sequence[TextUpdates]) -> TextUpdates:
-        """The candidates of all parts, in order; their scales must agree."""
-        starts = [0]
-        for part in parts[:-1]:
-            starts.append(starts[-1] + len(part.words))
+        """The candidates of all parts, in order; vocabularies and scales must agree."""
+        first = parts[0]
+        words, keys, candidates = [first.words], [first.keys], first.candidates
+        for part in parts[1:]:
+            changed = part.keys >= 0  # tokens that do not change share one row
+            words.append(part.words[changed])
+            keys.append(part.keys[changed] + candidates * part.vocabulary)
+            candidates += part.candidates
         return cls(
             a=torch.cat([part.a for part in parts]),
             b=torch.cat([part.b for part in parts]),
-            words=torch.cat([part.words for part in parts]),
-            row=torch.cat([part.row + start for part, start in zip(parts, starts, strict=True)]),
-            scale=parts[0].scale,
+            words=torch.cat(words),
+            keys=torch.cat(keys),
+            vocabulary=first.vocabulary,
+            scale=first.scale,
         )
 
     def choose(self, candidates: Tensor) -> ChosenUpdates:
@@ -75,17 +83,27 @@ class TextUpdates:
 
     def unchanged(self) -> TextUpdates:
         """As many candidates that ask with the tower as it came."""
-        nothing = torch.zeros_like(self.words[:1])
-        return TextUpdates(self.a, torch.zeros_like(self.b), nothing, torch.zeros_like(self.row), self.scale)
+        words, keys = torch.zeros_like(self.words[:1]), self.keys.new_full((1,), -1)
+        return TextUpdates(self.a, torch.zeros_like(self.b), words, keys, self.vocabulary, self.scale)
 
     def to(self, device: torch.device) -> TextUpdates:
         """On a device."""
-        a, b, words, row = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.row))
-        return TextUpdates(a, b, words, row, self.scale)
+        a, b, words, keys = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.keys))
+        return TextUpdates(a, b, words, keys, self.vocabulary, self.scale)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
         """What the words of texts ``[n, L]`` change in their token embeddings, ``[C, n, L, d]``."""
-        return F.embedding(self.row[:, ids], self.words)
+        candidates = torch.arange(self.candidates, device=ids.device)
+        return F.embedding(self._rows(candidates, ids.expand(self.candidates, *ids.shape)), self.words)
+
+    def _rows(self, candidates: Tensor, ids: Tensor) -> Tensor:
+        """The row of ``words`` for each token ``[C, n, L]`` under its candidate ``[C]``.
+
+        Looked up, since a table of all tokens would take a thousand times the room of those that change.
+        """
+        wanted = ids + (candidates * self.vocabulary)[:, None, None]
+        place = torch.searchsorted(self.keys, wanted).clamp_(max=len(self.keys) - 1)
+        return torch.where(self.keys[place] == wanted, place, 0)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """λ·BAX for query, key and value, ``[3, C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
@@ -116,7 +134,7 @@ class ChosenUpdates:
     def embedding_delta(self, ids: Tensor) -> Tensor:
         """As :meth:`TextUpdates.embedding_delta`; ids ``[n, L]``, or ``[C, n, L]``: other texts for each candidate."""
         ids = ids.expand(self.candidates, *ids.shape[-2:])
-        return F.embedding(self.updates.row[self.which[:, None, None], ids], self.updates.words)
+        return F.embedding(self.updates._rows(self.which, ids), self.updates.words)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """As :meth:`TextUpdates.input_deltas`."""
@@ -155,7 +173,7 @@ class TextUpdate(nn.Module):
         self.b = nn.Parameter(torch.zeros(layers, 4, width, rank))
         # Of every token while it is trained, of those that changed when it is kept.
         self.words = nn.Parameter(torch.zeros(vocabulary, width))
-        self.register_buffer("row", torch.arange(vocabulary, dtype=torch.int32), persistent=False)
+        self.register_buffer("keys", torch.arange(vocabulary), persistent=False)
 
     def updates(self) -> TextUpdates:
         """As the only candidate."""
@@ -163,7 +181,8 @@ class TextUpdate(nn.Module):
             self.a.unsqueeze(0),
             self.b.unsqueeze(0),
             self.words,
-            self.get_buffer("row").unsqueeze(0),
+            self.get_buffer("keys"),
+            len(self.words),
             self.scale,
         )
 
@@ -208,7 +227,12 @@ def compact(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> Tex
         )
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
         raise ValueError(f"a token is not among the {vocabulary} of the backbone")
-    row = torch.zeros(1, vocabulary, dtype=torch.int32, device=tokens.device)
-    row[0, tokens] = torch.arange(1, len(tokens) + 1, dtype=torch.int32, device=tokens.device)
-    unchanged = words.new_zeros(1, width)
-    return TextUpdates(a.unsqueeze(0), b.unsqueeze(0), torch.cat([unchanged, words]), row, scale)
+    order = tokens.argsort()
+    return TextUpdates(
+        a=a.unsqueeze(0),
+        b=b.unsqueeze(0),
+        words=torch.cat([words.new_zeros(1, width), words[order]]),
+        keys=torch.cat([tokens.new_full((1,), -1), tokens[order]]),
+        vocabulary=vocabulary,
+        scale=scale,
+    )

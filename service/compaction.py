@@ -11,6 +11,7 @@ from service.catalog.database import session_scope
 from service.catalog.models import Shard, Task
 from service.errors import Conflict, NotFound, Unavailable
 from service.settings import settings
+from service.vectors import library_store
 
 __all__ = ["Dead", "compact", "dead"]
 
@@ -74,7 +75,7 @@ def compact(task_id: str) -> Dead:
         Unavailable: a file of it cannot be read or written.
     """
     (before,) = dead(task_id)
-    store = ShardStore(settings().index_dir)
+    store = library_store(settings())
     try:
         manifest = store.compact(before.task_id)
         store.sweep()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index import FIRST_MOMENT, Hits, Shard, are_moments, videos_of
+from index import FIRST_MOMENT, Hits, TaskVectors, are_moments, videos_of
 
 __all__ = ["by_video", "has_moments", "nearest", "whole_videos"]
 
@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.int64]
 _DEEPER = 4  # times as many hits are looked at as videos are wanted, and again where they were too few
 
 
-def has_moments(shard: Shard) -> bool:
+def has_moments(shard: TaskVectors) -> bool:
     """Whether a shard may hold moments; told from its entries alone."""
     return any(part.last_id >= FIRST_MOMENT for part in shard.parts)
 

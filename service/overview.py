@@ -87,6 +87,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
                 bytes=release.bytes,
                 created_at=release.created_at,
                 current=release.id == manifest.release,
+                calibration_error=(release.metrics or {}).get("calibration_error"),
             )
             for release in releases
         ],

@@ -136,6 +136,7 @@ def _conclude(claim: Claim) -> None:
         splits = derive_splits(
             [Clip(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
             settings().held_out_share,
+            settings().calibration_share,
         )
         for video in accepted:
             video.effective_split = splits.of[video.vector_id]

@@ -11,15 +11,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, BinaryIO
 
 import structlog
 import torch
 
-from index import ManifestError, ShardStore, ShardStoreError, Snapshot, one_thread_per_search
+from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from models.errors import ModelError
 from service import metrics
+from service.by_clip import ClipSearch
+from service.describing import Describer, captions_of
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.gathering import Admission
@@ -28,7 +30,15 @@ from service.searches import answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
-from service.views import ReadyView, SearchQuery, SearchResponse, SimilarResponse
+from service.vectors import library_store
+from service.views import (
+    CaptionsResponse,
+    ClipResponse,
+    ReadyView,
+    SearchQuery,
+    SearchResponse,
+    SimilarResponse,
+)
 
 __all__ = ["QueryService"]
 
@@ -55,14 +65,12 @@ class QueryService:
         self.last_error: str | None = None
         self._settings = configured or settings()
         self.admission = Admission(self._settings.max_waiting)
-        self._store = ShardStore(
-            self._settings.index_dir,
-            open_bytes=self._settings.open_bytes,
-            device=self._settings.index_device,
-        )
+        self._store = library_store(self._settings, device=self._settings.index_device)
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
+        self._describer = Describer()
+        self._clips = ClipSearch(self._settings, self._facts, self._describer)
         self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
         self._loading_past = Lock()
         self._looked = False  # at the index, once at least
@@ -91,6 +99,7 @@ class QueryService:
         for thread in (self._thread, self._reading):
             if thread is not None:
                 thread.join(timeout=5)
+        self._clips.close()
 
     def refresh(self) -> bool:
         """Take over a new generation, if there is one. Cheap when there is none.
@@ -236,6 +245,30 @@ class QueryService:
     ) -> SimilarResponse:
         """The k videos most like one, by their stored vectors; see :func:`service.similar.similar`."""
         return similar(self._current(), self._settings, video_id, k, scope, min_score)
+
+    def search_clip(
+        self,
+        upload: BinaryIO,
+        k: int = 10,
+        task: str | list[str] | None = None,
+        captions: int | None = None,
+        **further: Any,
+    ) -> ClipResponse:
+        """The k videos most like an uploaded clip or picture; see :class:`service.by_clip.ClipSearch`.
+
+        Args:
+            captions: how many texts that describe it to add.
+            further: filters and ``min_score`` of :class:`~service.views.SearchQuery`.
+        """
+        query = SearchQuery.model_construct(q="clip", k=k, task=task, **further)
+        current = self._current()
+        if self._backbone is None:
+            raise AssertionError("what serves was loaded with a backbone")
+        return self._clips.search(current, self._backbone, upload, query, captions)
+
+    def describe(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
+        """The k texts of the library that fit a video best; see :func:`service.describing.captions_of`."""
+        return captions_of(self._current(), self._settings, self._describer, video_id, k, scope)
 
     def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
         searches = check(queries, self._settings, batch=batch)

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index import Hit
+from models.confidence import HEAD
 from service.catalog.database import session_scope
 from service.catalog.models import Video
+from service.confidence import among_the_first, calibration, confidences, require_calibration, sure_enough
 from service.course import Course, Routes, read_routes
 from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
@@ -29,7 +31,7 @@ from service.serving import Scan, Serving
 from service.settings import QueryMode, Settings
 from service.views import FoundMomentView, RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
-__all__ = ["Search", "answer", "check", "described"]
+__all__ = ["Search", "answer", "candidates", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -107,12 +109,15 @@ def answer(
         Unavailable: a task that was asked for by name cannot be searched.
     """
     asked = [
-        _Asked(search, _candidates(serving, search), _mode(serving, search, configured))
-        for search in searches
+        _Asked(search, candidates(serving, search), _mode(serving, search, configured)) for search in searches
     ]
+    for one in asked:
+        require_calibration(serving, one.search.query, one.mode, configured, one.search.at)
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
+        if chosen == Filter():
+            return dict.fromkeys(tasks)
         shards = {task: serving.shards[task] for task in tasks}
         videos = allowed(chosen, {task: shard.state for task, shard in shards.items()}, reader, at)
         return {
@@ -126,11 +131,15 @@ def answer(
     routing = serving.route([one.search.text for one in asked], [one.tasks for one in asked])
     route = 1000 * (time.perf_counter() - begun) / max(1, len(asked))
     found = [
-        _begin(one, weights, configured, admitted, route) for one, weights in zip(asked, routing, strict=True)
+        _begin(
+            one, weights, configured, admitted, route, calibration(serving, one.mode, configured) is not None
+        )
+        for one, weights in zip(asked, routing, strict=True)
     ]
     _search(serving, found)
-    for one in found:
-        _look_inside(serving, one, reader)
+    for ended in found:
+        _conclude(ended, serving, configured)
+        _look_inside(ended, serving, reader)
     return _responses(found, serving, configured)
 
 
@@ -154,7 +163,10 @@ class _Found:
         course: which tasks it goes to.
         passed: videos of the list that earlier pages have come past.
         end: how many there are with this page.
+        depth: how many are looked for.
         more: whether there may be another page.
+        listed: its hits from the first on, when it is over.
+        sure: confidence of hits by their ids; empty where the release is not calibrated.
         vectors: of the text, for the tasks of hits that may have moments, where these are asked for.
         moments: the best ones of the videos that have any, by vector id.
     """
@@ -165,24 +177,27 @@ class _Found:
     course: Course
     passed: int
     end: int
+    depth: int
     more: bool
     route: float
     encode: float = 0.0
     search: float = 0.0
     merge: float = 0.0
     wave: list[str] = field(default_factory=list)
+    listed: Sequence[Hit] = ()
+    sure: Mapping[int, float] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
     moments: dict[int, list[FoundMomentView]] = field(default_factory=dict)
 
     @property
-    def hits(self) -> list[Hit]:
+    def hits(self) -> Sequence[Hit]:
         """Those of the page."""
-        return self.course.hits()[self.passed : self.end]
+        return self.listed[self.passed : self.end]
 
     @property
     def following(self) -> bool:
         """Whether there is another page: one more is looked for than is shown."""
-        return self.more and len(self.course.hits()) > self.end
+        return self.more and len(self.listed) > self.end
 
 
 def _begin(
@@ -191,22 +206,25 @@ def _begin(
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
     route: float,
+    calibrated: bool,
 ) -> _Found:
     search, start = asked.search, time.perf_counter()
     cursor = search.cursor
     passed = cursor.passed if cursor else 0
     end = min(passed + search.query.k, configured.max_depth)
+    # How sure an answer is follows from the head of its list, whatever is shown of it, and a threshold cuts off.
+    depth = max(end + 1, HEAD) if calibrated else end + 1
     among = admitted(search.filter, asked.tasks, search.at)
     lifts = [(task, configured.routing_prior * log_weight) for task, log_weight in routing]
     course = Course(
         lifts,
         [task for task in asked.tasks if task in among],
-        end + 1,
-        least=search.query.min_score,
+        depth,
+        least=None if calibrated else search.query.min_score,
         routes=search.routes or configured.routes,
         chosen=cursor.chosen if cursor else None,
     )
-    found = _Found(asked, routing, among, course, passed, end, end < configured.max_depth, route)
+    found = _Found(asked, routing, among, course, passed, end, depth, end < configured.max_depth, route)
     found.wave = course.wave()
     found.search = 1000 * (time.perf_counter() - start)
     return found
@@ -230,7 +248,7 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
         places = [(one, task) for one in step for task in one.wave]
         hits = serving.scan(
             [
-                Scan(task, vector, one.end + 1, one.among[task])
+                Scan(task, vector, one.depth, one.among[task])
                 for (one, task), vector in zip(places, vectors, strict=True)
             ]
         )
@@ -262,7 +280,20 @@ def _keep(serving: Serving, found: _Found, vectors: Sequence[Vector]) -> None:
         found.vectors = {task: vector for task, vector in known.items() if task in hits}
 
 
-def _look_inside(serving: Serving, found: _Found, reader: FactsReader) -> None:
+def _conclude(found: _Found, serving: Serving, configured: Settings) -> None:
+    """Tell how sure the hits of a search are, and leave out those below its thresholds."""
+    query, hits = found.asked.search.query, found.course.hits()
+    found.sure = confidences(
+        serving, hits, found.asked.search.text, found.routing, found.asked.mode, configured
+    )
+    found.listed = [
+        hit
+        for hit in hits
+        if (query.min_score is None or hit.score >= query.min_score) and sure_enough(found.sure, hit, query)
+    ]
+
+
+def _look_inside(found: _Found, serving: Serving, reader: FactsReader) -> None:
     """Find out which moments of the videos of the page fit best."""
     if found.vectors:
         start, most = time.perf_counter(), found.asked.search.query.moments
@@ -275,7 +306,13 @@ def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) 
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
-    results = described([one.hits for one in found], serving, first, [one.moments for one in found])
+    results = described(
+        [one.hits for one in found],
+        serving,
+        first,
+        [one.sure for one in found],
+        [one.moments for one in found],
+    )
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -303,6 +340,7 @@ def _response(
         generation=generation,
         mode=asked.mode,
         results=results,
+        confidence=among_the_first(found.sure),
         routing=[
             RoutingView(
                 task=serving.names[task],
@@ -351,28 +389,39 @@ def described(
     lists: Sequence[Sequence[Hit]],
     serving: Serving,
     first: Sequence[int] = (),
+    sure: Sequence[Mapping[int, float]] = (),
     moments: Sequence[Mapping[int, list[FoundMomentView]]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
     Args:
         first: rank of the first result of each list; 1 by default.
+        sure: confidence of the hits of each list by their ids; by default there is none.
         moments: of the videos of each list, by vector id.
     """
     known = _known(hit.id for hits in lists for hit in hits)
     return [
         [
-            _result(rank, hit, known[hit.id], serving, theirs.get(hit.id, []))
+            _result(rank, hit, known[hit.id], serving, likely.get(hit.id), theirs.get(hit.id, []))
             for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
         ]
-        for hits, start, theirs in zip(
-            lists, first or [1] * len(lists), moments or [{}] * len(lists), strict=True
+        for hits, start, likely, theirs in zip(
+            lists,
+            first or [1] * len(lists),
+            sure or [{}] * len(lists),
+            moments or [{}] * len(lists),
+            strict=True,
         )
     ]
 
 
 def _result(
-    rank: int, hit: Hit, video: _Known, serving: Serving, moments: list[FoundMomentView]
+    rank: int,
+    hit: Hit,
+    video: _Known,
+    serving: Serving,
+    confidence: float | None,
+    moments: list[FoundMomentView],
 ) -> SearchResult:
     return SearchResult(
         rank=rank,
@@ -380,6 +429,7 @@ def _result(
         task=serving.names[hit.task],
         task_id=hit.task,
         score=hit.score,
+        confidence=confidence,
         captions=video.captions,
         thumbnail_url=thumbnail_url(video.id),
         stream_url=stream_url(video.id, moments[0] if moments else None),
@@ -412,6 +462,8 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         )
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
+    if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
+        yield FieldError(f"{at}min_confidence", "This is no probability.", "Give a number from 0 to 1.")
     if query.routes is not None and read_routes(query.routes) is None:
         yield FieldError(
             f"{at}routes", "This is no way to choose tasks.", "Give auto, all, or a number from 1 on."
@@ -459,6 +511,7 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
             "arrived_before": chosen.before and (chosen.before - _EPOCH).total_seconds(),
             "where": query.where or None,
             "min_score": query.min_score,
+            "min_confidence": query.min_confidence,
             "routes": query.routes and read_routes(query.routes),
             "CINESTRATA_ROUTES": None if query.routes else limits.routes,
             "CINESTRATA_ROUTING_PRIOR": limits.routing_prior,
@@ -466,7 +519,7 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
     )
 
 
-def _candidates(serving: Serving, search: Search) -> tuple[str, ...]:
+def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
     """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same."""
     if search.tasks is None:
         return tuple(serving.shards)

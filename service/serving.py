@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index import Hits, Shard, ShardStoreError, Snapshot, in_parallel
+from index import Hits, ShardStoreError, Snapshot, TaskVectors, in_parallel
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.errors import ModelError, ReleaseError
 from models.query_encoder import QueryEncoder, Tokens
 from models.release import ReleaseState, read_release
@@ -26,6 +27,7 @@ __all__ = ["Reader", "Scan", "Serving"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
 
 _REMEMBERED = 64 * 1024**2  # bytes of texts and query vectors
 _ENTRY = 200  # bytes of Python's own for a text or a vector
@@ -40,6 +42,7 @@ class Scan(NamedTuple):
     query: Vector
     k: int
     among: Ids | None
+    reduced: Callable[[Hits], Hits] = by_video
 
 
 @dataclass
@@ -119,6 +122,14 @@ class Reader:
                 self._forget()
         return [found[text] for text in texts]
 
+    def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
+        """Texts under one task, ``[n, dim]``, none of them remembered."""
+        return self._encoder.encode_pairs(self._encoder.tokens(texts), [task] * len(texts), mode)
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        """What encodes a text under a task, where no later release can change it."""
+        return self._encoder.anchor(task, mode)
+
     def _encode(self, wanted: list[_Wanted]) -> list[Vector]:
         """Of several callers, some of whom may want the same."""
         once = {(one.text, one.mode, one.key): one for one in wanted}
@@ -168,17 +179,19 @@ class Serving:
         positions: task id → its place among the tasks that the router knows.
         router: tells which tasks a text sounds like.
         encoder: reads texts; the latest are remembered.
+        confidence: how sure the release's searches are; None where it was not calibrated.
     """
 
     snapshot: Snapshot
     release: str
-    shards: Mapping[str, Shard]
+    shards: Mapping[str, TaskVectors]
     names: Mapping[str, str]
     degraded: dict[str, str]
     modes: tuple[str, ...]
     positions: Mapping[str, int]
     router: Router
     encoder: Reader
+    confidence: Confidence | None = None
 
     @classmethod
     def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
@@ -203,7 +216,7 @@ class Serving:
         names = {task.task_id: task.name for task in release.tasks}
         unknown = [task for task in snapshot.tasks if task not in names] if current else []
         degraded = dict.fromkeys(unknown, "the current release does not know it")
-        shards: dict[str, Shard] = {}
+        shards: dict[str, TaskVectors] = {}
         for task in release.tasks:
             try:
                 shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)
@@ -239,6 +252,7 @@ class Serving:
             positions={task: position for position, task in enumerate(names)},
             router=Router(release.profiles),
             encoder=reader,
+            confidence=release.confidence,
         )
 
     def search(
@@ -298,17 +312,17 @@ class Serving:
 
         A shard is read once for all who search it alike, and several shards at the same time where that is faster.
         """
-        alike: dict[tuple[str, int, int], list[int]] = {}
+        alike: dict[tuple[str, int, int, Callable[[Hits], Hits]], list[int]] = {}
         for number, scan in enumerate(scans):
-            alike.setdefault((scan.task, scan.k, id(scan.among)), []).append(number)
+            alike.setdefault((scan.task, scan.k, id(scan.among), scan.reduced), []).append(number)
         groups = list(alike.values())
 
         def one(numbers: list[int]) -> list[Hits]:
             first = scans[numbers[0]]
             queries = np.stack([scans[number].query for number in numbers])
-            return self._search(first.task, queries, first.k, among=first.among)
+            return self._search(first.task, queries, first.k, among=first.among, reduced=first.reduced)
 
-        total = sum(part.bytes for task, _, _ in alike for part in self.shards[task].parts)
+        total = sum(part.bytes for task, *_ in alike for part in self.shards[task].parts)
         found = in_parallel(one, groups, total // max(1, len(groups)))
         hits = dict(zip(chain(*groups), chain(*found), strict=True))
         return [hits[number] for number in range(len(scans))]
@@ -358,7 +372,8 @@ class _Pinned(Mapping[str, ReleaseState]):
         if shard is None or shard.release == self._release_id:
             return self._release
         try:
-            return read_release(self._snapshot.release_folder(shard.release))
+            folder = self._snapshot.release_folder(shard.release)
+            return read_release(folder, for_queries=True, profiles=False)
         except (ModelError, ShardStoreError, OSError) as error:
             self.broken[task] = f"the release that made its shard cannot be read: {error}"
             return self._release

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,6 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from index import EXACT_ROWS, Device
+from index.milvus import MilvusIndex, without_password
 from models.routing import PRIOR
 from service.methods import METHOD_NAMES
 
@@ -28,7 +30,9 @@ class Settings(BaseSettings):
     ``database_url`` and ``redis_url`` are always filled: without a value they point into ``data_dir``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CINESTRATA_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="CINESTRATA_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     # where things are
     data_dir: Path = Path("cinestrata-data")
@@ -40,6 +44,19 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
+
+    # where vectors live: faiss: files in data_dir; milvus: a server. What is in the other one is still searched.
+    vector_store: Literal["faiss", "milvus"] = "faiss"
+    # http://host:19530; a path that ends in .db is milvus-lite, for one process at a time
+    milvus_uri: str = Field(default="", repr=False)
+    milvus_token: SecretStr | None = None  # user:password, or an API key
+    # first part of the names of the collections; libraries that share a server need different ones
+    milvus_collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
+    milvus_index: MilvusIndex = "FLAT"  # exact; measure the recall of the others with text queries first
+    milvus_loaded: int | None = Field(
+        default=None, ge=1
+    )  # tasks in its memory at once; default: all searched
+    milvus_seconds: float = Field(default=10, gt=0)  # until an answer is given up
 
     # how it searches
     open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
@@ -65,6 +82,8 @@ class Settings(BaseSettings):
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
+    # kept from training where no val split is given, to tell how sure searches are
+    calibration_share: float = Field(default=0.05, ge=0, lt=0.5)
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
 
     # how work is handed over
@@ -93,6 +112,8 @@ class Settings(BaseSettings):
     max_moments: int = Field(default=512, ge=0, le=65_536)  # of a video, as far as ids go; 0: none
     max_video_bytes: int = Field(default=4 * _GIB, ge=1)
     max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
+    max_clip_bytes: int = Field(default=256 * _MIB, ge=1)  # of a clip or picture to search with
+    max_clip_seconds: float = Field(default=30, gt=0)  # of decoding it
     max_archive_files: int = Field(default=20_001, ge=1)
     max_unpacked_bytes: int = Field(default=16 * _GIB, ge=1)
 
@@ -107,7 +128,7 @@ class Settings(BaseSettings):
             raise ValueError(f"unknown method {value!r}; choose one of {', '.join(METHOD_NAMES)}")
         return value
 
-    @field_validator("api_key")
+    @field_validator("api_key", "milvus_token")
     @classmethod
     def _real_key(cls, value: SecretStr | None) -> SecretStr | None:
         # An empty variable means "no key", which is what a compose file passes on for an unset one.
@@ -129,6 +150,31 @@ class Settings(BaseSettings):
             ),
             "redis_url": values.get("redis_url") or f"redis+socket://{data / 'run' / 'redis.sock'}",
         }
+
+    @model_validator(mode="after")
+    def _milvus_can_be_used(self) -> Settings:
+        if self.vector_store == "milvus" and not self.milvus_uri:
+            raise ValueError(
+                "CINESTRATA_VECTOR_STORE is milvus, and CINESTRATA_MILVUS_URI is empty: set it, for example to "
+                "http://milvus:19530"
+            )
+        if self.milvus_token and not self.milvus_uri:
+            raise ValueError("CINESTRATA_MILVUS_TOKEN is set, and CINESTRATA_MILVUS_URI is empty: set it too")
+        if not self.milvus_uri:
+            return self
+        local = self.milvus_uri.endswith(".db")
+        if not local and not self.milvus_uri.startswith(("http://", "https://", "tcp://", "unix:")):
+            raise ValueError(
+                f"CINESTRATA_MILVUS_URI {without_password(self.milvus_uri)!r} is no address: use http://host:19530, "
+                "or a file that ends in .db"
+            )
+        if find_spec("pymilvus") is None:
+            raise ValueError("CINESTRATA_MILVUS_URI needs Milvus' client: pip install 'cinestrata[milvus]'")
+        if local and find_spec("milvus_lite") is None:
+            raise ValueError(
+                "CINESTRATA_MILVUS_URI is a .db file, which needs milvus-lite: pip install milvus-lite"
+            )
+        return self
 
     @property
     def index_dir(self) -> Path:

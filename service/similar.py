@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy import select
 
-from index import Shard, ShardMissing, merge
+from index import ShardMissing, TaskVectors, merge
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
@@ -23,7 +23,7 @@ from service.serving import Serving
 from service.settings import Settings
 from service.views import SimilarResponse
 
-__all__ = ["similar"]
+__all__ = ["place", "similar"]
 
 _SCOPES = ("task", "all")
 
@@ -43,7 +43,7 @@ def similar(
         Unavailable: the shard of its task is broken.
     """
     _check(limits, k, scope, min_score)
-    vector_id, task = _place(serving, video_id)
+    vector_id, task = place(serving, video_id)
     own = serving.shards[task]
     try:
         vector = own.vectors(np.array([vector_id]))[0]
@@ -84,7 +84,7 @@ def _check(limits: Settings, k: int, scope: str, min_score: float | None) -> Non
         raise InvalidInput.of(errors)
 
 
-def _place(serving: Serving, video_id: str) -> tuple[int, str]:
+def place(serving: Serving, video_id: str) -> tuple[int, str]:
     """Vector id and task of a video that is laid down."""
     with session_scope() as session:
         row = session.execute(
@@ -106,7 +106,9 @@ def _place(serving: Serving, video_id: str) -> tuple[int, str]:
     return vector_id, task
 
 
-def _comparable(serving: Serving, task: str, own: Shard, scope: str) -> tuple[Sequence[str], dict[str, str]]:
+def _comparable(
+    serving: Serving, task: str, own: TaskVectors, scope: str
+) -> tuple[Sequence[str], dict[str, str]]:
     """Tasks to search, and by name of the others why their videos cannot be compared."""
     if scope == "task":
         return [task], {}

@@ -28,7 +28,7 @@ class Splits:
     held_out: Literal["given", "derived"] | None  # where the test split comes from; None: there is none
 
 
-def derive_splits(clips: Sequence[Clip], share: float) -> Splits:
+def derive_splits(clips: Sequence[Clip], share: float, calibration: float = 0.0) -> Splits:
     """Given splits stay. Where no captioned video was given to the test split, a share of the others is held out.
 
     Which ones depends on their content alone (lowest hashes first), so the same videos are held out every time,
@@ -37,7 +37,24 @@ def derive_splits(clips: Sequence[Clip], share: float) -> Splits:
     Args:
         clips: the accepted videos.
         share: of all captioned videos, 0..1; 0 holds nothing out.
+        calibration: of all captioned videos, 0..1; so many of those without a split, rounded down, are neither trained
+            on nor held out but validate, where no captioned video was given to the val split.
     """
+    splits = _with_test(clips, share)
+    if any(c.captioned and c.split == "val" for c in clips):
+        return splits
+    wanted = int(calibration * sum(c.captioned for c in clips))
+    free = sorted(
+        (c.content_hash, c.vector_id)
+        for c in clips
+        if c.captioned and c.split is None and splits.of[c.vector_id] == "train"
+    )
+    chosen = free[: min(wanted, max(0, len(free) - 1))]  # one is left to train on
+    return Splits(splits.of | {vector_id: "val" for _, vector_id in chosen}, splits.held_out)
+
+
+def _with_test(clips: Sequence[Clip], share: float) -> Splits:
+    """Given splits, and a test split where none was given."""
     effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in clips}
     if any(c.captioned and c.split == "test" for c in clips):
         return Splits(effective, "given")

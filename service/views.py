@@ -10,6 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from service.settings import QueryMode
 
 __all__ = [
+    "CaptionView",
+    "CaptionsResponse",
+    "ClipResponse",
+    "ClipTimingView",
     "CountsView",
     "DeletionSpec",
     "DeletionView",
@@ -177,6 +181,9 @@ class SearchQuery(_Input):
         ),
     )
     min_score: float | None = Field(default=None, description="Results below this score are left out.")
+    min_confidence: float | None = Field(
+        default=None, description="Results that are less likely than this to be right are left out; 0..1."
+    )
     routes: int | str | None = Field(
         default=None,
         description=(
@@ -218,6 +225,10 @@ class SearchResult(_View):
     task: str
     task_id: str
     score: float = Field(description="The best of the whole video's and its moments'.")
+    confidence: float | None = Field(
+        default=None,
+        description="Probability that this is the video asked for, 0..1; null where the release is not calibrated.",
+    )
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
@@ -257,6 +268,11 @@ class SearchResponse(_View):
     generation: int
     mode: QueryMode
     results: list[SearchResult]
+    confidence: float | None = Field(
+        default=None,
+        description="Probability that what is asked for is among the first ten of the list, 0..1; null where the "
+        "release is not calibrated. Filters count, thresholds and pages do not.",
+    )
     routing: list[RoutingView] = Field(
         description="The tasks that were searched, and others up to 20, the likeliest first."
     )
@@ -289,6 +305,63 @@ class SimilarResponse(_View):
     not_compared: dict[str, str] = Field(
         description="Tasks (by name) whose videos another encoder has embedded, so no cosine with them has a meaning."
     )
+    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+
+
+class CaptionView(_View):
+    """A text of the library. ``task`` is the name of the task it comes from, ``video_id`` a video that it was given."""
+
+    text: str
+    score: float = Field(description="Cosine of the text's vector and the video's.")
+    own: bool = Field(description="Whether it was given to the video that is described.")
+    video_id: str
+    task: str
+    task_id: str
+
+
+class CaptionsResponse(_View):
+    """The texts that fit a video best. ``task`` is the name of its task."""
+
+    video_id: str
+    task: str
+    task_id: str
+    release: str
+    generation: int
+    mode: QueryMode
+    captions: list[CaptionView]
+    candidates: int = Field(description="How many texts were compared.")
+    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+
+
+class ClipTimingView(_View):
+    """Milliseconds."""
+
+    decode: float
+    encode: float
+    search: float
+    total: float
+
+
+class ClipResponse(_View):
+    """The answer to a clip or a picture.
+
+    Scores are cosines, stretched so that 0 is what two videos of the found one's domain have on average; 1 is the same
+    video.
+    """
+
+    kind: Literal["video", "picture"]
+    width: int
+    height: int
+    duration: float | None = Field(description="Seconds; null for a picture.")
+    release: str
+    generation: int
+    results: list[SearchResult]
+    searched: list[str] = Field(description="Names of the tasks that were searched.")
+    captions: list[CaptionView] | None = Field(
+        default=None,
+        description="Texts of the best result's domain that fit the clip best; null where not asked for.",
+    )
+    timing_ms: ClipTimingView
     degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
 
 
@@ -402,6 +475,10 @@ class ReleaseView(_View):
     bytes: int
     created_at: datetime
     current: bool
+    calibration_error: float | None = Field(
+        default=None,
+        description="Expected calibration error of its confidences, cross-validated, 0..1; null without calibration.",
+    )
 
 
 class LeaseView(_View):

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index import ReleaseEntry, Segment, ShardEntry
+from index import ReleaseEntry, ShardEntry
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.probes import OLDER_TASKS, Probes, write_probes
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, write_release
 from models.routing import PRIOR
+from trainer.calibration import Known, fit_confidence
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
-from trainer.embedding import embed
+from trainer.embedding import MemoryShard, embed
 from trainer.evaluate.gallery import WholeVideos
 from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
@@ -33,7 +35,7 @@ from trainer.loop import Progress, learn_task
 from trainer.methods import Method, start_method
 from trainer.probes import make_probes
 
-__all__ = ["HeldOut", "Laid", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
+__all__ = ["HeldOut", "Laid", "calibrate", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
 
 _GATE_QUERIES = 1000
 
@@ -141,6 +143,7 @@ def lay_down(
     library: Library,
     task: TaskData,
     *,
+    calibrate: Callable[[ReleaseState, ShardVectors], Confidence | None] = lambda state, vectors: None,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
     report: Callable[[int], None] = lambda done: None,
@@ -148,14 +151,16 @@ def lay_down(
     """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
 
     Args:
+        calibrate: tells from the release and the task's vectors how sure searches are: :func:`calibrate`.
         mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
         moments: ids and vectors, segment by segment; drawn when the whole videos are embedded.
         report: called with the number of videos that are embedded.
     """
     store = library.store
-    state = method.release()
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
+    state = method.release()
+    state = replace(state, confidence=calibrate(state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
         write_release(staged, state)
         write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
@@ -177,8 +182,48 @@ def lay_down(
     # A segment of their own: the shard is the same, byte by byte, as without them.
     segments = tuple(write(*segment) for segment in moments)
     # Read back, because what is measured must be what is found: the store rounds.
-    laid = Segment.open(store.shard_folder(shard.id), shard, verify=False)
-    return Laid(state, release, shard, laid, segments)
+    return Laid(state, release, shard, store.open([shard]), segments)
+
+
+def calibrate(
+    backbone: Backbone,
+    library: Library,
+    state: ReleaseState,
+    vectors: ShardVectors,
+    held_out: Mapping[str, HeldOut],
+    captions: Mapping[str, Sequence[tuple[int, str]]],
+    *,
+    prior: float = PRIOR,
+    mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+    working: Callable[[], object] = lambda: None,
+) -> Confidence | None:
+    """How sure searches with a release are, before it is written; None where too little is there to tell.
+
+    Args:
+        state: the release, its task the last of its tasks.
+        vectors: of the task.
+        held_out: by task id; what releases are measured with is not calibrated with.
+        captions: by task id, vector ids and texts of videos that were neither trained on nor held out.
+        prior: cosine per nat of routing evidence.
+        mode: the query mode that is going to be served, of those that the release offers.
+        working: called once for every task.
+    """
+    newest = state.tasks[-1].task_id
+    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
+    known: list[Known] = []
+    rows: list[int] = []
+    for position, task in enumerate(state.tasks):
+        shard = vectors if task.task_id == newest else library.shard(task.task_id)
+        if shard is None:
+            continue
+        measured = held_out[task.task_id].ids if task.task_id in held_out else np.empty(0, np.int64)
+        ids = np.setdiff1d(WholeVideos(shard).ids, measured)
+        present = set(ids.tolist())
+        texts = tuple((video, text) for video, text in captions.get(task.task_id, ()) if video in present)
+        known.append(Known(task.task_id, shard, ids, texts))
+        rows.append(position)
+    profiles = state.profiles.dense(rows)
+    return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior, working=working)
 
 
 def _probes(

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from index import Manifest, Shard, ShardStore, ShardStoreError, Snapshot
+from index import Manifest, ShardStore, ShardStoreError, Snapshot, TaskVectors
 from index.durable import hash_files
 from models.release import ReleaseState, read_release
 from trainer.data import StoredVectors
@@ -64,7 +64,7 @@ class Library:
         shards = self.manifest.shards.items()
         return {task: self.release(shard.release, for_queries=True) for task, shard in shards}
 
-    def shard(self, task: str) -> Shard | None:
+    def shard(self, task: str) -> TaskVectors | None:
         """A task's shard; None when it is degraded."""
         if task in self.degraded:
             return None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from index import ShardStoreError
+from index import ShardStoreError, StoreUnavailable
 from models.errors import ModelError
 from trainer.errors import FramesMissing, LibraryDamaged, TrainingDiverged
 from trainer.methods import MethodError
@@ -37,6 +37,8 @@ def in_words(error: BaseException, retry: str) -> Words | None:
         return Words(f"{message}.", "Post the task again with a method and settings that fit.")
     if isinstance(error, FramesMissing):
         return Words(f"{message}.", f"Put the video back where it was, then {retry}.")
+    if isinstance(error, StoreUnavailable):
+        return Words(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
     if isinstance(error, LibraryDamaged | ShardStoreError):
         return Words(f"{message}.", f"Restore the index folder from a backup, then {retry}.")
     if isinstance(error, ModelError):

@@ -21,7 +21,7 @@ import structlog
 import torch
 from sqlalchemy import select
 
-from index import Policy, ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
+from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path, windows
 from models.backbone import Backbone, load_backbone
 from models.release import ReleaseState
@@ -34,13 +34,15 @@ from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from service.messages import LEARN, celery_app
 from service.settings import settings
+from service.vectors import library_store
+from trainer.calibration import CAPTIONS
 from trainer.data import Clip, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
 from trainer.evaluate.matrix import Row
 from trainer.evaluate.metrics import Recall
 from trainer.frames import restore_frames
-from trainer.learning import HeldOut, Laid, lay_down, learn, measure, prepare, zero_shot_recall
+from trainer.learning import HeldOut, Laid, calibrate, lay_down, learn, measure, prepare, zero_shot_recall
 from trainer.library import Library
 from trainer.loop import Progress
 from trainer.methods import METHODS, Method
@@ -73,7 +75,7 @@ def work_on(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
-    library = Library(ShardStore(settings().index_dir, policy=Policy(exact_rows=settings().exact_rows)))
+    library = Library(library_store(settings()))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)
@@ -115,13 +117,29 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     claim.advance("indexing")
     task = _left(task)
     total = len(task.clips)
+    held_out, captions = _held_out(task.task_id), _calibrating(task.task_id)
+
+    def embedded(done: int) -> None:
+        claim.progress("indexing", done / total, done=done, total=total)
+
     laid = lay_down(
         method,
         library,
         task,
+        calibrate=lambda state, vectors: calibrate(
+            backbone,
+            library,
+            state,
+            vectors,
+            held_out,
+            captions,
+            prior=settings().routing_prior,
+            mode=settings().served_mode,
+            working=lambda: embedded(total),  # a lease lasts only while something is reported
+        ),
         mode=settings().served_mode,
         moments=segments(_moments(claim, method, backbone)),
-        report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
+        report=embedded,
     )
     claim.advance("evaluating")
     recalls, ledger = _facts(claim, backbone, library, laid, task)
@@ -186,6 +204,7 @@ def _publish(
                 kind=state.kind,
                 fingerprint=state.fingerprint,
                 bytes=release.bytes,
+                metrics={"calibration_error": state.confidence.error} if state.confidence else {},
             ),
             shard=ShardFacts(
                 id=shard.id,
@@ -263,6 +282,31 @@ def _held_out(task_id: str) -> dict[str, HeldOut]:
         for task, vector_id, captions in session.execute(query.order_by(Video.vector_id)):
             found.setdefault(task, []).append((vector_id, captions))
     return {task: HeldOut.of(videos) for task, videos in found.items()}
+
+
+def _calibrating(task_id: str) -> dict[str, list[tuple[int, str]]]:
+    """By task: captions of videos that are neither trained on nor held out, a sample over all tasks."""
+    query = (
+        select(Video.task_id, Video.vector_id, Video.captions)
+        .join(Task)
+        .where(
+            Video.status == "accepted",
+            Video.effective_split == "val",
+            Task.learned_order.is_not(None) | (Task.id == task_id),
+        )
+    )
+    with session_scope() as session:
+        listed = [
+            (task, vector_id, text)
+            for task, vector_id, captions in session.execute(query.order_by(Video.vector_id))
+            for text in captions
+        ]
+    chosen = np.random.default_rng(0).permutation(len(listed))[:CAPTIONS]
+    found: dict[str, list[tuple[int, str]]] = {}
+    for number in np.sort(chosen):
+        task, vector_id, text = listed[number]
+        found.setdefault(task, []).append((vector_id, text))
+    return found
 
 
 def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:

@@ -49,6 +49,10 @@ async def search(
         ),
     ] = None,
     min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
+    min_confidence: Annotated[
+        float | None,
+        Query(description="Results that are less likely than this to be right are left out; 0..1."),
+    ] = None,
     routes: Annotated[
         str | None,
         Query(
@@ -80,6 +84,7 @@ async def search(
         arrived_before=arrived_before,
         where=where_from_json(where) if where is not None else None,
         min_score=min_score,
+        min_confidence=min_confidence,
         routes=routes,
         moments=moments,
         cursor=cursor,

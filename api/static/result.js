@@ -32,7 +32,18 @@ export function card(result) {
   return el("li", { className: "result", "data-testid": "result", "data-video": result.video_id }, frame,
     el("p", { className: "caption", textContent: title, title }),
     el("div", { className: "meta" }, badge(result.task),
-      el("span", { title: "Calibrated similarity of text and video", textContent: result.score.toFixed(3) })));
+      el("span", { className: "sure", title: certainty(result) }, likelihood(result.confidence), result.score.toFixed(3))));
+}
+
+/** A quiet word for the probability that a result is right; nothing where it is not known. */
+function likelihood(confidence) {
+  if (confidence == null) return null;
+  const word = confidence >= 0.5 ? "likely" : confidence >= 0.1 ? "possible" : "unlikely";
+  return el("span", { className: `likelihood ${word}`, textContent: word });
+}
+
+function certainty({ confidence, score }) {
+  return confidence == null ? "Similarity, raised by what routing says of the domain" : `Right with a probability of ${(100 * confidence).toFixed(confidence < 0.1 ? 1 : 0)} %; score ${score.toFixed(3)}`;
 }
 
 function picture(result, frame) {
@@ -83,8 +94,9 @@ async function show(result) {
   $("screen").replaceChildren(video);
   $("player-title").textContent = result.captions[0] || result.video_id;
   $("player-captions").replaceChildren(...result.captions.slice(1).map((caption) => el("li", { textContent: caption })));
-  $("player-facts").replaceChildren(pair("Domain", badge(result.task)), pair("Rank and score", `${result.rank} · ${result.score.toFixed(3)}`));
-  if (result.moments.length) $("player-facts").append(pair("Best moments", el("span", { className: "moments" }, ...result.moments.map((moment) => jump(moment)))));
+  $("player-facts").replaceChildren(pair("Domain", badge(result.task)), pair("Rank and score", `${result.rank} · ${result.score.toFixed(3)}`),
+    ...(result.confidence == null ? [] : [pair("Probably right", `${(100 * result.confidence).toFixed(1)} %`)]),
+    ...(result.moments.length ? [pair("Best moments", el("span", { className: "moments" }, ...result.moments.map((moment) => jump(moment))))] : []));
   $("player").showModal();
   const known = await api(`/videos/${encodeURIComponent(result.video_id)}`).catch(() => null);
   if (!known) return;

@@ -9,7 +9,8 @@ import { card } from "./result.js";
 import { watchHealth } from "./shell.js";
 
 const FINAL = ["ready", "failed", "cancelled"];
-const state = { task: "", learned: [], asked: null, cursor: null };
+const FITS = 0.3; // of an answer: below it, what is asked for is hardly there
+const state = { task: "", learned: [], clip: null, asked: null, cursor: null };
 let running = null;
 
 read();
@@ -31,6 +32,13 @@ function read() {
 function wire() {
   $("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
   $("q").addEventListener("search", () => { if (!$("q").value) home(); });
+  $("by-clip").addEventListener("click", () => $("clip").click());
+  $("clip").addEventListener("change", () => { if ($("clip").files[0]) byClip($("clip").files[0]); $("clip").value = ""; });
+  for (const kind of ["dragover", "dragleave", "drop"]) $("search").addEventListener(kind, (event) => {
+    event.preventDefault();
+    $("search").classList.toggle("dropping", kind === "dragover");
+    if (kind === "drop" && event.dataTransfer.files[0]) byClip(event.dataTransfer.files[0]);
+  });
   $("modes").addEventListener("change", () => again());
   $("k").addEventListener("change", () => again());
   wireFilters(() => again());
@@ -135,7 +143,11 @@ function home({ remember = true } = {}) {
 
 function again() {
   mark();
-  if (document.body.dataset.searching !== undefined) search();
+  if (document.body.dataset.searching !== undefined) repeat();
+}
+
+function repeat(how) {
+  return state.clip ? byClip(state.clip) : search(how);
 }
 
 function chosenMode() {
@@ -146,7 +158,8 @@ function mark() {
   $("options").firstElementChild.toggleAttribute("data-set", Boolean(chosenMode()) || $("k").value !== "24");
 }
 
-async function search({ remember = true } = {}) {
+function search({ remember = true } = {}) {
+  state.clip = null;
   const query = new URLSearchParams({ q: $("q").value });
   if (state.task) query.set("task", state.task);
   if (chosenMode()) query.set("mode", chosenMode());
@@ -156,14 +169,31 @@ async function search({ remember = true } = {}) {
   if (remember && address !== location.pathname + location.search) history.pushState(null, "", address);
   query.set("k", $("k").value);
   document.title = `${$("q").value || "Search"} · Cinestrata`;
+  return ask(`/search?${query}`, {}, (answer) => draw(answer, query));
+}
+
+/** Search with a file instead of words. It cannot be kept in an address, so the page's stays that of the start. */
+function byClip(file) {
+  state.clip = file;
+  $("q").value = "";
+  document.title = `${file.name} · Cinestrata`;
+  const query = new URLSearchParams({ k: $("k").value, captions: 3 });
+  if (state.task) query.set("task", state.task);
+  writeFilters(query);
+  const form = new FormData();
+  form.append("clip", file);
+  return ask(`/search/clip?${query}`, { method: "POST", body: form }, drawClip);
+}
+
+async function ask(address, options, show) {
   document.body.dataset.searching = "";
   mark();
   running?.abort();
   const mine = (running = new AbortController());
   waiting();
   try {
-    const answer = await api(`/search?${query}`, { signal: mine.signal });
-    if (running === mine) draw(answer, query);
+    const answer = await api(address, { ...options, signal: mine.signal });
+    if (running === mine) show(answer);
   } catch (error) {
     if (error.name !== "AbortError" && running === mine) failed(error);
   } finally {
@@ -214,7 +244,7 @@ function failed(error) {
   $("facts").hidden = true;
   $("results").replaceChildren();
   const retry = el("button", { type: "button", textContent: "Try again" });
-  retry.addEventListener("click", () => search({ remember: false }));
+  retry.addEventListener("click", () => repeat({ remember: false }));
   if (error.status === 503 && !state.learned.length) message("Nothing has been learned yet.", error.message, el("a", { href: "/admin", textContent: "Open the library" }));
   else if (error.status === 422) {
     blame(error.fields);
@@ -224,7 +254,7 @@ function failed(error) {
 
 function draw(answer, query) {
   const { results, routing, timing_ms: time } = answer;
-  $("facts").hidden = false;
+  $("facts").hidden = $("bar").hidden = false;
   stackBar($("bar"), "Share of each domain in the routing of this query", routing.map(({ task, weight }) => ({ name: task, share: weight })));
   const heavy = routing.filter(({ weight }) => weight >= 0.005).slice(0, 8);
   const rest = routing.length - heavy.length;
@@ -233,12 +263,30 @@ function draw(answer, query) {
     ...(rest ? [el("li", { textContent: heavy.length ? `and ${count(rest, "other")}` : count(rest, "domain") })] : []));
   const parts = ["encode", "route", "search", "merge"].map((name) => `${name} ${time[name].toFixed(1)}`).join(" · ");
   $("timing").replaceChildren(`${count(results.length, "result")} in ${time.total.toFixed(1)} ms (${parts}) · release `, el("code", { textContent: short(answer.release), title: answer.release || "" }), ` · ${answer.mode} queries`);
-  $("results").replaceChildren(...results.map(card));
   state.asked = query.toString();
+  listed(answer);
+}
+
+function drawClip(answer) {
+  const { results, timing_ms: time } = answer;
+  $("facts").hidden = false;
+  $("bar").hidden = true; // routing goes by words
+  $("legend").replaceChildren(
+    el("li", { textContent: `Most like ${state.clip.name}` }),
+    ...answer.captions.map((caption) => el("li", {}, dot(caption.task), caption.text)));
+  const parts = ["decode", "encode", "search"].map((name) => `${name} ${time[name].toFixed(1)}`).join(" · ");
+  $("timing").replaceChildren(`${count(results.length, "result")} in ${time.total.toFixed(1)} ms (${parts}) · release `, el("code", { textContent: short(answer.release), title: answer.release }));
+  listed(answer);
+}
+
+function listed(answer) {
+  const { results } = answer;
+  $("results").replaceChildren(...results.map(card));
   follow(answer);
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
   else if (!results.length) message("No video was found.", filtered() ? "Loosen the filters, or try other words." : "Try other words, or search all domains.");
+  else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", "The library may hold no such video. What comes nearest is below.");
   else $("message").hidden = true;
 }
 

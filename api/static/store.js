@@ -18,7 +18,7 @@ export function drawStore(overview) {
     number(shard.count.toLocaleString() + (shard.deleted ? ` (${shard.deleted.toLocaleString()} deleted)` : "")), number(shard.dim), number(bytes(shard.bytes)), fingerprint(shard.id), fingerprint(shard.release), date(shard.created_at))));
   $("releases").tBodies[0].replaceChildren(...[...overview.releases].reverse().map((release) => el("tr", {},
     number(release.learned_order), el("td", {}, badge(release.task), release.current ? el("span", { className: "pill", textContent: "current" }) : null),
-    el("td", { textContent: release.method }), el("td", { textContent: release.backbone }), number(bytes(release.bytes)), fingerprint(release.id), date(release.created_at))));
+    el("td", { textContent: release.method }), el("td", { textContent: release.backbone }), number(bytes(release.bytes)), number(release.calibration_error == null ? "–" : `${(100 * release.calibration_error).toFixed(1)} %`), fingerprint(release.id), date(release.created_at))));
 }
 
 const number = (text) => el("td", { className: "number", textContent: text });

@@ -1,4 +1,4 @@
-"""All that is measured of searching, in one run: ``make bench-search``, or ``python -m benchmarks.search --out DIR``.
+"""What a search costs as a whole: ``python -m benchmarks.search --out DIR``, the first part of ``make bench-search``.
 
 Writes search.json and search.md, and what grows with the library as search.html and SVG. Every row compares with a
 peer or a bound in the same run; times by themselves mean nothing on another machine.

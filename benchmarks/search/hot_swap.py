@@ -77,6 +77,7 @@ class Round:
     before: int
     during: int
     failed: int
+    why: list[str]
     p50_before: float
     p50_during: float
     p99_before: float
@@ -89,6 +90,7 @@ class _Sent:
     at: float  # on the monotonic clock
     milliseconds: float
     generation: int | None  # of the answer; None: it failed
+    why: str = ""
 
 
 class _Writer:
@@ -168,7 +170,8 @@ class _Clients:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
+        # Connections are given up before the server does: one that both lay hands on at once would count as failed.
+        limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2)
         async with httpx.AsyncClient(base_url=self._url, timeout=60, limits=limits, trust_env=False) as http:
             running: set[asyncio.Task[None]] = set()
             begun, count = time.monotonic(), 0
@@ -189,15 +192,17 @@ class _Clients:
 
     async def _search(self, http: httpx.AsyncClient, number: int, due: float) -> None:
         text = f"{_WORDS[number % len(_WORDS)]} and {number % self._distinct}"
-        generation = None
+        generation, why = None, ""
         try:
             answer = await http.get("/search", params={"q": text, "k": 10})
             if answer.status_code == httpx.codes.OK:
                 generation = answer.json()["generation"]
-        except httpx.HTTPError:
-            pass
+            else:
+                why = f"{answer.status_code} {answer.text[:200]}"
+        except httpx.HTTPError as error:
+            why = repr(error)
         # From when it was due: a client that was kept waiting has waited.
-        self.sent.append(_Sent(due, 1000 * (time.monotonic() - due), generation))
+        self.sent.append(_Sent(due, 1000 * (time.monotonic() - due), generation, why))
 
 
 async def _rounds(
@@ -239,6 +244,7 @@ def _round(
         before=len(before),
         during=len(during),
         failed=sum(one.generation is None for one in [*before, *during]),
+        why=[one.why for one in [*before, *during] if one.generation is None],
         p50_before=_percentile(before, 50),
         p50_during=_percentile(during, 50),
         p99_before=_percentile(before, 99),
@@ -342,6 +348,8 @@ def main() -> None:
             f"{one.p50_during:>7.1f} {one.p99_before:>7.1f} {one.p99_during:>7.1f} "
             f"{one.p99_during / one.p99_before:>5.2f}"
         )
+        for why in one.why:
+            console.print(f"      {why}", markup=False)
     requests = sum(one.before + one.during for one in measured)
     console.print(
         f"{failed} of {requests} requests failed; p99 during over p99 before, median of rounds: {ratio:.2f}"

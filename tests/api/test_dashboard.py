@@ -123,6 +123,22 @@ def test_a_search_shows_videos(browser: WebDriver, address: str) -> None:
     _until(browser, lambda b: set(_texts(b, ".result .badge")) == {SECOND})
 
 
+def test_a_clip_finds_videos_and_words(browser: WebDriver, address: str, configured: Settings) -> None:
+    browser.get(address)
+    _wait(browser, "#domains button", 3)
+    clip = next((configured.media_root / FIRST).rglob("*.mp4"))
+    browser.find_element(By.ID, "clip").send_keys(str(clip))
+    _wait(browser, "[data-testid=result]", 12)
+    assert clip.name in browser.find_element(By.ID, "legend").text
+    assert len(_texts(browser, "#legend li")) == 4
+    assert "decode" in browser.find_element(By.ID, "timing").text
+    browser.find_element(By.CSS_SELECTOR, f"#domains [data-task='{SECOND}']").click()
+    _until(browser, lambda b: set(_texts(b, ".result .badge")) == {SECOND})
+    assert "decode" in browser.find_element(By.ID, "timing").text
+    browser.find_element(By.ID, "q").send_keys("a taxi\n")
+    _until(browser, lambda b: "route" in b.find_element(By.ID, "timing").text)
+
+
 def test_a_hover_plays_the_video(browser: WebDriver, address: str) -> None:
     browser.get(f"{address}/?q=moves")
     _wait(browser, "[data-testid=result]", 5)

@@ -41,7 +41,7 @@ def _truncate(path: Path) -> None:
 
 
 def _from_the_future(store: ShardStore) -> None:
-    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 4'))
+    store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 9'))
 
 
 def _catalog(statement: object) -> Harm:
@@ -70,7 +70,7 @@ HARMS: dict[str, tuple[Harm, str]] = {
         lambda s: shutil.rmtree(_release(s, "tsk_b")),
         r"release \w{12}: .*is missing",
     ),
-    "a manifest from the future": (_from_the_future, "schema 4.*newer Cinestrata"),
+    "a manifest from the future": (_from_the_future, "schema 9.*newer Cinestrata"),
     "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
     "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, and the manifest has no shard"),
     "a task that the catalog lost": (

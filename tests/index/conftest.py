@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,16 @@ DIM = 8
 @pytest.fixture
 def store(tmp_path: Path) -> ShardStore:
     return ShardStore(tmp_path / "index")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Path of a milvus-lite that the tests of a file share; each uses collections of its own."""
+    from milvus_lite.server_manager import server_manager_instance
+
+    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
+    yield path
+    server_manager_instance.release_server(path)
 
 
 @pytest.fixture

@@ -369,3 +369,32 @@ def test_answers_are_one_line_whatever_the_name(tmp_path: Path) -> None:
     with pytest.raises(MediaError, match="empty") as caught:
         examine(path, frames=1, size=8)
     assert json.loads(json.dumps(caught.value.reason)).startswith("new\nline.mp4")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "bmp"])
+def test_a_picture_is_a_video_of_one_frame_where_pictures_are_wanted(tmp_path: Path, kind: str) -> None:
+    grey = np.linspace(40, 200, 64).astype(np.uint8)
+    path = tmp_path / f"picture.{kind}"
+    Image.fromarray(np.broadcast_to(grey[None, :, None], (48, 64, 3)).copy()).save(path, quality=95)
+    with pytest.raises(MediaError, match="not a video of an accepted kind"):
+        examine(path, frames=3, size=16)
+    with Examiner() as examiner:
+        info = examiner.examine(path, frames=3, size=16, cache=tmp_path, pictures=True)
+    assert (info.width, info.height) == (64, 48)
+    assert info.container.endswith("_pipe")
+    frames = load_frames(frame_cache_path(tmp_path, 3, 16, info.content_hash))
+    assert np.array_equal(frames[0], frames[1])
+    assert np.array_equal(frames[0], frames[2])
+    # Cut to its middle square, 48 of 64 pixels wide: from 8 to 56.
+    assert frames[0, 8, 0].mean() == pytest.approx(grey[9], abs=4)
+    assert frames[0, 8, -1].mean() == pytest.approx(grey[54], abs=4)
+
+
+def test_a_picture_may_not_be_larger_than_a_frame(tmp_path: Path) -> None:
+    path = tmp_path / "wide.png"
+    Image.new("RGB", (400, 300)).save(path)
+    with (
+        Examiner(Limits(max_pixels=100_000)) as examiner,
+        pytest.raises(MediaError, match="more than 100000 pixels"),
+    ):
+        examiner.examine(path, frames=1, size=16, pictures=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from models.confidence import Confidence
 from models.errors import ReleaseError
 from models.profiles import Profiles
 from models.release import ReleaseState, ReleaseTask, read_release, write_release
@@ -40,6 +41,20 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]
+
+
+def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> None:
+    fitted = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+    write_release(tmp_path, replace(state, confidence=fitted))
+    assert read_release(tmp_path).confidence == read_release(tmp_path, for_queries=True).confidence == fitted
+    description = json.loads((tmp_path / "release.json").read_text())
+    description["confidence"]["weights"] = [-1.0] * 6
+    (tmp_path / "release.json").write_text(json.dumps(description))
+    with pytest.raises(ReleaseError, match="no weights of a calibration"):
+        read_release(tmp_path)
+    del description["confidence"]  # as a release was written before there was any
+    (tmp_path / "release.json").write_text(json.dumps(description))
+    assert read_release(tmp_path).confidence is None
 
 
 def test_profiles_of_the_first_schema_are_read(state: ReleaseState, tmp_path: Path) -> None:
@@ -80,6 +95,8 @@ def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path
     assert set(read_release(tmp_path).tensors) == {"tame.a", "tame.task_experts", "ffa.0.alpha"}
     read = read_release(tmp_path, for_queries=True)
     assert set(read.tensors) == {"tame.a", "tame.task_experts"}
+    lean = read_release(tmp_path, for_queries=True, profiles=False)
+    assert (set(lean.tensors), len(lean.profiles)) == (set(read.tensors), 0)
     np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
 
 

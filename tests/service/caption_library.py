@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from index import Manifest, ShardStore, moment_ids
 from models.backbone import Backbone
+from models.confidence import Confidence
 from models.query_encoder import QueryEncoder
 from models.release import write_release
 from service.catalog.database import session_scope
@@ -32,6 +34,7 @@ class Library:
         self.settings = configured
         self.store = ShardStore(configured.index_dir)
         self.method: Method = start_method(method, backbone, fields, None)
+        self.confidence: Confidence | None = None  # of the releases that follow
         self._backbone = backbone
 
     def lay_down(
@@ -73,7 +76,7 @@ class Library:
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> Manifest:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
-        state = self.method.release()
+        state = replace(self.method.release(), confidence=self.confidence)
         staged = self.store.stage()
         write_release(staged, state)
         release = self.store.adopt_release(staged)

@@ -24,6 +24,7 @@ from service.errors import InvalidInput
 from service.facts import FactsReader, Moments
 from service.grouping import by_video, nearest, whole_videos
 from service.query import QueryService
+from service.serving import Scan
 from service.settings import Settings, settings
 from service.views import SearchQuery, SearchResponse
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
@@ -278,6 +279,30 @@ def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Libr
     for one, other in zip(alone, service.search_many(queries), strict=True):
         assert other.results == one.results
         assert (other.next_cursor is None) == (one.next_cursor is None)
+
+
+def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, QueryService]) -> None:
+    """Words find videos by their moments, a clip by the whole of them; both may be asked of a shard at once."""
+    library, service = served
+    serving = service._current()
+    (vector,) = serving.encode([("a bus turns left", "pinned", "tsk_cars")])
+    shard = serving.shards["tsk_cars"]
+    everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
+    whole = [video for video, _ in _slow(everything, lambda i: i < 2**62)]
+    among = np.array(sorted(whole)[:2], np.int64)
+    found = serving.scan(
+        [
+            Scan("tsk_cars", vector, 3, None, whole_videos),
+            Scan("tsk_cars", vector, 3, None),
+            Scan("tsk_cars", vector, 3, among, whole_videos),
+        ]
+    )
+    expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]
+    expected.append(_slow(everything, lambda i: i in among))
+    for hits, by_hand in zip(found, expected, strict=True):
+        assert hits.ids.tolist() == [video for video, _ in by_hand[:3]]
+        assert hits.scores == pytest.approx([score for _, score in by_hand[:3]], abs=1e-5)
+    assert expected[0] != expected[1]
 
 
 def test_where_no_video_has_moments_nothing_is_done_for_them(

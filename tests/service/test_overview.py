@@ -190,6 +190,44 @@ class TestSettings:
         with pytest.raises(ValidationError, match=name.lower()):
             Settings()
 
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"vector_store": "milvus"}, "CINESTRATA_MILVUS_URI is empty"),
+            ({"milvus_token": "root:s3cret"}, "CINESTRATA_MILVUS_URI is empty"),
+            ({"milvus_uri": "milvus:19530"}, "'milvus:19530' is no address"),
+            ({"milvus_uri": "ftp://u:s3cret@host"}, "'ftp://host' is no address"),
+            ({"milvus_uri": "http://milvus:19530", "milvus_collection": "a-b"}, "milvus_collection"),
+            ({"milvus_uri": "http://milvus:19530", "milvus_index": "TREE"}, "milvus_index"),
+            ({"vector_store": "pinecone"}, "vector_store"),
+        ],
+    )
+    def test_milvus_is_checked_as_a_whole(self, given: dict[str, str], said: str) -> None:
+        with pytest.raises(ValidationError, match=said) as refused:
+            Settings(**given)
+        assert "s3cret" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("missing", "uri", "said"),
+        [
+            ("pymilvus", "http://milvus:19530", r"pip install 'cinestrata\[milvus\]'"),
+            ("milvus_lite", "x.db", "pip install milvus-lite"),
+        ],
+    )
+    def test_a_missing_client_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, said: str
+    ) -> None:
+        monkeypatch.setattr("service.settings.find_spec", lambda name: None if name == missing else name)
+        with pytest.raises(ValidationError, match=said):
+            Settings(milvus_uri=uri)
+
+    def test_the_token_of_milvus_is_not_shown(self) -> None:
+        made = Settings(
+            vector_store="milvus", milvus_uri="http://u:s3cret@milvus:1", milvus_token="root:s3cret"
+        )
+        assert "s3cret" not in repr(made)
+        assert Settings(milvus_token="").milvus_token is None
+
 
 def test_every_error_has_a_status_and_a_title() -> None:
     def below(kind: type[errors.CinestrataError]) -> set[type[errors.CinestrataError]]:

@@ -200,6 +200,23 @@ def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
         library.thumbnail_path("../../etc/passwd")
 
 
+def test_a_few_videos_validate_where_no_val_split_is_given() -> None:
+    clips = [Clip(n, f"{(n * 7919) % 1009:064x}", True, None) for n in range(60)]
+    plain, splits = derive_splits(clips, 0.2), derive_splits(clips, 0.2, 0.05)
+    validating = [n for n in splits.of if splits.of[n] == "val"]
+    assert len(validating) == 3
+    assert {splits.of[n] for n in splits.of} == {"train", "val", "test"}
+    # What is held out does not change, and what validates has the lowest hashes of the rest.
+    assert {**splits.of, **dict.fromkeys(validating, "train")} == plain.of
+    training = sorted((n * 7919) % 1009 for n in splits.of if splits.of[n] == "train")
+    assert max((n * 7919) % 1009 for n in validating) < training[0]
+    assert derive_splits(clips[::-1], 0.2, 0.05) == splits
+    assert derive_splits(clips[:19], 0.2, 0.05) == derive_splits(clips[:19], 0.2)
+    given = [Clip(99, "f" * 64, True, "val"), *clips]
+    assert [n for n, split in derive_splits(given, 0.2, 0.05).of.items() if split == "val"] == [99]
+    assert "train" in derive_splits(clips, 0.9, 0.49).of.values()
+
+
 CLIPS = st.lists(
     st.tuples(st.booleans(), st.sampled_from([None, None, "train", "val", "test"])), max_size=30
 ).map(lambda rows: [Clip(n, f"{(n * 7919) % 1009:064x}", c, s) for n, (c, s) in enumerate(rows)])

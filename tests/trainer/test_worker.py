@@ -421,3 +421,25 @@ def test_progress_tells_epochs_and_losses(post_videos: Post) -> None:
 
 def test_the_loop_is_the_one_that_researchers_use() -> None:
     assert worker.learn.__globals__["learn_task"] is loop.learn_task
+
+
+def test_a_release_tells_how_sure_its_searches_are_once_there_are_captions_for_it(post_videos: Post) -> None:
+    def post(name: str) -> str:
+        task = post_videos(name, captions=4, tests=2)
+        with session_scope(write=True) as session:
+            videos = session.scalars(
+                select(Video).where(Video.task_id == task).order_by(Video.vector_id)
+            ).all()
+            for video in videos[2:5]:
+                video.effective_split = "val"
+        return task
+
+    _ready(post("day"))
+    assert _current().confidence is None, "twelve captions are too few"
+    _ready(post("night"))
+    fitted = _current().confidence
+    assert fitted is not None
+    assert (fitted.mode, fitted.prior, fitted.captions) == ("pinned", settings().routing_prior, 24)
+    with session_scope() as session:
+        metrics = [r.metrics for r in session.scalars(select(Release).order_by(Release.learned_order))]
+    assert metrics == [{}, {"calibration_error": fitted.error}]

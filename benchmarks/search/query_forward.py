@@ -1,0 +1,185 @@
+"""What turning a text into query vectors costs: runtimes and precisions, and many tasks at once. Prints tables.
+
+    python -m benchmarks.search.query_forward                 # both towers
+    python -m benchmarks.search.query_forward --tower tiny    # one of them
+
+The towers are ``tiny`` and the text tower of ViT-B/32 with random weights; texts are 12 words long. Everything runs in
+one thread, and times are those that this thread spends computing, the median of several runs, so that little depends on
+what else the machine does. onnxruntime is measured where it is installed, together with onnx; nothing else of the
+project needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from io import BytesIO
+
+import numpy as np
+import open_clip
+import torch
+from torch import Tensor, nn
+
+from benchmarks.markdown import table
+from models.backbone import Backbone, FrameSpec, load_backbone
+from models.open_clip_backbone import OpenClipBackbone
+from models.precision import bfloat16_pays, mixed_precision
+from models.profiles import Profiles
+from models.query_encoder import QueryEncoder
+from models.release import ReleaseState, ReleaseTask
+from models.text_update import TextUpdate
+from models.tokenizer import clip_tokenizer
+from models.towers import encode_texts
+
+__all__ = ["main", "pinned_encoder", "runtimes"]
+
+_TEXT = "a little red taxi turns left and stops before a bright window"
+_BATCHES = (1, 16)
+_TASKS = (1, 10, 100)
+_RANK = 16
+_RUNS = 7
+
+
+class _Tower(nn.Module):
+    """The frozen text tower as one function of token ids."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Unit vectors ``[n, dim]``."""
+        return encode_texts(self.backbone, ids)[0]
+
+
+def tower(name: str) -> Backbone:
+    """``tiny``, or the shape of ViT-B/32 with random weights."""
+    if name == "tiny":
+        return load_backbone("tiny")
+    torch.manual_seed(0)
+    clip = open_clip.create_model("ViT-B-32", pretrained=None)
+    half = (0.5, 0.5, 0.5)
+    return OpenClipBackbone(name, clip, clip_tokenizer("ViT-B-32", 77), FrameSpec(8, 224), half, half)
+
+
+def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], object] | str]]:
+    """Ways to run the frozen text tower; in place of one that is not there, why."""
+    module = _Tower(backbone)
+
+    def bfloat16(ids: Tensor) -> Tensor:
+        with mixed_precision():
+            return module(ids)
+
+    yield "torch, eager", module
+    yield f"torch, eager, bfloat16{'' if bfloat16_pays(backbone.device) else ' (emulated)'}", bfloat16
+    yield "torch.compile", torch.compile(module, dynamic=False)
+    yield "onnxruntime", _onnx(module, backbone.tokenize([_TEXT]))
+
+
+def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object] | str:
+    try:
+        import_module("onnx")  # which the export writes with
+        onnxruntime = import_module("onnxruntime")
+    except ImportError as error:
+        return f"not installed ({error.name})"
+    file = BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module,
+            (ids.repeat(2, 1),),
+            file,  # type: ignore[arg-type]  # a path, says its annotation; without dynamo a file does too
+            dynamo=False,
+            opset_version=17,
+            input_names=["ids"],
+            dynamic_axes={"ids": {0: "n"}},
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    return lambda batch: session.run(None, {"ids": batch.numpy()})
+
+
+def pinned_encoder(backbone: Backbone, tasks: int) -> QueryEncoder:
+    """An encoder with a low-rank update of its own for each task."""
+    states: dict[str, ReleaseState] = {}
+    known = [ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)]
+    for task in known:
+        update = TextUpdate(
+            backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=_RANK, scale=1.0
+        )
+        nn.init.normal_(update.b, std=0.02)
+        states[task.task_id] = ReleaseState(
+            method="strata",
+            kind="low_rank",
+            backbone=backbone.name,
+            backbone_fingerprint=backbone.fingerprint,
+            fingerprint="f" * 64,
+            frames=backbone.spec.frames,
+            tasks=known,
+            config={"scale": 1.0},
+            profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary), np.float32)),
+            tensors={f"text.{name}": tensor.clone() for name, tensor in update.tensors().items()},
+        )
+    return QueryEncoder.open(backbone, states[known[-1].task_id], states)
+
+
+def _milliseconds(run: Callable[[], object], runs: int = _RUNS) -> float:
+    run()
+    times = []
+    for _ in range(runs):
+        start = time.thread_time()
+        run()
+        times.append(1000 * (time.thread_time() - start))
+    return statistics.median(times)
+
+
+@torch.inference_mode()
+def _runtime_rows(backbone: Backbone) -> Iterator[list[str]]:
+    ids = backbone.tokenize([_TEXT])
+    for name, run in runtimes(backbone):
+        if isinstance(run, str):
+            yield [name, *[run] * len(_BATCHES)]
+        else:
+            yield [name, *(f"{_milliseconds(partial(run, ids.repeat(n, 1))):.2f}" for n in _BATCHES)]
+
+
+def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
+    encoder = pinned_encoder(backbone, max(_TASKS))
+    (tokens,) = encoder.tokens([_TEXT])
+
+    def one_by_one(tasks: Sequence[str]) -> None:
+        for task in tasks:
+            encoder.encode_pairs([tokens], [task], "pinned")
+
+    for number in _TASKS:
+        tasks = [str(task) for task in range(number)]
+        together = _milliseconds(partial(encoder.encode_pairs, [tokens] * number, tasks, "pinned"))
+        apart = _milliseconds(partial(one_by_one, tasks), runs=3)
+        yield [str(number), f"{together:.2f}", f"{apart:.2f}", f"{apart / together:.1f}"]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tower", choices=("tiny", "ViT-B-32"), action="append")
+    torch.set_num_threads(1)
+    for name in parser.parse_args().tower or ("tiny", "ViT-B-32"):
+        backbone = tower(name)
+        length = backbone.tokenize([_TEXT]).shape[1]
+        sys.stdout.write(f"\n{name}, {length} tokens, one thread, milliseconds\n\n")
+        sys.stdout.write(
+            table(["frozen text tower", *(f"batch of {n}" for n in _BATCHES)], list(_runtime_rows(backbone)))
+        )
+        sys.stdout.write(f"\n{name}, one text under the low-rank updates of several tasks, milliseconds\n\n")
+        sys.stdout.write(table(["tasks", "together", "one by one", "ratio"], list(_task_rows(backbone))))
+
+
+if __name__ == "__main__":
+    main()

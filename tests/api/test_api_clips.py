@@ -1,0 +1,509 @@
+"""Search by an uploaded clip or picture, and texts for a video: what is found and refused, and what is left behind."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from media import load_frames
+from models.query_encoder import QueryEncoder
+from models.release import read_release
+from service.by_clip import mean_cosine
+from service.catalog.database import session_scope
+from service.catalog.models import Video
+from service.settings import Settings
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for what is there for a moment. Whatever a test does, nothing is left in it."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def _post(client: TestClient, content: bytes, name: str = "clip.mp4", **query: Any) -> Any:
+    return client.post("/search/clip", params=query, files={"clip": (name, content, "video/mp4")})
+
+
+def _videos(task: str) -> list[Video]:
+    with session_scope() as session:
+        return list(session.query(Video).filter(Video.task_id == task).order_by(Video.vector_id))
+
+
+def _file(configured: Settings, video: Video) -> bytes:
+    return (configured.media_root / video.uri).read_bytes()
+
+
+def _picture(kind: str, pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_the_file_of_a_video_finds_that_video(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    for task in library:
+        for video in _videos(task)[:3]:
+            answer = _post(client, _file(configured, video), k=3).json()
+            # Vectors are stored in half precision, and some clips differ in the order of their frames alone.
+            scores = {result["video_id"]: result["score"] for result in answer["results"]}
+            assert scores[video.id] == pytest.approx(1, abs=2e-3)
+            assert max(scores.values()) - scores[video.id] < 1e-3
+            assert answer["results"][0]["task_id"] == task
+            assert (answer["kind"], answer["captions"]) == ("video", None)
+            assert answer["duration"] == pytest.approx(video.duration)
+            assert len(answer["searched"]) == 2
+
+
+def test_scores_are_cosines_of_every_shard_with_a_vector_of_its_own_stretched(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    serving = client.app.state.query_service._serving  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    results = _post(client, _file(configured, video), k=30).json()["results"]
+    assert len(results) == 24
+    found = {result["video_id"]: result["score"] for result in results}
+    # Under its own task the clip's vector is the stored one.
+    shard = serving.shards[library[0]]
+    vectors = shard.vectors(shard.ids)
+    own = vectors[shard.ids.tolist().index(video.vector_id)]
+    pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
+    mean = sum(pairs) / len(pairs)
+    assert mean_cosine(vectors) == pytest.approx(mean, abs=1e-5)
+    for other in _videos(library[0]):
+        cosine = float(vectors[shard.ids.tolist().index(other.vector_id)] @ own)
+        assert found[other.id] == pytest.approx((cosine - mean) / (1 - mean), abs=1e-2)
+    assert [result["rank"] for result in results] == list(range(1, 25))
+    assert sorted(found.values(), reverse=True) == [result["score"] for result in results]
+
+
+def test_parameters_mean_what_they_mean_in_a_search(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    video = _videos(library[1])[0]
+    content = _file(configured, video)
+    whole = _post(client, content, k=30).json()["results"]
+    one = _post(client, content, k=30, task=library[1]).json()
+    assert one["results"] == [
+        {**result, "rank": place}
+        for place, result in enumerate((r for r in whole if r["task_id"] == library[1]), 1)
+    ]
+    assert len(one["searched"]) == 1
+    least = whole[4]["score"]
+    assert _post(client, content, k=30, min_score=least).json()["results"] == whole[:5]
+    assert _post(client, content, k=2).json()["results"] == whole[:2]
+    nothing = _post(client, content, min_duration=1000).json()
+    assert nothing["results"] == []
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_a_picture_is_a_clip_of_one_frame(
+    client: TestClient, library: list[str], configured: Settings, kind: str
+) -> None:
+    pixels = (
+        np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8).repeat(2, axis=0).repeat(2, axis=1)
+    )
+    answer = _post(client, _picture(kind, pixels), "a picture", k=3)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["kind"], found["width"], found["height"], found["duration"]) == ("picture", 128, 96, None)
+    assert len(found["results"]) == 3
+
+
+def test_a_picture_of_a_still_video_finds_it(client: TestClient, library: list[str], tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (7, 7, 3), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
+    with av.open(str(tmp_path / "still.mkv"), "w") as container:
+        stream: Any = container.add_stream("ffv1", rate=4)
+        stream.width = stream.height = 56
+        stream.pix_fmt = "bgr0"
+        for _ in range(4):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    moving = _post(client, (tmp_path / "still.mkv").read_bytes(), k=24).json()
+    still = _post(client, _picture("PNG", pixels), k=24).json()
+    assert moving["kind"] == "video"
+    assert [(r["video_id"], r["score"]) for r in moving["results"]] == [
+        (r["video_id"], r["score"]) for r in still["results"]
+    ]
+
+
+def _bomb(width: int, height: int) -> bytes:
+    """A small PNG that says it is huge."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(b"\0" * 10_000_000, 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no video at all",
+        b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n",
+        b"ffconcat version 1.0\nfile /etc/passwd\n",
+        b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
+        _bomb(60_000, 60_000),
+        _bomb(2**31 - 1, 2**31 - 1),
+        b"\x89PNG\r\n\x1a\n" + b"\0" * 100,
+        b"\xff\xd8\xff\xe0" + b"\x00" * 200,
+        b"\0" * 4096,
+    ],
+    ids=[
+        "empty",
+        "text",
+        "playlist",
+        "script",
+        "svg",
+        "bomb",
+        "largest",
+        "broken png",
+        "broken jpeg",
+        "zeros",
+    ],
+)
+def test_what_is_neither_video_nor_picture_is_refused(
+    client: TestClient, library: list[str], content: bytes
+) -> None:
+    answer = _post(client, content)
+    assert answer.status_code == 422, answer.text
+    problem = answer.json()
+    assert [error["field"] for error in problem["errors"]] == ["clip"]
+    assert "passwd" not in answer.text
+    assert "/" not in problem["errors"][0]["message"], "no path of the server is told"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../escaped.mp4",
+        "/tmp/escaped.mp4",
+        "..\\escaped.mp4",
+        "a\0b.mp4",
+        "x" * 5000,
+        "%2e%2e/escaped",
+        ";",
+    ],
+)
+def test_a_filename_leads_nowhere(
+    client: TestClient, library: list[str], configured: Settings, name: str
+) -> None:
+    before = sorted(configured.data_dir.rglob("*"))
+    answer = _post(client, _file(configured, _videos(library[0])[0]), name, k=1)
+    assert answer.status_code in (200, 400, 422)
+    assert "escaped" not in answer.text
+    assert [path for path in sorted(configured.data_dir.rglob("*")) if path not in before] == []
+    assert not Path("/tmp/escaped.mp4").exists()
+
+
+def test_a_file_that_is_too_large_is_refused_however_it_comes(
+    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    small = service._settings.model_copy(update={"max_clip_bytes": 100_000})
+    monkeypatch.setattr(service._clips, "_settings", small)
+    answer = _post(client, b"x" * 100_001)
+    assert answer.status_code == 413
+    assert "100000 bytes" in answer.json()["detail"]
+    # The guard refuses a body that says that it is too long before it is read.
+    huge = client.post(
+        "/search/clip",
+        content=b"",
+        headers={"Content-Length": str(10**12), "Content-Type": "multipart/form-data"},
+    )
+    assert huge.status_code == 413
+
+
+def test_only_a_few_clips_are_waited_for(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    content = _file(configured, _videos(library[0])[0])
+    clips = client.app.state.query_service._clips  # type: ignore[attr-defined]
+    taken = 0
+    while clips._at_once.acquire(blocking=False):
+        taken += 1
+    refused = _post(client, content)
+    assert (taken, refused.status_code) == (4, 429)
+    assert int(refused.headers["Retry-After"]) > 0
+    clips._at_once.release(taken)
+    for broken in (b"no video", content):  # whatever comes of one, its place is free again
+        for _ in range(5):
+            assert _post(client, broken).status_code == (200 if broken is content else 422)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"k": 0}, "k"),
+        ({"k": 10**6}, "k"),
+        ({"task": "nowhere"}, "task"),
+        ({"captions": 0}, "captions"),
+        ({"min_score": "nan"}, "min_score"),
+        ({"where": "{"}, "where"),
+        ({"min_duration": 5, "max_duration": 1}, "min_duration"),
+    ],
+)
+def test_a_wrong_parameter_is_named(
+    client: TestClient, library: list[str], configured: Settings, query: dict[str, Any], field: str
+) -> None:
+    answer = _post(client, _file(configured, _videos(library[0])[0]), **query)
+    assert answer.status_code == 422
+    assert field in [error["field"] for error in answer.json()["errors"]]
+
+
+def test_a_clip_must_be_a_file(client: TestClient, library: list[str]) -> None:
+    for send in ({}, {"data": {"clip": "text"}}, {"files": {"other": ("x.mp4", b"x")}}):
+        answer = client.post("/search/clip", **send)
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert [error["field"] for error in answer.json()["errors"]] == ["clip"]
+    broken = client.post("/search/clip", content=b"x", headers={"Content-Type": "multipart/form-data"})
+    assert 400 <= broken.status_code < 500
+
+
+def test_a_domain_whose_encoder_is_gone_is_left_out_by_name(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    serving = service._serving
+    broken = serving.snapshot.manifest.shards[library[0]].release
+    folder = configured.index_dir / "releases" / broken
+    service._clips._encoder = None
+    kept = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(kept[:-1])
+    try:
+        answer = _post(client, _file(configured, _videos(library[1])[0]), k=30).json()
+        name = serving.names[library[0]]
+        assert "video encoder cannot be read" in answer["degraded"][name]
+        assert {result["task_id"] for result in answer["results"]} == {library[1]}
+        refused = _post(client, _file(configured, _videos(library[1])[0]), task=library[0])
+        assert refused.status_code == 503
+    finally:
+        (folder / "weights.safetensors").write_bytes(kept)
+    assert _post(client, _file(configured, _videos(library[1])[0])).json()["degraded"] == {}
+
+
+# -- texts for a video --------------------------------------------------------------------------------------
+
+
+def _scores(
+    client: TestClient, task: str, vector: np.ndarray, texts: list[str], configured: Settings
+) -> np.ndarray:
+    """Cosines of texts under a task with a vector, in a loop."""
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    snapshot = service._serving.snapshot
+    states = {
+        t: read_release(snapshot.release_folder(s.release)) for t, s in snapshot.manifest.shards.items()
+    }
+    current = read_release(snapshot.release_folder(snapshot.release_id))
+    encoder = QueryEncoder.open(service._backbone, current, states)
+    return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
+
+
+@pytest.mark.parametrize("scope", ["task", "all"])
+def test_texts_that_fit_a_video_best_are_found(
+    client: TestClient, library: list[str], configured: Settings, scope: str
+) -> None:
+    task = library[1]
+    video = _videos(task)[2]
+    shard = client.app.state.query_service._serving.shards[task]  # type: ignore[attr-defined]
+    vector = shard.vectors(np.array([video.vector_id]))[0]
+    sources = [task] if scope == "task" else library
+    given = {t: {text: v.id for v in reversed(_videos(t)) for text in reversed(v.captions)} for t in sources}
+    listed = [(text, t, first) for t in sources for text, first in given[t].items()]
+    scores = _scores(client, task, vector, [text for text, *_ in listed], configured)
+    answer = client.get(f"/videos/{video.id}/captions", params={"k": 6, "scope": scope}).json()
+    assert (answer["task_id"], answer["mode"], answer["candidates"]) == (task, "pinned", len(listed))
+    np.testing.assert_allclose(
+        [caption["score"] for caption in answer["captions"]], np.sort(scores)[::-1][:6], atol=2e-3
+    )
+    by_text = {(text, t): (score, first) for (text, t, first), score in zip(listed, scores, strict=True)}
+    for caption in answer["captions"]:
+        score, first = by_text[caption["text"], caption["task_id"]]
+        assert caption["score"] == pytest.approx(score, abs=2e-3)
+        assert caption["video_id"] == first
+        assert caption["own"] == (caption["text"] in video.captions)
+    again = client.get(f"/videos/{video.id}/captions", params={"k": 6, "scope": scope}).json()
+    assert again == answer
+
+
+def test_texts_are_encoded_once_and_stay_within_a_bound(
+    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    describer, encoder = service._describer, service._serving.encoder
+    describer._known.clear()
+    asked: list[tuple[str, int]] = []
+    fresh = type(encoder).fresh
+
+    def counted(self: Any, texts: Any, mode: str, task: str) -> Any:
+        asked.append((task, len(texts)))
+        return fresh(self, texts, mode, task)
+
+    monkeypatch.setattr(type(encoder), "fresh", counted)
+    one, two = (_videos(task)[0].id for task in library)
+    for video in (one, one, two, one):
+        client.get(f"/videos/{video}/captions")
+    assert [task for task, _ in asked] == library
+    monkeypatch.setattr("service.describing._REMEMBERED", 1)
+    for video in (one, two, one):
+        client.get(f"/videos/{video}/captions")
+        assert len(describer._known) == 1
+    assert [task for task, _ in asked] == [*library, library[1], library[0]] or len(asked) == 4
+
+
+def test_a_clip_is_described_by_texts_of_the_domain_of_its_best_result(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    video = _videos(library[0])[1]
+    answer = _post(client, _file(configured, video), captions=4).json()
+    wanted = client.get(f"/videos/{video.id}/captions", params={"k": 4}).json()["captions"]
+    assert [caption["text"] for caption in answer["captions"]] == [caption["text"] for caption in wanted]
+    np.testing.assert_allclose(
+        [caption["score"] for caption in answer["captions"]],
+        [caption["score"] for caption in wanted],
+        atol=2e-3,
+    )
+    assert not any(caption["own"] for caption in answer["captions"])
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("nowhere", {}, 404),
+        (None, {"k": 0}, 422),
+        (None, {"k": 10**9}, 422),
+        (None, {"scope": "world"}, 422),
+    ],
+)
+def test_wrong_requests_for_texts_are_refused(
+    client: TestClient, library: list[str], path: str | None, query: dict[str, Any], status: int
+) -> None:
+    video = path or _videos(library[0])[0].id
+    answer = client.get(f"/videos/{video}/captions", params=query)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_the_description_names_the_fields(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    assert set(document["components"]["schemas"]["SearchResult"]["properties"]) >= {"confidence", "score"}
+    posted = document["paths"]["/search/clip"]["post"]
+    (content,) = posted["requestBody"]["content"]
+    assert content == "multipart/form-data"
+    names = {parameter["name"] for parameter in posted["parameters"]}
+    assert names == {
+        "k",
+        "task",
+        "captions",
+        "min_duration",
+        "max_duration",
+        "arrived_after",
+        "arrived_before",
+        "where",
+        "min_score",
+    }
+    searched = {parameter["name"] for parameter in document["paths"]["/search"]["get"]["parameters"]}
+    assert "min_confidence" in searched
+    assert "/videos/{video_id}/captions" in document["paths"]
+
+
+def test_frames_that_were_decoded_for_a_task_are_those_of_the_same_clip(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    """The identity above rests on this: one decoder for both."""
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    _, frames = service._clips._decoded(io.BytesIO(_file(configured, video)), service._backbone)
+    (cached,) = configured.cache_dir.rglob(f"{video.content_hash}.npy")
+    np.testing.assert_array_equal(frames[0].numpy(), load_frames(cached))
+
+
+def test_clips_and_descriptions_are_let_in_as_so_many_searches(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    with service.admission(configured.max_waiting - 1):
+        for refused in (
+            _post(client, _file(configured, video)),
+            client.get(f"/videos/{video.id}/captions"),
+        ):
+            assert refused.status_code == 429
+            assert int(refused.headers["Retry-After"]) > 0
+    assert client.get(f"/videos/{video.id}/captions").status_code == 200
+
+
+def test_a_filter_for_clips_leaves_what_is_known_of_videos_in_memory(
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches by words and by clips ask for the facts of a shard by the same name."""
+    client.get("/search", params={"q": "a ball", "min_duration": 0.1})
+    facts = client.app.state.query_service._facts._facts  # type: ignore[attr-defined]
+    known = dict(facts)
+    assert len(known) == 2
+    _post(client, _file(configured, _videos(library[0])[0]), min_duration=0.1)
+    assert {key: id(value) for key, value in facts.items()} == {
+        key: id(value) for key, value in known.items()
+    }
+
+
+def test_the_texts_of_a_deleted_video_go_with_it(
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test of the file: it takes videos away."""
+    stays, goes, shares = _videos(library[0])[:3]
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    content = _file(configured, goes)
+
+    def told() -> dict[str, str]:
+        every = [
+            client.get(f"/videos/{stays.id}/captions", params={"k": 100, "scope": "all"}).json(),
+            _post(client, content, captions=100, task=library[0]).json(),
+        ]
+        return {text["text"]: text["video_id"] for answer in every for text in answer["captions"]}
+
+    with session_scope(write=True) as session:
+        session.get(Video, goes.vector_id).captions = ["only its own", "one of both"]
+        session.get(Video, shares.vector_id).captions = ["one of both"]
+    service._describer._known.clear()
+    before = told()
+    assert (before["only its own"], before["one of both"]) == (goes.id, goes.id)
+    asked: list[str] = []
+    fresh = type(service._serving.encoder).fresh
+    monkeypatch.setattr(
+        type(service._serving.encoder),
+        "fresh",
+        lambda self, texts, *where: asked.extend(texts) or fresh(self, texts, *where),
+    )
+    monkeypatch.setattr(service, "refresh", lambda: False)  # a server that has not seen it yet
+    assert client.delete(f"/videos/{goes.id}").status_code < 300
+    after = told()
+    assert "only its own" not in after
+    assert after["one of both"] == shares.id
+    monkeypatch.undo()
+    service.refresh()
+    assert told() == after
+    assert asked == [], "what is left is not encoded again"

@@ -1,0 +1,141 @@
+"""The whole way with Milvus: a task is learned into it, searched through the API, moved away, and lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from benchmarks.world import DOMAINS
+from cli.main import app
+from service.catalog.database import dispose
+from service.catalog.migrations import upgrade
+from service.settings import Settings, settings
+from service.vectors import library_store
+
+pytest.importorskip("milvus_lite")
+
+FIRST, SECOND = list(DOMAINS)[:2]
+QUERIES = ("something moves left", "it spins")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from milvus_lite.server_manager import server_manager_instance
+
+    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
+    yield path
+    server_manager_instance.release_server(path)
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory, server: str) -> Iterator[Settings]:
+    """Settings of an empty library whose vectors go to milvus-lite."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "DATA_DIR": str(tmp_path_factory.mktemp("data")),
+            "EVENT_SECONDS": "0",
+            "VECTOR_STORE": "milvus",
+            "MILVUS_URI": server,
+            "MILVUS_SECONDS": "3",
+        }.items():
+            patch.setenv(f"CINESTRATA_{name}", value)
+        settings.cache_clear()
+        dispose()
+        settings().media_root.mkdir(parents=True, exist_ok=True)
+        upgrade(settings())
+        yield settings()
+        dispose()
+    settings.cache_clear()
+
+
+def answers(client: TestClient) -> list[list[tuple[str, float]]]:
+    found = [client.get("/search", params={"q": q, "k": 50}).json()["results"] for q in QUERIES]
+    return [[(hit["video_id"], hit["score"]) for hit in hits] for hits in found]
+
+
+def same(one: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]]) -> None:
+    """Equal but for the order of summation."""
+    for mine, theirs in zip(one, other, strict=True):
+        assert dict(mine) == pytest.approx(dict(theirs), abs=1e-5)
+        assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-5)
+
+
+def refreshed(client: TestClient) -> dict[str, Any]:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    service._retry_at = 0  # half a minute later
+    service.refresh()
+    ready: dict[str, Any] = client.get("/readyz").json()
+    return ready
+
+
+# The tests of this file build on each other: one library is laid down, checked, moved, lost and found.
+
+
+def test_what_is_learned_is_in_milvus_and_found(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    manifest = library_store(configured).manifest()
+    assert {shard.place.split(":")[0] for shard in manifest.shards.values()} == {"milvus"}
+    assert not list(configured.index_dir.rglob("*.faiss"))
+    assert refreshed(client)["degraded"] == {}
+    found = answers(client)
+    assert all(len(hits) == 24 for hits in found)
+    video, _ = found[0][0]
+    near = client.get(f"/videos/{video}/similar", params={"k": 3}).json()
+    assert len(near["results"]) == 3
+    assert video not in {hit["video_id"] for hit in near["results"]}
+    told = CliRunner().invoke(app, ["doctor", "--json"])
+    index = next(check for check in json.loads(told.stdout)["checks"] if check["check"] == "index")
+    assert index["ok"], index
+
+
+def test_a_snapshot_says_what_it_lacks(library: list[str], tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
+    assert told.exit_code == 0, told.output
+    assert "The vectors of 2 tasks are in Milvus and not part of it" in told.output
+    restored = CliRunner().invoke(app, ["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "new")])
+    settings.cache_clear()
+    assert restored.exit_code == 0, restored.output
+
+
+def test_moving_there_and_back_changes_no_answer(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    before = answers(client)
+    for where, other in (("faiss", "milvus"), ("milvus", "faiss")):
+        told = CliRunner().invoke(app, ["move", "--to", where, "--data", str(configured.data_dir)])
+        assert (told.exit_code, f"2 tasks moved to {where}; 0 were there" in told.output) == (0, True), (
+            told.output
+        )
+        assert ("New tasks still go to the other store" in told.output) is (where == "faiss")
+        assert refreshed(client)["degraded"] == {}
+        same(answers(client), before)
+        places = [bool(shard.place) for shard in library_store(configured).manifest().shards.values()]
+        assert places == [where == "milvus"] * 2, other
+
+
+def test_without_its_server_a_task_is_degraded_and_the_others_are_found(
+    client: TestClient, library: list[str], configured: Settings, server: str
+) -> None:
+    from milvus_lite.server_manager import server_manager_instance
+
+    before = answers(client)
+    library_store(configured.model_copy(update={"vector_store": "faiss"})).move(library[0])
+    refreshed(client)
+    server_manager_instance.release_server(server)
+    answer = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
+    assert {hit["task"] for hit in answer["results"]} == {FIRST}
+    again = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
+    assert server in again["degraded"][SECOND]
+    ready = client.get("/readyz")
+    assert ready.status_code == 200
+    assert server in ready.json()["degraded"][SECOND]
+    library_store(configured)._remote._silent_until = 0  # type: ignore[union-attr]
+    assert refreshed(client)["degraded"] == {}
+    same(answers(client), before)

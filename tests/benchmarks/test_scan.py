@@ -1,0 +1,55 @@
+"""The benchmark of searches: everyone finds the same, and it says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from benchmarks.search import scan
+from benchmarks.search.scan import Plan, measure, table, texts_and_videos
+from index import threads
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(threads, "_limit", None)
+    before = faiss.omp_get_max_threads()
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_all_exact_rivals_find_the_same(shards: int) -> None:
+    found = measure(Plan(rows=700, dim=16, shards=shards, repeats=2, batches=(1, 9)))
+    assert {"ours", "faiss flat", "numpy"} <= found["recall"].keys()
+    assert min(found["recall"].values()) >= 0.97  # those in half precision may order near ties otherwise
+    assert found["exact"]["1"]["ours"]["ratio"] == found["exact"]["9"]["ours"]["ratio"] == 1
+    assert all(row["seconds"] > 0 for times in found["exact"].values() for row in times.values())
+    assert "bound" in found["exact"]["1"]
+    assert json.loads(json.dumps(found))["plan"]["shards"] == shards
+    assert all(name in table(found) for name in found["recall"])
+
+
+def test_texts_lie_elsewhere_and_mean_a_video() -> None:
+    texts, videos = texts_and_videos(3000, 50, 64, seed=1)
+    for vectors in (texts, videos):
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    among = videos[:200] @ videos[200:].T
+    across = texts @ videos.T
+    assert across.mean() < among.mean() / 2  # the gap between the towers
+    best = across.max(axis=1) - across.mean(axis=1)
+    assert (best > 3 * across.std(axis=1)).mean() > 0.5  # some video stands out
+
+
+def test_one_thread_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(SystemExit):
+        scan.main(["--out", str(tmp_path)])
+    assert "set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,35 @@
+"""Several searches at the same time come back in their order, with what went wrong."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from index import in_parallel
+
+LARGE, SMALL = 1024**3, 1024
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL])
+def test_results_come_in_the_order_of_the_jobs(size: int) -> None:
+    assert in_parallel(lambda n: n * n, range(50), size) == [n * n for n in range(50)]
+    assert in_parallel(lambda n: n, [], size) == []
+
+
+def test_only_large_searches_go_to_other_threads() -> None:
+    def where(_: int) -> int:
+        return threading.get_ident()
+
+    own = threading.get_ident()
+    assert set(in_parallel(where, range(20), SMALL)) == {own}
+    large = in_parallel(where, range(20), LARGE)
+    assert large[0] == own
+    assert (own in large[1:]) == (len(os.sched_getaffinity(0)) < 2)
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL])
+def test_what_goes_wrong_in_one_is_raised(size: int) -> None:
+    with pytest.raises(ZeroDivisionError):
+        in_parallel(lambda n: 1 // n, [3, 0, 1], size)

@@ -1,0 +1,423 @@
+"""One body of tests on three stores of vectors: numpy, FAISS files, milvus-lite. Their answers must be the same."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from index import Hits, Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, TaskVectors, audit
+from index.format import ShardEntry
+from index.milvus import MilvusAddress, MilvusVectors
+from index.vector_store import Depth, Rows
+
+pytest.importorskip("milvus_lite")
+
+DIM = 8
+CLOSE = 2e-6  # sums of eight products of numbers that half precision holds
+
+
+class Brute:
+    """The seam in numpy: every row of every shard in a dict, every score by one product."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[int, np.ndarray]] = {}
+
+    def place(self, task: str, dim: int) -> str:
+        return f"brute:{task}"
+
+    def stage(self, folder: Path, entry: ShardEntry, rows: Rows, queries: object, working: object) -> None:
+        (folder / "vectors.json").write_text(f"{sum(float(chunk.sum()) for chunk in rows()):.6f}")
+
+    def insert(self, entry: ShardEntry, ids: np.ndarray, rows: Rows) -> None:
+        rounded = np.concatenate(list(rows())).astype(np.float16).astype(np.float32)
+        self.rows[entry.id] = dict(zip(ids.tolist(), rounded, strict=True))
+
+    def check(self, folder: Path, entry: ShardEntry, depth: Depth) -> None:
+        if entry.id not in self.rows:
+            raise ShardMissing(entry.id)
+        if depth != "there" and len(self.rows[entry.id]) != entry.count:
+            raise ShardCorrupt(entry.id)
+
+    def open(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: np.ndarray) -> TaskVectors:
+        return BruteTask(self, tuple(entry for _, entry in parts), set(deleted.tolist()))
+
+    def drop(self, shard: str, place: str) -> None:
+        self.rows.pop(shard, None)
+
+
+class BruteTask:
+    def __init__(self, store: Brute, parts: tuple[ShardEntry, ...], deleted: set[int]) -> None:
+        self.parts = parts
+        self.deleted = np.array(sorted(deleted), np.int64)
+        self._rows = {
+            id: vector
+            for entry in parts
+            for id, vector in sorted(store.rows[entry.id].items())
+            if id not in deleted
+        }
+
+    @property
+    def entry(self) -> ShardEntry:
+        return self.parts[0]
+
+    @property
+    def state(self) -> str:
+        return "+".join(part.id for part in self.parts) + f"-{self.count}"
+
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def dim(self) -> int:
+        return self.entry.dim
+
+    @property
+    def ids(self) -> np.ndarray:
+        return np.array(sorted(self._rows), np.int64)
+
+    def search(
+        self, query: np.ndarray, k: int, exclude: Iterable[int] = (), among: np.ndarray | None = None
+    ) -> Hits:
+        if k < 1 or query.shape != (self.dim,) or not np.isfinite(query).all():
+            raise ValueError("no query")
+        left = set(self._rows) - {int(id) for id in exclude}
+        if among is not None:
+            left &= {int(id) for id in among}
+        scored = [(float(np.dot(self._rows[id], query)), id) for id in left]
+        best = sorted(scored, key=lambda pair: (-round(pair[0], 5), pair[1]))[:k]
+        return Hits(np.array([id for _, id in best], np.int64), np.array([s for s, _ in best], np.float32))
+
+    def search_many(
+        self, queries: np.ndarray, k: int, exclude: Iterable[int] = (), among: np.ndarray | None = None
+    ) -> list[Hits]:
+        return [self.search(query, k, exclude, among) for query in queries]
+
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        for id in ids:
+            if int(id) not in self._rows:
+                raise ShardMissing(f"no vector {id}")
+        return np.array([self._rows[int(id)] for id in ids], np.float32).reshape(len(ids), self.dim)
+
+
+@pytest.fixture
+def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectors]:
+    name = "".join(c if c.isalnum() else "_" for c in request.node.name)
+    vectors = MilvusVectors(MilvusAddress(server, collection=f"t_{name}"))
+    yield vectors
+    vectors.close()
+
+
+@pytest.fixture(params=["brute", "faiss", "milvus"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ShardStore:
+    """A store of releases and shards, over each of the three."""
+    if request.param == "faiss":
+        return ShardStore(tmp_path / "index")
+    remote = Brute() if request.param == "brute" else request.getfixturevalue("milvus")
+    return ShardStore(tmp_path / "index", remote=remote, write_remote=True)
+
+
+def opened(store: ShardStore, task: str = "a") -> TaskVectors:
+    snapshot = Snapshot.open(store)
+    assert snapshot.degraded == {}
+    return snapshot.shard(task, fingerprint=f"encoder of {task}")
+
+
+def exact(rows: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
+    """The k best ids, written out."""
+    scores = {
+        id: round(float(sum(a * b for a, b in zip(row, query, strict=True))), 5) for id, row in rows.items()
+    }
+    return sorted(scores, key=lambda id: (-scores[id], id))[:k]
+
+
+def test_a_search_gives_the_nearest(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", range(100, 160), seed=3)
+    rows = dict(zip(range(100, 160), unit(60, 3), strict=True))
+    task = opened(store)
+    assert (task.count, task.dim, task.ids.tolist()) == (60, DIM, list(range(100, 160)))
+    for query in unit(5, 9):
+        hits = task.search(query, 7)
+        assert hits.ids.tolist() == exact(rows, query, 7)
+        assert np.allclose(hits.scores, [rows[id] @ query for id in hits.ids.tolist()], atol=CLOSE)
+        assert (hits.ids.dtype, hits.scores.dtype) == (np.int64, np.float32)
+
+
+def test_of_equal_scores_the_lower_ids_come_first_and_survive_the_cut(
+    store: ShardStore, adopt: Callable, unit: Callable
+) -> None:
+    one, two, worse = np.eye(DIM, dtype=np.float32)[:3]
+    vectors = np.stack([one, worse, one, two, one, one, two])
+    release = adopt(store, "r")
+    shard = store.write_shard(
+        task="a",
+        release=release.id,
+        fingerprint="encoder of a",
+        ids=np.array([70, 5, 30, 2, 50, 10, 1]),
+        vectors=vectors,
+    )
+    store.publish(release=release, shards=[shard])
+    task = opened(store)
+    for k in range(1, 8):
+        assert task.search(one + two / 2, k).ids.tolist() == [10, 30, 50, 70, 1, 2, 5][:k]
+
+
+def test_more_than_there_are_is_all_that_there_are(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(9))
+    (query,) = unit(1, 4)
+    for k in (9, 10, 1000, 16_383, 16_384, 10**6):
+        assert opened(store).search(query, k).ids.tolist() == exact(dict(enumerate(unit(9))), query, 9)
+
+
+def test_many_queries_find_what_each_finds(store: ShardStore, adopt: Callable, unit: Callable) -> None:
+    vectors = np.concatenate([unit(20), np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))])  # many alike
+    release = adopt(store, "r")
+    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
+    shard = store.write_shard(**made, ids=np.arange(32), vectors=vectors)
+    store.publish(release=release, shards=[shard])
+    task, queries = opened(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
+    together = task.search_many(queries, 5, exclude=[3], among=np.arange(1, 31))
+    for query, hits in zip(queries, together, strict=True):
+        alone = task.search(query, 5, exclude=[3], among=np.arange(1, 31))
+        assert hits.ids.tolist() == alone.ids.tolist()
+        assert np.allclose(hits.scores, alone.scores, atol=CLOSE)
+    assert task.search_many(queries[:0], 5) == []
+
+
+def test_what_is_excluded_or_not_among_is_not_found(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(40))
+    task, rows, (query,) = opened(store), dict(enumerate(unit(40))), unit(1, 5)
+    left = {id: row for id, row in rows.items() if id % 3}
+    assert task.search(query, 8, exclude=range(0, 40, 3)).ids.tolist() == exact(left, query, 8)
+    some = np.array([3, 9, 12, 13, 999, 38, -1])
+    few = {id: rows[id] for id in (3, 12, 38)}
+    assert task.search(query, 8, exclude=[9, 13, 777], among=some).ids.tolist() == exact(few, query, 8)
+    for none in (task.search(query, 3, among=np.array([999])), task.search(query, 3, exclude=range(40))):
+        assert (none.ids.tolist(), none.scores.tolist()) == ([], [])
+        assert (none.ids.dtype, none.scores.dtype) == (np.int64, np.float32)
+
+
+def test_vectors_come_back_as_they_were_rounded(store: ShardStore, adopt: Callable) -> None:
+    vectors = np.random.default_rng(1).normal(size=(30, DIM)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    release = adopt(store, "r")
+    shard = store.write_shard(
+        task="a", release=release.id, fingerprint="encoder of a", ids=np.arange(30), vectors=vectors
+    )
+    store.publish(release=release, shards=[shard])
+    task = opened(store)
+    wanted = np.array([7, 29, 0, 7])
+    assert np.array_equal(task.vectors(wanted), vectors[wanted].astype(np.float16).astype(np.float32))
+    assert task.vectors(np.empty(0, np.int64)).shape == (0, DIM)
+    with pytest.raises(ShardMissing, match="no vector 30"):
+        task.vectors(np.array([3, 30]))
+
+
+@pytest.mark.parametrize(
+    ("change", "k"), [(lambda q: q, 0), (lambda q: q[:-1], 3), (lambda q: q * np.nan, 3)]
+)
+def test_what_is_no_query_is_refused(
+    store: ShardStore, lay_down: Callable, unit: Callable, change: Callable, k: int
+) -> None:
+    lay_down(store, "a", range(3))
+    with pytest.raises(ValueError):  # noqa: PT011
+        opened(store).search(change(unit(1)[0]), k)
+
+
+def test_deleted_ids_are_not_found_and_an_older_generation_keeps_them(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(20))
+    before, (query,) = opened(store), unit(1, 6)
+    rows = dict(enumerate(unit(20)))
+    best = exact(rows, query, 3)
+    store.delete(best[:2])
+    after = opened(store)
+    left = {id: row for id, row in rows.items() if id not in best[:2]}
+    assert (before.count, after.count) == (20, 18)
+    assert before.search(query, 3).ids.tolist() == best
+    assert after.search(query, 3).ids.tolist() == exact(left, query, 3)
+    assert after.ids.tolist() == sorted(left)
+    with pytest.raises(ShardMissing):
+        after.vectors(np.array(best[:1]))
+    with pytest.raises(ShardMissing, match="no task has a vector 555"):
+        store.delete([555])
+
+
+def append(store: ShardStore, ids: Sequence[int], vectors: np.ndarray) -> Manifest:
+    first = store.manifest().shards["a"]
+    made = {"task": "a", "release": first.release, "fingerprint": first.fingerprint}
+    return store.append(store.write_shard(**made, ids=np.array(ids), vectors=vectors))
+
+
+def test_what_is_appended_is_found_beside_the_rest(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(10))
+    before = opened(store)
+    append(store, range(50, 65), unit(15, 8))
+    after, rows = (
+        opened(store),
+        dict(enumerate(unit(10))) | dict(zip(range(50, 65), unit(15, 8), strict=True)),
+    )
+    for query in unit(4, 2):
+        assert after.search(query, 12).ids.tolist() == exact(rows, query, 12)
+        assert before.search(query, 12).ids.max() < 10
+    assert np.array_equal(after.vectors(np.array([3, 60])), np.stack([rows[3], rows[60]]))
+
+
+def test_compaction_copies_and_the_old_generation_goes_on(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(10))
+    append(store, range(50, 55), unit(5, 8))
+    store.delete([4, 52])
+    before = opened(store)
+    store.compact("a")
+    after = opened(store)
+    assert len(after.parts) == 1
+    assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
+    for query in unit(4, 2):
+        found, was = after.search(query, 6), before.search(query, 6)
+        assert found.ids.tolist() == was.ids.tolist()
+        assert np.allclose(found.scores, was.scores, atol=CLOSE)
+
+
+def test_tasks_do_not_see_each_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    tasks = [f"task {n}" for n in range(6)]  # with a blank, which no partition may have
+    for number, task in enumerate(tasks):
+        lay_down(store, task, range(10 * number, 10 * number + 10), seed=number)
+    for number, task in enumerate(tasks):
+        rows = dict(zip(range(10 * number, 10 * number + 10), unit(10, number), strict=True))
+        (query,) = unit(1, 77)
+        assert opened(store, task).search(query, 10).ids.tolist() == exact(rows, query, 10)
+
+
+def test_writing_again_changes_nothing(store: ShardStore, write: Callable, unit: Callable) -> None:
+    release, shard = write(store, "a", range(12))
+    assert write(store, "a", range(12))[1] == shard
+    manifest = store.publish(release=release, shards=[shard])
+    assert store.publish(release=release, shards=[shard]) == manifest
+    task = opened(store)
+    assert task.search(unit(1, 3)[0], 50).ids.tolist() == exact(dict(enumerate(unit(12))), unit(1, 3)[0], 50)
+
+
+def test_a_writer_that_died_before_the_manifest_is_invisible_and_can_be_repeated(
+    store: ShardStore, lay_down: Callable, write: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(5))
+    write(store, "b", range(10, 20), seed=1)  # and then it died
+    assert Snapshot.open(store).tasks == ["a"]
+    lay_down(store, "b", range(10, 20), seed=1)
+    (query,) = unit(1, 3)
+    rows = dict(zip(range(10, 20), unit(10, 1), strict=True))
+    assert opened(store, "b").search(query, 99).ids.tolist() == exact(rows, query, 99)
+
+
+def test_an_orphan_is_swept_and_what_is_served_stays(
+    store: ShardStore, lay_down: Callable, write: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(5))
+    _, left = write(store, "a", range(20, 30), seed=1)  # a copy of a task that is served, never published
+    _, alone = write(store, "b", range(40, 50), seed=1)
+    store.sweep()
+    store.check(alone, "rows")  # too young
+    hours_ago = time.time() - 2 * 3600
+    for folder in store.folders():
+        os.utime(folder, (hours_ago, hours_ago))
+    store.sweep()
+    for gone in (left, alone):
+        assert not store.shard_folder(gone.id).exists()
+        if gone.place:
+            with pytest.raises((ShardMissing, ShardCorrupt)):
+                store.check(gone, "rows")
+    (query,) = unit(1, 3)
+    assert opened(store).search(query, 99).ids.tolist() == exact(dict(enumerate(unit(5))), query, 99)
+
+
+def test_opened_anew_it_is_all_there(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", range(30))
+    remote = store._remote
+    if isinstance(remote, MilvusVectors):
+        remote.close()
+        remote = MilvusVectors(remote.address)
+    again = ShardStore(store.root, remote=remote)
+    (query,) = unit(1, 3)
+    assert opened(again).search(query, 4).ids.tolist() == exact(dict(enumerate(unit(30))), query, 4)
+    found = audit(again)
+    assert (found.wrong, found.ids["a"].tolist()) == ([], list(range(30)))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_moved_to_another_store_every_search_is_the_same(
+    tmp_path: Path, milvus: MilvusVectors, lay_down: Callable, unit: Callable, there: bool
+) -> None:
+    source = ShardStore(tmp_path / "index", remote=milvus, write_remote=there)
+    target = ShardStore(tmp_path / "index", remote=milvus, write_remote=not there)
+    lay_down(source, "a", range(25))
+    append(source, range(50, 55), unit(5, 8))
+    source.delete([3])
+    before = opened(source)
+    manifest = target.move("a")
+    assert bool(manifest.shards["a"].place) is not there
+    assert target.move("a") == manifest
+    after = opened(target)
+    assert np.array_equal(after.ids, before.ids)
+    assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
+    for query in unit(4, 2):
+        assert after.search(query, 9).ids.tolist() == before.search(query, 9).ids.tolist()
+    assert append(target, [70], unit(1, 4)).parts("a")[1].place == manifest.shards["a"].place
+
+
+@hypothesis_settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    k=st.integers(1, 40),
+    seed=st.integers(0, 10**6),
+    exclude=st.lists(st.integers(0, 60)),
+    among=st.none() | st.lists(st.integers(0, 60)),
+)
+def test_whatever_is_asked_the_answers_are_the_same(
+    library_of_three: dict[str, TaskVectors], k: int, seed: int, exclude: list[int], among: list[int] | None
+) -> None:
+    # Of few different numbers, so that many scores are equal.
+    query = np.random.default_rng(seed).integers(-2, 3, DIM).astype(np.float32)
+    chosen = None if among is None else np.array(among, np.int64)
+    answers = [task.search(query, k, exclude, chosen) for task in library_of_three.values()]
+    for hits in answers[1:]:
+        assert hits.ids.tolist() == answers[0].ids.tolist()
+        assert np.allclose(hits.scores, answers[0].scores, atol=CLOSE)
+
+
+@pytest.fixture(scope="module")
+def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> dict[str, TaskVectors]:
+    """The same task, with two segments and deletions, in each store."""
+    corners = np.random.default_rng(0).choice([-1.0, 1.0], (50, DIM)).astype(np.float32)
+    vectors = corners / np.linalg.norm(corners, axis=1, keepdims=True)
+    milvus = MilvusVectors(MilvusAddress(server, collection="three"))
+    found: dict[str, TaskVectors] = {}
+    for name, remote in (("brute", Brute()), ("faiss", None), ("milvus", milvus)):
+        store = ShardStore(tmp_path_factory.mktemp(name), remote=remote, write_remote=True)
+        staged = store.stage()
+        (staged / "release.json").write_text("r")
+        release = store.adopt_release(staged)
+        made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
+        shard = store.write_shard(**made, ids=np.arange(30), vectors=vectors[:30])
+        store.publish(release=release, shards=[shard])
+        store.append(store.write_shard(**made, ids=np.arange(30, 50), vectors=vectors[30:]))
+        store.delete([3, 31, 49])
+        found[name] = opened(store)
+    return found

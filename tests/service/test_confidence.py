@@ -1,0 +1,191 @@
+"""How sure results are: where the numbers come from, what they do not depend on, and what they cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import Backbone, load_backbone
+from models.confidence import HEAD, Confidence
+from models.query_encoder import QueryEncoder
+from service import query
+from service.catalog.database import dispose
+from service.catalog.migrations import upgrade
+from service.errors import InvalidInput
+from service.query import QueryService
+from service.settings import Settings, settings
+from service.views import SearchQuery
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
+
+torch.set_num_threads(1)
+
+FITTED = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+WORDS = "an owl lands on a branch"
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
+) -> Iterator[tuple[Library, QueryService]]:
+    """Three tasks of twelve videos, calibrated; for tests that change nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("shared")))
+        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        dispose()
+        settings.cache_clear()
+        upgrade(settings())
+        library = Library(settings(), backbone, "zero_shot")
+        library.confidence = FITTED
+        for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA)):
+            library.lay_down(
+                name,
+                [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
+            )
+        service = QueryService(settings())
+        assert service.refresh()
+        yield library, service
+        dispose()
+    settings.cache_clear()
+
+
+@pytest.fixture
+def service(shared: tuple[Library, QueryService]) -> QueryService:
+    return shared[1]
+
+
+def test_confidence_is_that_of_the_release_for_the_scores_and_words(
+    shared: tuple[Library, QueryService], backbone: Backbone
+) -> None:
+    library, service = shared
+    answer = service.search(WORDS, k=30)
+    sure = _expected(library, backbone, [result.score for result in answer.results])
+    assert len(sure) == 30
+    np.testing.assert_allclose([result.confidence for result in answer.results], sure, rtol=1e-4)
+    assert answer.confidence == pytest.approx(min(1, sure[:HEAD].sum()), rel=1e-4)
+
+
+def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> np.ndarray:
+    """Of a list of all tasks, by its scores from the first on."""
+    state = library.method.release()
+    presence = QueryEncoder(backbone, state).words([WORDS])[0]
+    nats = presence @ state.profiles.dense().T
+    known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
+    return FITTED(np.array(scores), known, fit)
+
+
+def test_pages_of_the_likeliest_tasks_are_as_sure_as_their_one_list(
+    shared: tuple[Library, QueryService], backbone: Backbone
+) -> None:
+    library, service = shared
+    page = service.search(WORDS, routes="auto", k=2)
+    chosen = {task.task_id for task in page.routing if task.searched}
+    assert len(chosen) < 3, "there is a domain left that the first page passed over"
+    listed, overall = [*page.results], {page.confidence}
+    while page.next_cursor:
+        page = service.search(WORDS, routes="auto", k=5, cursor=page.next_cursor)
+        listed += page.results
+        overall.add(page.confidence)
+    assert len(listed) == 36
+    first = [result for result in listed if result.task_id in chosen]
+    assert listed[: len(first)] == first
+    sure = _expected(library, backbone, [result.score for result in first])
+    np.testing.assert_allclose([result.confidence for result in first], sure, rtol=1e-4)
+    assert max(overall) - min(overall) < 1e-6  # type: ignore[operator, type-var]
+
+
+def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: QueryService) -> None:
+    whole = service.search(WORDS, routes="all", k=36)
+    sure = [result.confidence for result in whole.results]
+    assert sure == sorted(sure, reverse=True)
+    assert len(set(sure)) > 30
+    assert [result.confidence for result in service.search(WORDS, routes="all", k=1).results] == sure[:1]
+    first = service.search(WORDS, routes="all", k=4)
+    second = service.search(WORDS, routes="all", k=9, cursor=first.next_cursor)
+    assert [result.confidence for result in [*first.results, *second.results]] == sure[:13]
+    assert first.confidence == second.confidence == whole.confidence
+    cut = service.search(WORDS, routes="all", k=36, min_score=whole.results[2].score)
+    assert [result.confidence for result in cut.results] == sure[:3]
+    others = [SearchQuery(q=f"{WORDS} {number}", k=9) for number in range(3)]
+    batch = service.search_many([*others, SearchQuery(q=WORDS, routes="all", k=3)])
+    np.testing.assert_allclose([result.confidence for result in batch[-1].results], sure[:3], rtol=1e-5)
+
+
+def test_a_lowest_confidence_cuts_the_list(service: QueryService) -> None:
+    whole = service.search(WORDS, routes="all", k=36)
+    least = whole.results[6].confidence
+    cut = service.search(WORDS, routes="all", k=36, min_confidence=least)
+    assert cut.results == whole.results[:7]
+    assert cut.next_cursor is None
+    first = service.search(WORDS, routes="all", k=5, min_confidence=least)
+    rest = service.search(WORDS, routes="all", k=5, min_confidence=least, cursor=first.next_cursor)
+    assert [*first.results, *rest.results] == whole.results[:7]
+    assert rest.next_cursor is None
+    assert service.search(WORDS, routes="all", min_confidence=1.0).results == []
+    assert service.search(WORDS, routes="all", k=36, min_confidence=0.0).results == whole.results
+
+
+def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: QueryService) -> None:
+    everywhere = service.search(WORDS, k=8, routes="all")
+    likely = service.search(WORDS, k=8, routes="auto")
+    assert len([task for task in likely.routing if task.searched]) <= 3
+    np.testing.assert_allclose(
+        [result.confidence for result in likely.results],
+        [result.confidence for result in everywhere.results],
+        rtol=1e-4,
+    )
+
+
+def test_a_cursor_belongs_to_its_lowest_confidence(service: QueryService) -> None:
+    first = service.search(WORDS, k=2, min_confidence=0.0)
+    with pytest.raises(InvalidInput, match="min_confidence"):
+        service.search(WORDS, k=2, min_confidence=0.001, cursor=first.next_cursor)
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1, float("nan"), float("inf")])
+def test_what_is_no_probability_is_refused(service: QueryService, least: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        service.search(WORDS, min_confidence=least)
+    assert [error.field for error in caught.value.errors] == ["min_confidence"]
+
+
+def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: QueryService) -> None:
+    answer = service.search(WORDS, mode="latest")
+    assert answer.confidence is None
+    assert {result.confidence for result in answer.results} == {None}
+    with pytest.raises(InvalidInput, match="calibrated for mode 'pinned'"):
+        service.search(WORDS, mode="latest", min_confidence=0.1)
+    with pytest.raises(InvalidInput) as caught:
+        service.search_many([SearchQuery(q=WORDS), SearchQuery(q=WORDS, mode="latest", min_confidence=0.1)])
+    assert [error.field for error in caught.value.errors] == ["queries[1].min_confidence"]
+
+
+def test_a_release_without_calibration_answers_without_confidence(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    configured = settings_factory(tmp_path)
+    library = Library(configured, backbone, "zero_shot")
+    library.lay_down("birds", BIRDS)
+    service = QueryService(configured)
+    assert service.refresh()
+    answer = service.search(WORDS)
+    assert answer.results[0].confidence is None
+    assert answer.confidence is None
+    with pytest.raises(InvalidInput, match="not calibrated"):
+        service.search(WORDS, min_confidence=0.1)
+    library.confidence = FITTED
+    library.lay_down("cars", CARS)
+    assert service.refresh()
+    assert service.search(WORDS).results[0].confidence is not None

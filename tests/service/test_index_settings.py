@@ -1,0 +1,30 @@
+"""The settings of the index reach the store that is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import pytest
+from pydantic import ValidationError
+
+from index import DeviceMissing
+from service.query import QueryService
+from service.settings import Settings
+
+
+def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(
+    tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    with pytest.raises(DeviceMissing, match="CINESTRATA_INDEX_DEVICE=cuda"):
+        QueryService(settings_factory(tmp_path, index_device="cuda"))
+    QueryService(settings_factory(tmp_path, index_device="auto"))  # the processor serves
+
+
+@pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"exact_rows": -1}])
+def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        Settings(**wrong)

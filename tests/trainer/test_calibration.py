@@ -1,0 +1,228 @@
+"""Fitting how sure searches are: against slow loops, and on libraries whose answers are known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from models.confidence import HEAD, OF_THE_RESULT
+from trainer.calibration import Known, ask, discrimination, fit_confidence, fit_logistic, reliability
+from trainer.embedding import MemoryShard
+
+DIM, WORDS, PRIOR = 8, 12, 0.04
+
+
+class Reads:
+    """An encoder whose texts are numbers: their vectors and words are drawn from them, by task."""
+
+    modes = ("pinned",)
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.noise = noise
+        self.asked: list[str] = []
+
+    def words(self, texts: Sequence[str]) -> np.ndarray:
+        presence = np.zeros((len(texts), WORDS), np.float32)
+        for row, text in enumerate(texts):
+            task, number = map(int, text.split())
+            presence[row, [3 * task, 3 * task + 1 + number % 2]] = 1
+        return presence
+
+    def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
+        assert len(tasks) == 1
+        self.asked += texts
+        return np.stack([self.vector(text, tasks[0]) for text in texts])[:, None]
+
+    def vector(self, text: str, task: str) -> np.ndarray:
+        own, number = map(int, text.split())
+        rng = np.random.default_rng([own, number])
+        vector = rng.normal(size=DIM)
+        vector += self.noise * np.random.default_rng([own, number, int(task), 1]).normal(size=DIM)
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+    def shared(self, mode: str) -> bool:
+        return False
+
+    def anchor(self, task: str, mode: str) -> str | None:
+        return None
+
+
+def _library(encoder: Reads, tasks: int = 3, videos: int = 30, captions: int = 12) -> list[Known]:
+    """The vector of a video is that of its text without noise; captions ask for the first videos of each task."""
+    clean = Reads()
+    known = []
+    for task in range(tasks):
+        ids = np.arange(100 * task, 100 * task + videos)
+        vectors = np.stack([clean.vector(f"{task} {number}", str(task)) for number in range(videos)])
+        texts = tuple((100 * task + number, f"{task} {number}") for number in range(captions))
+        known.append(
+            Known(str(task), MemoryShard(ids, vectors), ids[:-4], texts)
+        )  # the last four are held out
+    return known
+
+
+def _profiles(tasks: int) -> np.ndarray:
+    profiles = np.zeros((tasks, WORDS), np.float32)
+    for task in range(tasks):
+        profiles[task, 3 * task : 3 * task + 3] = [2.0, 1.0, 0.5]
+    profiles[:, 0] += 0.25  # a word that all share
+    return profiles
+
+
+def test_captions_are_asked_of_all_without_the_video_and_without_the_task() -> None:
+    encoder = Reads(noise=0.4)
+    known, profiles = _library(encoder), _profiles(3)
+    answers = iter(list(ask(encoder, known, profiles, mode="pinned", prior=PRIOR)))
+    number = 0
+    for own, task in enumerate(known):
+        for video, text in task.captions:
+            words = encoder.words([text])[0]
+            for left_out, without in ((None, None), (None, video), (own, None)):
+                nats = {t: float(words @ profiles[t]) for t in range(3) if t != left_out}
+                total = np.log(sum(np.exp(list(nats.values()))))
+                found = [
+                    (float(encoder.vector(text, other.task) @ other.shard.vectors(np.array([i]))[0]), t, i)
+                    for t, other in enumerate(known)
+                    if t in nats
+                    for i in other.ids.tolist()
+                    if i != without
+                ]
+                best = sorted(((c + PRIOR * (nats[t] - total), i) for c, t, i in found), reverse=True)[:HEAD]
+                answer = next(answers)
+                assert (answer.caption, answer.present) == (number, left_out is None and without is None)
+                np.testing.assert_allclose(answer.rows[:, 0], [score for score, _ in best], atol=1e-6)
+                np.testing.assert_array_equal(answer.right, [i == video for _, i in best])
+                np.testing.assert_allclose(answer.rows[:, 4], max(nats.values()) / 2, atol=1e-6)
+                np.testing.assert_allclose(answer.rows[:, 5], max(nats.values()) - total, atol=1e-6)
+            number += 1
+    assert next(answers, None) is None
+
+
+def test_only_what_is_not_held_out_is_met_or_asked() -> None:
+    encoder = Reads(noise=0.4)
+    known = _library(encoder)
+    held_out = {int(i) for task in known for i in np.setdiff1d(task.shard.ids, task.ids)}
+    assert len(held_out) == 12
+
+    class Watched(MemoryShard):
+        def vectors(self, ids: np.ndarray) -> np.ndarray:
+            assert not held_out & set(ids.tolist())
+            return super().vectors(ids)
+
+    watched = [
+        Known(task.task, Watched(task.shard.ids, task.shard.vectors(task.shard.ids)), task.ids, task.captions)
+        for task in known
+    ]
+    worked: list[int] = []
+    fitted = fit_confidence(
+        encoder,
+        watched,
+        _profiles(3),
+        mode="pinned",
+        prior=PRIOR,
+        working=lambda: worked.append(len(encoder.asked)),
+    )
+    assert fitted is not None
+    assert worked == sorted(set(worked)), "between two tasks it says that it is still at work"
+    assert len(worked) == 3
+    assert set(encoder.asked) == {text for task in known for _, text in task.captions}
+
+
+def test_a_caption_meets_its_own_task_and_a_few_others_however_many_there_are() -> None:
+    encoder = Reads()
+    few, many = _library(encoder, tasks=4, captions=10), _library(encoder, tasks=40, captions=1)
+    list(ask(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
+    asked, encoder.asked = len(encoder.asked), []
+    profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
+    encoder.words = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
+    list(ask(encoder, many, profiles, mode="pinned", prior=PRIOR))
+    assert asked == 4 * 40
+    assert 5 * 40 <= len(encoder.asked) <= 6 * 40
+
+
+def test_confidence_is_high_where_the_right_video_stands_out_and_low_without_it() -> None:
+    encoder = Reads(noise=0.5)
+    known, profiles = _library(encoder, captions=20), _profiles(3)
+    calibrated = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
+    assert calibrated is not None
+    assert calibrated.captions == 60
+    assert min(calibrated.weights[:OF_THE_RESULT]) >= 0
+    sure: dict[bool, list[float]] = {True: [], False: []}
+    said, right = [], []
+    for asked in ask(encoder, known, profiles, mode="pinned", prior=PRIOR):
+        odds = asked.rows @ np.array(calibrated.weights) + calibrated.bias
+        sure[asked.present].append(1 / (1 + np.exp(-odds[0])))
+        if asked.present:
+            said.append(sure[True][-1])
+            right.append(asked.right[0])
+    assert np.mean(sure[True]) > 2 * np.mean(sure[False])
+    assert np.mean(said) == pytest.approx(np.mean(right), abs=0.1)
+    assert calibrated.error < 0.3
+
+
+def test_too_few_captions_tell_nothing() -> None:
+    encoder = Reads()
+    for captions, enough in ((6, False), (7, True)):
+        known = _library(encoder, captions=captions)
+        fitted = fit_confidence(encoder, known, _profiles(3), mode="pinned", prior=PRIOR)
+        assert (fitted is not None) == enough
+    assert fit_confidence(encoder, [], np.empty((0, WORDS)), mode="pinned", prior=PRIOR) is None
+
+
+def test_the_fit_is_a_minimum_of_the_cross_entropy() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 3)) * [1, 5, 0.1] + [0, 3, 1]
+    right = rng.random(400) < 1 / (1 + np.exp(-(rows @ [1.0, 0.4, -8.0] + 6)))
+    counts = rng.random(400)
+
+    def loss(weights: np.ndarray, bias: float) -> float:
+        odds = rows @ weights + bias
+        return float(
+            sum(c * (np.log1p(np.exp(o)) - o * r) for c, o, r in zip(counts, odds, right, strict=True))
+        )
+
+    weights, bias = fit_logistic(rows, right, counts, 0)
+    for step in 0.02 * np.eye(4):
+        for sign in (1, -1):
+            moved = weights + sign * step[:3] / rows.std(axis=0)
+            # The ridge is too weak to matter.
+            assert loss(moved, bias + sign * step[3]) > loss(weights, bias) - 1e-3
+    assert weights[2] < 0
+    bounded, _ = fit_logistic(rows, right, counts, 3)
+    assert bounded[2] == 0
+    assert (bounded >= 0).all()
+    assert bounded[1] > 0
+
+
+def test_the_fit_stays_finite_where_everything_is_told_apart() -> None:
+    rows = np.arange(20.0)[:, None]
+    weights, bias = fit_logistic(rows, rows[:, 0] > 9.5, np.ones(20), 1)
+    assert np.isfinite([*weights, bias]).all()
+    assert weights[0] > 0
+
+
+def test_reliability_is_what_a_loop_finds() -> None:
+    rng = np.random.default_rng(1)
+    said = np.append(rng.random(300), [0.0, 1.0])
+    right = rng.random(302) < said**2
+    found = reliability(said, right, bins=5)
+    gap = 0.0
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        inside = [
+            (s, r) for s, r in zip(said, right, strict=True) if low <= s < low + 0.2 or s == low + 0.2 == 1
+        ]
+        gap += abs(sum(s - r for s, r in inside)) / 302
+    assert found.error == pytest.approx(gap)
+    assert sum(part.number for part in found.bins) == 302
+    assert found.brier == pytest.approx(sum((s - r) ** 2 for s, r in zip(said, right, strict=True)) / 302)
+    assert reliability(np.array([0.25] * 8), np.array([True, False, False, False] * 2)).error == 0
+
+
+def test_discrimination_counts_pairs() -> None:
+    rng = np.random.default_rng(2)
+    said, right = rng.integers(0, 6, 80) / 5, rng.random(80) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a in said[right] for b in said[~right]]
+    assert discrimination(said, right) == pytest.approx(np.mean(pairs))
+    assert np.isnan(discrimination(said, np.ones(80, bool)))

@@ -1,0 +1,65 @@
+"""The learning worker where Milvus does not answer: the task says so, keeps what it learned, and can be tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service import tasks
+from service.jobs import probe
+from service.settings import settings
+from service.vectors import library_store
+from trainer import worker
+from trainer.words import in_words
+
+pytest.importorskip("milvus_lite")
+pytestmark = pytest.mark.usefixtures("library")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    from milvus_lite.server_manager import server_manager_instance
+
+    path = str(tmp_path / "vectors.db")
+    yield path
+    server_manager_instance.release_server(path)
+
+
+def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
+    post_videos: Callable[..., str], server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def uses(uri: str) -> None:
+        monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
+        monkeypatch.setenv("CINESTRATA_MILVUS_URI", uri)
+        monkeypatch.setenv("CINESTRATA_MILVUS_SECONDS", "3")
+        settings.cache_clear()
+
+    uses("http://127.0.0.1:9")
+    task = post_videos("day")
+    worker.learn_task(task)
+    failed = tasks.get_task(task)
+    assert failed.state == "failed"
+    assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
+    assert f"POST /tasks/{task}/retry" in (failed.error_hint or "")
+    assert library_store(settings()).manifest().shards == {}
+    uses(server)
+    tasks.retry_task(task)
+    probe(task)
+    worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert (view.state, view.error) == ("ready", None)
+    store = library_store(settings())
+    (shard,) = store.manifest().shards.values()
+    assert shard.place.startswith("milvus:")
+    store.check(shard, "bytes")
+    assert not list(settings().index_dir.rglob("*.faiss"))
+
+
+def test_its_words_name_the_store() -> None:
+    from index import StoreUnavailable
+
+    words = in_words(StoreUnavailable("Milvus at http://m:1 could not be reached"), "POST /tasks/t/retry")
+    assert words is not None
+    assert words.hint == "Bring the store of the vectors back, then POST /tasks/t/retry."
