@@ -283,9 +283,9 @@ def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Libr
 
 def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, QueryService]) -> None:
     """Words find videos by their moments, a clip by the whole of them; both may be asked of a shard at once."""
-    library, service = served
+    _, service = served
     serving = service._current()
-    (vector,) = serving.encode([("a bus turns left", "pinned", "tsk_cars")])
+    (vector,) = serving.encode([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
     shard = serving.shards["tsk_cars"]
     everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
     whole = [video for video, _ in _slow(everything, lambda i: i < 2**62)]
