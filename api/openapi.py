@@ -13,7 +13,15 @@ from pydantic.json_schema import models_json_schema
 from api.problems import MEDIA_TYPE, Problem
 from service.views import TaskSpec
 
-__all__ = ["BATCH_EXAMPLES", "RESPONSES", "SEARCH_REFUSED", "TASK_BODY", "WHERE_EXAMPLES", "described"]
+__all__ = [
+    "BATCH_EXAMPLES",
+    "CLIP_REFUSED",
+    "RESPONSES",
+    "SEARCH_REFUSED",
+    "TASK_BODY",
+    "WHERE_EXAMPLES",
+    "described",
+]
 
 _TEMPLATE = "#/components/schemas/{model}"
 # Read from the body by hand, so FastAPI does not meet them.
@@ -34,12 +42,15 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     "5XX": _refused("It could not be carried out now; try again later."),
 }
 
-SEARCH_REFUSED: dict[int | str, dict[str, Any]] = {
-    410: _refused("The release of the cursor is no longer kept; search again without it."),
+CLIP_REFUSED: dict[int | str, dict[str, Any]] = {
     429: {
         **_refused("More searches are waiting than can be answered in good time."),
         "headers": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}},
     },
+}
+SEARCH_REFUSED: dict[int | str, dict[str, Any]] = {
+    410: _refused("The release of the cursor is no longer kept; search again without it."),
+    **CLIP_REFUSED,
 }
 
 # A task comes as JSON, or as a form with an archive.

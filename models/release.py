@@ -152,12 +152,16 @@ def write_release(folder: Path, state: ReleaseState) -> None:
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
-def read_release(folder: Path, *, for_queries: bool = False, for_videos: bool = False) -> ReleaseState:
+def read_release(
+    folder: Path, *, for_queries: bool = False, for_videos: bool = False, profiles: bool = True
+) -> ReleaseState:
     """The release in a folder.
 
     Args:
         for_queries: leave out the tensors that only training and embedding need.
         for_videos: leave out those that only training and queries need.
+        profiles: read the routing profiles too, which are as large as the library has domains; without them there are
+            none in the state.
 
     Raises:
         ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file.
@@ -168,7 +172,9 @@ def read_release(folder: Path, *, for_queries: bool = False, for_videos: bool = 
         needed = _FOR_QUERIES if for_queries else _FOR_VIDEOS if for_videos else None
         begins = ("",) if needed is None else (_ROUTING, *needed.get(description.get("kind"), ()))
         with safe_open(folder / _WEIGHTS, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(begins)}  # noqa: SIM118
+            names = [name for name in file.keys() if name.startswith(begins)]  # noqa: SIM118
+            wanted = [name for name in names if profiles or not name.startswith(_ROUTING)]
+            tensors = {name: file.get_tensor(name) for name in wanted}
     except FileNotFoundError as error:
         missing = _WEIGHTS if path.exists() else _DESCRIPTION
         raise ReleaseError(f"release {folder.name}: {missing} is missing") from error
@@ -194,14 +200,14 @@ def read_release(folder: Path, *, for_queries: bool = False, for_videos: bool = 
         routing = {
             n.removeprefix(_ROUTING): tensors.pop(n).numpy() for n in [*tensors] if n.startswith(_ROUTING)
         }
-        if schema == _DENSE_PROFILES:
-            profiles = Profiles.of(routing["profiles"])
+        if not profiles:
+            read = Profiles.of(np.empty((0, 0)))
+        elif schema == _DENSE_PROFILES:
+            read = Profiles.of(routing["profiles"])
         else:
             tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
-            profiles = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
-        return ReleaseState(
-            **description, tasks=tasks, profiles=profiles, tensors=tensors, confidence=confidence
-        )
+            read = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
+        return ReleaseState(**description, tasks=tasks, profiles=read, tensors=tensors, confidence=confidence)
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error
     except ValueError as error:

@@ -36,7 +36,7 @@ from service.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.facts import FactsReader
 from service.filters import allowed
 from service.searches import Search, candidates, check, described
-from service.serving import Serving
+from service.serving import Scan, Serving
 from service.settings import Settings
 from service.views import CaptionView, ClipResponse, ClipTimingView, SearchQuery, SearchResult
 
@@ -65,7 +65,7 @@ class ClipSearch:
         self._decoding = Lock()
         self._at_once = BoundedSemaphore(_AT_ONCE)
         self._encoder: tuple[Serving, VideoEncoder] | None = None
-        self._typical: dict[str, float] = {}  # by shard
+        self._typical: dict[str, tuple[str, float]] = {}  # by task: state of its shard, and mean cosine
 
     def close(self) -> None:
         """End the child process that decodes."""
@@ -194,14 +194,19 @@ class ClipSearch:
     ) -> tuple[list[SearchResult], str]:
         """Results, and the task that the best of them is of; without any, the first that was searched."""
         shards = {task: serving.shards[task] for task in vectors}
-        names = {task: shard.state for task, shard in shards.items()}
-        among = allowed(search.filter, names, self._facts, search.at)
-        hits: dict[str, Hits] = {}
-        for task, vector in vectors.items():
-            if task in among:
-                found = serving.search(task, vector, search.query.k, among=among[task])
-                if len(found.ids):  # and so the shard can be read
-                    hits[task] = _stretched(found, self._mean_cosine(names[task], shards[task]))
+        among = allowed(
+            search.filter, {task: shard.state for task, shard in shards.items()}, self._facts, search.at
+        )
+        scans = [
+            Scan(task, vector, search.query.k, among[task])
+            for task, vector in vectors.items()
+            if task in among
+        ]
+        hits = {
+            scan.task: _stretched(found, self._mean_cosine(scan.task, shards[scan.task]))
+            for scan, found in zip(scans, serving.scan(scans), strict=True)
+            if len(found.ids)  # and so the shard can be read
+        }
         least = search.query.min_score
         merged = [hit for hit in merge(hits, search.query.k) if least is None or hit.score >= least]
         return described([merged], serving)[0], merged[0].task if merged else next(iter(vectors))
@@ -213,13 +218,15 @@ class ClipSearch:
         found, _ = self._describer.describe(serving, vectors[task], task, [task], count, mode)
         return found
 
-    def _mean_cosine(self, name: str, shard: TaskVectors) -> float:
-        """Of two videos of a shard, estimated from some of them; 0 where there is only one."""
-        if name not in self._typical:
+    def _mean_cosine(self, task: str, shard: TaskVectors) -> float:
+        """Of two videos of a task's shard, estimated from some of them; 0 where there is only one."""
+        state, mean = self._typical.get(task, ("", 0.0))
+        if state != shard.state:
             ids = shard.ids
             chosen = ids[np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLE)).astype(np.int64)]
-            self._typical[name] = mean_cosine(shard.vectors(chosen))
-        return self._typical[name]
+            mean = mean_cosine(shard.vectors(chosen))
+            self._typical[task] = shard.state, mean
+        return mean
 
 
 def mean_cosine(vectors: Vectors) -> float:
@@ -267,7 +274,8 @@ class _Makers(Mapping[str, ReleaseState]):
 
     def __getitem__(self, task: str) -> ReleaseState:
         release = self.snapshot.manifest.shards[task].release
-        return read_release(self.snapshot.release_folder(release), for_videos=True)
+        folder = self.snapshot.release_folder(release)
+        return read_release(folder, for_videos=True, profiles=False)
 
     def __contains__(self, task: object) -> bool:
         return task in self.tasks

@@ -11,6 +11,7 @@ seen the tombstones yet, and lists that were begun before, do not show it either
 * The row goes, with captions, metadata and the events that name the file. An id can be given anew; a vector id never.
 * Files of ours go: thumbnail, sampled frames, the file itself where it was uploaded. A file below the media root is its
   owner's, and stays.
+* What a process remembers of captions is held against the catalog before it describes another video with one.
 * The vector stays in its shard, which never changes, until the task is compacted; nobody is given it. What adapters
   have learned from a video cannot be taken out of them, nor can snapshots that were made before.
 * A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.

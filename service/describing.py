@@ -2,15 +2,17 @@
 
 Nothing is written anew: the texts are captions that videos of the library came with, encoded as queries are, under the
 task of the video that is described, and compared with its vector. They are encoded when a task is first asked for, and
-kept in memory up to a bound, so the first time takes longer. No file of a video is read.
+kept in memory up to a bound, so the first time takes longer. A text goes with the last video that it was given to, for
+what is shown is held against the catalog. No file of a video is read.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +42,22 @@ class _Texts:
     """Different texts of a task, each with the first video that it was given to; and their vectors under a task.
 
     Attributes:
+        state: of the task's shard when the catalog was read.
+        videos: vector ids, which are never given anew.
         vectors: ``float16 [n, dim]``.
     """
 
+    state: str
     texts: tuple[str, ...]
-    videos: tuple[str, ...]
+    videos: tuple[int, ...]
     vectors: npt.NDArray[np.float16]
+
+
+class _Near(NamedTuple):
+    score: float
+    text: str
+    task: str
+    video: int
 
 
 class Describer:
@@ -74,36 +86,36 @@ class Describer:
             mode: query mode.
             own: texts that were given to the video.
         """
-        best: dict[str, CaptionView] = {}
-        compared = 0
-        for source in sources:
-            found = self._texts(serving, under, source, mode)
-            compared += len(found.texts)
-            scores = found.vectors.astype(np.float32) @ vector
-            for row in np.argsort(-scores, kind="stable")[:count]:
-                text, score = found.texts[row], float(scores[row])
-                if text not in best or score > best[text].score:
-                    best[text] = CaptionView(
-                        text=text,
-                        score=score,
-                        own=text in own,
-                        video_id=found.videos[row],
-                        task=serving.names[source],
-                        task_id=source,
-                    )
-        ranked = sorted(best.values(), key=lambda caption: -caption.score)
-        return ranked[:count], compared
+        texts = {source: self._texts(serving, under, source, mode) for source in sources}
+        while True:
+            best = _nearest(texts, vector, count)
+            names = _names(near.video for near in best)
+            outdated = {near.task for near in best if near.video not in names}
+            if not outdated:
+                break
+            # A video was deleted, and the shard does not say so yet: what is remembered of it is never shown.
+            texts |= {source: self._texts(serving, under, source, mode, anew=True) for source in outdated}
+        captions = [
+            CaptionView(
+                text=near.text,
+                score=near.score,
+                own=near.text in own,
+                video_id=names[near.video],
+                task=serving.names[near.task],
+                task_id=near.task,
+            )
+            for near in best
+        ]
+        return captions, sum(len(found.texts) for found in texts.values())
 
-    def _texts(self, serving: Serving, under: str, source: str, mode: str) -> _Texts:
+    def _texts(self, serving: Serving, under: str, source: str, mode: str, *, anew: bool = False) -> _Texts:
+        """Those of a task; read from the catalog again where its shard has changed, or where that is asked for."""
         # Whatever encodes texts for a pinned shard never changes, so neither do their vectors.
-        anchor = serving.encoder.anchor(under, mode) or serving.release
-        # Texts of videos that were deleted go with them.
-        gone = serving.snapshot.manifest.tombstones.get(source)
-        shard = "+".join([part.id for part in serving.shards[source].parts] + ([gone.id] if gone else []))
-        key = anchor, under, shard, mode
+        key = serving.encoder.anchor(under, mode) or serving.release, under, source, mode
         with self._lock:
-            if key not in self._known:
-                self._known[key] = _encoded(serving, under, source, mode)
+            known = self._known.get(key)
+            if known is None or anew or known.state != serving.shards[source].state:
+                self._known[key] = _encoded(serving, under, source, mode, known)
             self._known.move_to_end(key)
             while len(self._known) > 1 and sum(t.vectors.nbytes for t in self._known.values()) > _REMEMBERED:
                 self._known.popitem(last=False)
@@ -163,11 +175,31 @@ def _check(limits: Settings, k: int, scope: str) -> None:
         raise InvalidInput.of(errors)
 
 
-def _encoded(serving: Serving, under: str, source: str, mode: str) -> _Texts:
-    videos: dict[str, str] = {}
+def _nearest(texts: Mapping[str, _Texts], vector: Vectors, count: int) -> list[_Near]:
+    """Of all tasks, best first; a text that several have counts where it is nearest."""
+    best: dict[str, _Near] = {}
+    for source, found in texts.items():
+        scores = found.vectors.astype(np.float32) @ vector
+        for row in np.argsort(-scores, kind="stable")[:count]:
+            near = _Near(float(scores[row]), found.texts[row], source, found.videos[row])
+            if near.text not in best or near.score > best[near.text].score:
+                best[near.text] = near
+    return sorted(best.values(), key=lambda near: -near.score)[:count]
+
+
+def _names(vector_ids: Iterable[int]) -> dict[int, str]:
+    """Vector id → id of those videos that are in the catalog."""
+    with session_scope() as session:
+        rows = session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(set(vector_ids))))
+        return {vector_id: video for vector_id, video in rows}
+
+
+def _encoded(serving: Serving, under: str, source: str, mode: str, known: _Texts | None) -> _Texts:
+    """Texts of a task as the catalog has them now; only those are encoded that were not known."""
+    videos: dict[str, int] = {}
     with session_scope() as session:
         rows = session.execute(
-            select(Video.id, Video.captions)
+            select(Video.vector_id, Video.captions)
             .where(Video.task_id == source, Video.status == "accepted")
             .order_by(Video.vector_id)
         )
@@ -177,9 +209,12 @@ def _encoded(serving: Serving, under: str, source: str, mode: str) -> _Texts:
             if len(videos) >= _TEXTS:
                 break
     texts = tuple(videos)[:_TEXTS]
-    chunks = [texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK)]
-    encoded = [serving.encoder.fresh(chunk, mode, under).astype(np.float16) for chunk in chunks]
-    vectors = (
-        np.concatenate(encoded) if encoded else np.empty((0, serving.shards[under].entry.dim), np.float16)
-    )
-    return _Texts(texts, tuple(videos[text] for text in texts), vectors)
+    kept = dict(zip(known.texts, known.vectors, strict=True)) if known else {}
+    new = [text for text in texts if text not in kept]
+    for start in range(0, len(new), _CHUNK):
+        chunk = new[start : start + _CHUNK]
+        kept |= zip(chunk, serving.encoder.fresh(chunk, mode, under).astype(np.float16), strict=True)
+    vectors = np.empty((len(texts), serving.shards[under].dim), np.float16)
+    for row, text in enumerate(texts):
+        vectors[row] = kept[text]
+    return _Texts(serving.shards[source].state, texts, tuple(videos[text] for text in texts), vectors)

@@ -122,7 +122,7 @@ class Reader:
 
     def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
         """Texts under one task, ``[n, dim]``, none of them remembered."""
-        return self._encoder.encode(texts, [task], mode)[:, 0]
+        return self._encoder.encode_pairs(self._encoder.tokens(texts), [task] * len(texts), mode)
 
     def anchor(self, task: str, mode: str) -> str | None:
         """What encodes a text under a task, where no later release can change it."""
@@ -336,7 +336,8 @@ class _Pinned(Mapping[str, ReleaseState]):
         if shard is None or shard.release == self._release_id:
             return self._release
         try:
-            return read_release(self._snapshot.release_folder(shard.release))
+            folder = self._snapshot.release_folder(shard.release)
+            return read_release(folder, for_queries=True, profiles=False)
         except (ModelError, ShardStoreError, OSError) as error:
             self.broken[task] = f"the release that made its shard cannot be read: {error}"
             return self._release

@@ -11,7 +11,7 @@ captions is bounded. So what this costs does not grow with the library.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,7 +80,13 @@ class Asked(NamedTuple):
 
 
 def fit_confidence(
-    encoder: Encoder, known: Sequence[Known], profiles: Vectors, *, mode: str, prior: float
+    encoder: Encoder,
+    known: Sequence[Known],
+    profiles: Vectors,
+    *,
+    mode: str,
+    prior: float,
+    working: Callable[[], object] = lambda: None,
 ) -> Confidence | None:
     """The confidence of a release; None where there are too few captions to tell.
 
@@ -90,8 +96,9 @@ def fit_confidence(
         profiles: ``[T, V]`` of the tasks, in the same order.
         mode: query mode.
         prior: cosine per nat of routing evidence.
+        working: called now and then while it takes its time.
     """
-    lists = list(ask(encoder, known, profiles, mode=mode, prior=prior))
+    lists = list(ask(encoder, known, profiles, mode=mode, prior=prior, working=working))
     captions = sum(len(task.captions) for task in known)
     if captions < _FEWEST or sum(asked.right.any() for asked in lists) < _FOLDS:
         return None
@@ -122,7 +129,13 @@ def _by_others(lists: Sequence[Asked]) -> tuple[Floats, npt.NDArray[np.bool_]]:
 
 
 def ask(
-    encoder: Encoder, known: Sequence[Known], profiles: Vectors, *, mode: str, prior: float
+    encoder: Encoder,
+    known: Sequence[Known],
+    profiles: Vectors,
+    *,
+    mode: str,
+    prior: float,
+    working: Callable[[], object] = lambda: None,
 ) -> Iterator[Asked]:
     """Every caption is asked of the library: as it is, without the caption's video, and without its task."""
     listed = [(text, t, video) for t, task in enumerate(known) for video, text in task.captions]
@@ -134,9 +147,10 @@ def ask(
     np.put_along_axis(met, np.argsort(-nats, axis=1, kind="stable")[:, : _CANDIDATES + 1], True, axis=1)
     for number, (_, own, _) in enumerate(listed):
         met[number, own] = True
-    heads = [
-        dict(_heads(task, encoder, texts, np.flatnonzero(met[:, t]), mode)) for t, task in enumerate(known)
-    ]
+    heads = []
+    for t, task in enumerate(known):
+        heads.append(dict(_heads(task, encoder, texts, np.flatnonzero(met[:, t]), mode)))
+        working()
     for number, (_, own, video) in enumerate(listed):
         for left_out, without in ((None, None), (None, video), (own, None)):
             searched = np.array([t for t in range(len(known)) if t != left_out], np.int64)

@@ -182,6 +182,7 @@ def calibrate(
     *,
     prior: float = PRIOR,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+    working: Callable[[], object] = lambda: None,
 ) -> Confidence | None:
     """How sure searches with a release are, before it is written; None where too little is there to tell.
 
@@ -192,6 +193,7 @@ def calibrate(
         captions: by task id, vector ids and texts of videos that were neither trained on nor held out.
         prior: cosine per nat of routing evidence.
         mode: the query mode that is going to be served, of those that the release offers.
+        working: called once for every task.
     """
     newest = state.tasks[-1].task_id
     encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
@@ -208,7 +210,7 @@ def calibrate(
         known.append(Known(task.task_id, shard, ids, texts))
         rows.append(position)
     profiles = state.profiles.dense(rows)
-    return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior)
+    return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior, working=working)
 
 
 def _probes(

@@ -113,6 +113,10 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     task = _left(task)
     total = len(task.clips)
     held_out, captions = _held_out(task.task_id), _calibrating(task.task_id)
+
+    def embedded(done: int) -> None:
+        claim.progress("indexing", done / total, done=done, total=total)
+
     laid = lay_down(
         method,
         library,
@@ -126,9 +130,10 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             captions,
             prior=settings().routing_prior,
             mode=settings().served_mode,
+            working=lambda: embedded(total),  # a lease lasts only while something is reported
         ),
         mode=settings().served_mode,
-        report=lambda done: claim.progress("indexing", done / total, done=done, total=total),
+        report=embedded,
     )
     claim.advance("evaluating")
     recalls, ledger = _facts(claim, backbone, library, laid, task)

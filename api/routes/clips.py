@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, File, Query, UploadFile
+from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import QueryDep
-from api.openapi import WHERE_EXAMPLES
+from api.openapi import CLIP_REFUSED, WHERE_EXAMPLES
 from service.filters import where_from_json
 from service.views import CaptionsResponse, ClipResponse
 
@@ -16,9 +17,13 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["search"])
 
+# As many searches by a text take about as long.
+_CLIP = 16
+_DESCRIPTION = 8
 
-@router.post("/search/clip", operation_id="search_by_clip")
-def search_by_clip(
+
+@router.post("/search/clip", operation_id="search_by_clip", responses=CLIP_REFUSED)
+async def search_by_clip(
     service: QueryDep,
     clip: Annotated[UploadFile, File(description="A video, or a picture (jpeg, png, webp, bmp).")],
     k: Annotated[int, Query(description="How many results.")] = 10,
@@ -47,22 +52,25 @@ def search_by_clip(
 
     It is embedded by the video encoder of every searched domain, so naming domains with `task` makes it faster.
     """
-    return service.search_clip(
-        clip.file,
-        k,
-        task,
-        captions,
-        min_duration=min_duration,
-        max_duration=max_duration,
-        arrived_after=arrived_after,
-        arrived_before=arrived_before,
-        where=where_from_json(where) if where is not None else None,
-        min_score=min_score,
-    )
+    conditions = where_from_json(where) if where is not None else None
+    with service.admission(_CLIP):
+        return await run_in_threadpool(
+            service.search_clip,
+            clip.file,
+            k,
+            task,
+            captions,
+            min_duration=min_duration,
+            max_duration=max_duration,
+            arrived_after=arrived_after,
+            arrived_before=arrived_before,
+            where=conditions,
+            min_score=min_score,
+        )
 
 
-@router.get("/videos/{video_id}/captions", operation_id="describe_video")
-def describe_video(
+@router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_REFUSED)
+async def describe_video(
     service: QueryDep,
     video_id: str,
     k: Annotated[int, Query(description="How many texts.")] = 10,
@@ -72,4 +80,5 @@ def describe_video(
     ] = "task",
 ) -> CaptionsResponse:
     """The texts of the library that fit a video best, with the video that each was written for."""
-    return service.describe(video_id, k, scope)
+    with service.admission(_DESCRIPTION):
+        return await run_in_threadpool(service.describe, video_id, k, scope)

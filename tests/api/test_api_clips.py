@@ -441,13 +441,69 @@ def test_frames_that_were_decoded_for_a_task_are_those_of_the_same_clip(
     np.testing.assert_array_equal(frames[0].numpy(), load_frames(cached))
 
 
-def test_the_texts_of_a_deleted_video_go_with_it(client: TestClient, library: list[str]) -> None:
-    """The last test of the file: it takes a video away."""
-    stays, goes = _videos(library[0])[:2]
-    before = client.get(f"/videos/{stays.id}/captions", params={"k": 100}).json()
-    assert goes.id in {caption["video_id"] for caption in before["captions"]}
+def test_clips_and_descriptions_are_let_in_as_so_many_searches(
+    client: TestClient, library: list[str], configured: Settings
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    video = _videos(library[0])[0]
+    with service.admission(configured.max_waiting - 1):
+        for refused in (
+            _post(client, _file(configured, video)),
+            client.get(f"/videos/{video.id}/captions"),
+        ):
+            assert refused.status_code == 429
+            assert int(refused.headers["Retry-After"]) > 0
+    assert client.get(f"/videos/{video.id}/captions").status_code == 200
+
+
+def test_a_filter_for_clips_leaves_what_is_known_of_videos_in_memory(
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches by words and by clips ask for the facts of a shard by the same name."""
+    client.get("/search", params={"q": "a ball", "min_duration": 0.1})
+    facts = client.app.state.query_service._facts._facts  # type: ignore[attr-defined]
+    known = dict(facts)
+    assert len(known) == 2
+    _post(client, _file(configured, _videos(library[0])[0]), min_duration=0.1)
+    assert {key: id(value) for key, value in facts.items()} == {
+        key: id(value) for key, value in known.items()
+    }
+
+
+def test_the_texts_of_a_deleted_video_go_with_it(
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test of the file: it takes videos away."""
+    stays, goes, shares = _videos(library[0])[:3]
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    content = _file(configured, goes)
+
+    def told() -> dict[str, str]:
+        every = [
+            client.get(f"/videos/{stays.id}/captions", params={"k": 100, "scope": "all"}).json(),
+            _post(client, content, captions=100, task=library[0]).json(),
+        ]
+        return {text["text"]: text["video_id"] for answer in every for text in answer["captions"]}
+
+    with session_scope(write=True) as session:
+        session.get(Video, goes.vector_id).captions = ["only its own", "one of both"]
+        session.get(Video, shares.vector_id).captions = ["one of both"]
+    service._describer._known.clear()
+    before = told()
+    assert (before["only its own"], before["one of both"]) == (goes.id, goes.id)
+    asked: list[str] = []
+    fresh = type(service._serving.encoder).fresh
+    monkeypatch.setattr(
+        type(service._serving.encoder),
+        "fresh",
+        lambda self, texts, *where: asked.extend(texts) or fresh(self, texts, *where),
+    )
+    monkeypatch.setattr(service, "refresh", lambda: False)  # a server that has not seen it yet
     assert client.delete(f"/videos/{goes.id}").status_code < 300
-    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
-    after = client.get(f"/videos/{stays.id}/captions", params={"k": 100}).json()
-    assert goes.id not in {caption["video_id"] for caption in after["captions"]}
-    assert after["candidates"] < before["candidates"]
+    after = told()
+    assert "only its own" not in after
+    assert after["one of both"] == shares.id
+    monkeypatch.undo()
+    service.refresh()
+    assert told() == after
+    assert asked == [], "what is left is not encoded again"

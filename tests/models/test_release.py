@@ -95,6 +95,8 @@ def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path
     assert set(read_release(tmp_path).tensors) == {"tame.a", "tame.task_experts", "ffa.0.alpha"}
     read = read_release(tmp_path, for_queries=True)
     assert set(read.tensors) == {"tame.a", "tame.task_experts"}
+    lean = read_release(tmp_path, for_queries=True, profiles=False)
+    assert (set(lean.tensors), len(lean.profiles)) == (set(read.tensors), 0)
     np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
 
 

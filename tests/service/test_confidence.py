@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +67,39 @@ def test_confidence_is_that_of_the_release_for_the_scores_and_words(
 ) -> None:
     library, service = shared
     answer = service.search(WORDS, k=30)
+    sure = _expected(library, backbone, [result.score for result in answer.results])
+    assert len(sure) == 30
+    np.testing.assert_allclose([result.confidence for result in answer.results], sure, rtol=1e-4)
+    assert answer.confidence == pytest.approx(min(1, sure[:HEAD].sum()), rel=1e-4)
+
+
+def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> np.ndarray:
+    """Of a list of all tasks, by its scores from the first on."""
     state = library.method.release()
     presence = QueryEncoder(backbone, state).words([WORDS])[0]
     nats = presence @ state.profiles.dense().T
     known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
-    sure = FITTED(np.array([result.score for result in answer.results]), known, fit)
-    assert len(sure) == 30
-    np.testing.assert_allclose([result.confidence for result in answer.results], sure, rtol=1e-4)
-    assert answer.confidence == pytest.approx(min(1, sure[:HEAD].sum()), rel=1e-4)
+    return FITTED(np.array(scores), known, fit)
+
+
+def test_pages_of_the_likeliest_tasks_are_as_sure_as_their_one_list(
+    shared: tuple[Library, QueryService], backbone: Backbone
+) -> None:
+    library, service = shared
+    page = service.search(WORDS, routes="auto", k=2)
+    chosen = {task.task_id for task in page.routing if task.searched}
+    assert len(chosen) < 3, "there is a domain left that the first page passed over"
+    listed, overall = [*page.results], {page.confidence}
+    while page.next_cursor:
+        page = service.search(WORDS, routes="auto", k=5, cursor=page.next_cursor)
+        listed += page.results
+        overall.add(page.confidence)
+    assert len(listed) == 36
+    first = [result for result in listed if result.task_id in chosen]
+    assert listed[: len(first)] == first
+    sure = _expected(library, backbone, [result.score for result in first])
+    np.testing.assert_allclose([result.confidence for result in first], sure, rtol=1e-4)
+    assert max(overall) - min(overall) < 1e-6  # type: ignore[operator, type-var]
 
 
 def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: QueryService) -> None:
@@ -89,7 +114,9 @@ def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(servi
     assert first.confidence == second.confidence == whole.confidence
     cut = service.search(WORDS, routes="all", k=36, min_score=whole.results[2].score)
     assert [result.confidence for result in cut.results] == sure[:3]
-    assert service.search_many([SearchQuery(q=WORDS, routes="all", k=3)])[0].results == whole.results[:3]
+    others = [SearchQuery(q=f"{WORDS} {number}", k=9) for number in range(3)]
+    batch = service.search_many([*others, SearchQuery(q=WORDS, routes="all", k=3)])
+    np.testing.assert_allclose([result.confidence for result in batch[-1].results], sure[:3], rtol=1e-5)
 
 
 def test_a_lowest_confidence_cuts_the_list(service: QueryService) -> None:

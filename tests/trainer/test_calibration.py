@@ -115,7 +115,18 @@ def test_only_what_is_not_held_out_is_met_or_asked() -> None:
         Known(task.task, Watched(task.shard.ids, task.shard.vectors(task.shard.ids)), task.ids, task.captions)
         for task in known
     ]
-    assert fit_confidence(encoder, watched, _profiles(3), mode="pinned", prior=PRIOR) is not None
+    worked: list[int] = []
+    fitted = fit_confidence(
+        encoder,
+        watched,
+        _profiles(3),
+        mode="pinned",
+        prior=PRIOR,
+        working=lambda: worked.append(len(encoder.asked)),
+    )
+    assert fitted is not None
+    assert worked == sorted(set(worked)), "between two tasks it says that it is still at work"
+    assert len(worked) == 3
     assert set(encoder.asked) == {text for task in known for _, text in task.captions}
 
 
