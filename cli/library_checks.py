@@ -59,7 +59,7 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
     import numpy as np
     from sqlalchemy import select
 
-    from index import ShardStore
+    from index import ShardStore, videos_of
     from service.catalog.database import engine, session_scope
     from service.catalog.models import FINAL_STATES, Shard, Task, Video
 
@@ -73,7 +73,7 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
         }
         for task, ids in found.ids.items():
             known = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
-            unknown = np.setdiff1d(ids, np.array(known, np.int64))
+            unknown = np.setdiff1d(videos_of(ids), np.array(known, np.int64))
             if task in states and len(unknown):
                 wrong.append(
                     f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"

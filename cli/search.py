@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from service.settings import QueryMode
-    from service.views import SearchResponse, SimilarResponse
+    from service.views import SearchResponse, SearchResult, SimilarResponse
 
 __all__ = ["conditions", "result_table", "run_search", "run_similar"]
 
@@ -116,6 +116,8 @@ def result_table(
         table.add_column("right", justify="right")
     table.add_column("task", no_wrap=True)
     table.add_column("video", no_wrap=True)
+    if any(result.moments for result in found.results[:first]):
+        table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
     for result in found.results[:first]:
         table.add_row(
@@ -124,7 +126,16 @@ def result_table(
             *([f"{result.confidence or 0:.0%}"] if calibrated else []),
             result.task,
             result.video_id,
+            *([_moment(result)] if len(table.columns) > 5 else []),
             result.captions[0] if result.captions else "",
             style="bold green" if result.video_id == mark else "",
         )
     return table
+
+
+def _moment(result: SearchResult) -> str:
+    """``0:40–1:00``, or nothing for a video without moments."""
+    if not result.moments:
+        return ""
+    ends = (divmod(int(seconds), 60) for seconds in (result.moments[0].start, result.moments[0].end))
+    return "–".join(f"{minutes}:{seconds:02}" for minutes, seconds in ends)

@@ -19,6 +19,7 @@ from index.errors import (
 )
 from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
 from index.merge import Hit, merge
+from index.moments import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
 from index.segment import Hits, Segment
 from index.shard import Shard
 from index.snapshot import Snapshot
@@ -28,6 +29,8 @@ from index.vector_store import TaskVectors, VectorStore
 
 __all__ = [
     "EXACT_ROWS",
+    "FIRST_MOMENT",
+    "MOST_MOMENTS",
     "Audit",
     "Device",
     "DeviceMissing",
@@ -53,9 +56,12 @@ __all__ = [
     "TaskVectors",
     "TombstoneEntry",
     "VectorStore",
+    "are_moments",
     "audit",
     "generation_files",
     "in_parallel",
     "merge",
+    "moment_ids",
     "one_thread_per_search",
+    "videos_of",
 ]

@@ -22,6 +22,7 @@ from index.durable import damage, exclusive, hash_files, replace_text, sync
 from index.errors import ManifestError, ShardCorrupt, ShardMissing, ShardRefused, ShardStoreError
 from index.faiss_shards import FaissShards
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
+from index.moments import videos_of
 from index.opened import OpenSegments
 from index.segment import DESCRIPTION, IDS, QUERIES, describe, require_whole
 from index.tombstones import DELETED, read_tombstones
@@ -240,7 +241,12 @@ class ShardStore:
             raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
 
     def publish(
-        self, *, release: ReleaseEntry, shards: Sequence[ShardEntry], deleted: Iterable[int] = ()
+        self,
+        *,
+        release: ReleaseEntry,
+        shards: Sequence[ShardEntry],
+        segments: Sequence[ShardEntry] = (),
+        deleted: Iterable[int] = (),
     ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
@@ -248,6 +254,7 @@ class ShardStore:
         that was overtaken cannot bring an old release back.
 
         Args:
+            segments: further vectors of these shards' tasks, which become visible with them or not at all.
             deleted: ids that were deleted while the new shards were made: no generation ever shows them.
 
         Raises:
@@ -269,9 +276,12 @@ class ShardStore:
                 self._require_new_task(shard, manifest)
                 self._require_fit(shard, manifest)
                 manifest = replace(manifest, shards={**manifest.shards, shard.task: shard})
+                for segment in segments:
+                    if segment.task == shard.task:
+                        manifest = self._with_segment(segment, manifest)
             gone = np.unique(np.fromiter(deleted, np.int64))
             for shard in new if len(gone) else ():
-                here = np.intersect1d(gone, self._ids(shard), assume_unique=True)
+                here = _with_moments(gone, [self._ids(part) for part in manifest.parts(shard.task)])
                 if len(here):
                     stones = {**manifest.tombstones, shard.task: self._write_tombstones(shard.task, here)}
                     manifest = replace(manifest, tombstones=stones)
@@ -289,26 +299,14 @@ class ShardStore:
         """
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
-            name = f"segment {segment.id[:12]} of task {segment.task}"
-            if segment.task not in current.shards:
-                raise ShardRefused(f"{name}: the task is not published")
-            parts = current.parts(segment.task)
-            if segment in parts:
+            if segment.task in current.shards and segment in current.parts(segment.task):
                 return current
-            pinned = parts[0]
-            if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
-                raise ShardRefused(
-                    f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
-                    f"{pinned.release[:12]}; embed with that one"
-                )
-            self._require_fit(segment, current)
-            appended = {**current.appended, segment.task: (*parts[1:], segment)}
-            return self._publish(replace(current, appended=appended))
+            return self._publish(self._with_segment(segment, current))
 
     def delete(self, ids: Iterable[int], *, task: str | None = None) -> Manifest:
         """Let no search find these ids any more. Their vectors stay where they are until the task is compacted.
 
-        Deleting what was deleted already changes nothing.
+        With a video go its moments. Deleting what was deleted already changes nothing.
 
         Args:
             task: the only one that is looked at. Ids that it does not have are left out then: a video that was never
@@ -323,8 +321,7 @@ class ShardStore:
             current = self.manifest()
             unknown, tombstones = wanted, dict(current.tombstones)
             for name in current.shards if task is None else {task} & current.shards.keys():
-                theirs = [self._ids(part) for part in current.parts(name)]
-                here = np.intersect1d(wanted, np.concatenate(theirs), assume_unique=True)
+                here = _with_moments(wanted, [self._ids(part) for part in current.parts(name)])
                 unknown = np.setdiff1d(unknown, here, assume_unique=True)
                 before = self.tombstones(current, name)
                 after = np.union1d(before, here)
@@ -414,8 +411,9 @@ class ShardStore:
 
     def _queries(self, parts: Sequence[ShardEntry]) -> Vectors | None:
         """What the segments of a task were measured with."""
-        folders = [self.shard_folder(part.id) for part in parts if QUERIES in part.files]
-        every = [np.load(folder / QUERIES, allow_pickle=False) for folder in folders]
+        # By content: segments that were laid down together were measured with the same ones.
+        folders = {part.files[QUERIES]: self.shard_folder(part.id) for part in parts if QUERIES in part.files}
+        every = [np.load(folder / QUERIES, allow_pickle=False) for folder in folders.values()]
         return np.concatenate(every) if every else None
 
     def _write_tombstones(self, task: str, ids: Ids) -> TombstoneEntry:
@@ -489,6 +487,22 @@ class ShardStore:
             sync(folder)
         return target.name, size, files
 
+    def _with_segment(self, segment: ShardEntry, manifest: Manifest) -> Manifest:
+        """A manifest with further vectors of a task that it has; raises ShardRefused."""
+        name = f"segment {segment.id[:12]} of task {segment.task}"
+        if segment.task not in manifest.shards:
+            raise ShardRefused(f"{name}: the task is not published")
+        parts = manifest.parts(segment.task)
+        pinned = parts[0]
+        if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
+            raise ShardRefused(
+                f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
+                f"{pinned.release[:12]}; embed with that one"
+            )
+        self._require_fit(segment, manifest)
+        appended = {**manifest.appended, segment.task: (*parts[1:], segment)}
+        return replace(manifest, appended=appended)
+
     def _require_new_task(self, shard: ShardEntry, manifest: Manifest) -> None:
         """Raises ShardRefused unless the shard is the first of its task, and its release is known."""
         name = f"shard {shard.id[:12]} of task {shard.task}"
@@ -539,6 +553,12 @@ def _require_whole(name: str, folder: Path, entry: ShardEntry | ReleaseEntry) ->
     problem = damage(folder, entry.files, entry.bytes, verify=True)
     if problem:
         raise ShardRefused(f"{name} is not in the store as it was written: {problem}; write it again")
+
+
+def _with_moments(wanted: Ids, segments: Sequence[Ids]) -> Ids:
+    """``int64``, ascending: those of the wanted ids that segments have, and of wanted videos the moments."""
+    every = np.concatenate(segments)
+    return np.unique(every[np.isin(every, wanted) | np.isin(videos_of(every), wanted)])
 
 
 def _draft(task: str, release: str, fingerprint: str, dim: int, dtype: str = _DTYPE) -> ShardEntry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from media.errors import DecoderUnavailable, MediaError
 from media.examiner import Examiner, examine
-from media.facts import Limits, VideoInfo, sample_times
+from media.facts import Limits, VideoInfo, sample_times, windows
 from media.paths import content_hash, frame_cache_path, load_frames, resolve_uri
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "load_frames",
     "resolve_uri",
     "sample_times",
+    "windows",
 ]

@@ -23,7 +23,7 @@ from PIL import Image
 
 from media.decode import decode
 from media.errors import MediaError
-from media.facts import Limits
+from media.facts import Limits, sample_times
 from media.paths import frame_cache_path, staged_path
 from media.picture import square
 
@@ -43,7 +43,11 @@ def main() -> None:
         request = json.loads(line)
         answer: dict[str, Any]
         try:
-            answer = {"info": _examine(request)}
+            if "times" in request:
+                _sample(request)
+                answer = {}
+            else:
+                answer = {"info": _examine(request)}
         except MediaError as error:
             answer = {"reason": error.reason}
         except MemoryError:
@@ -52,7 +56,8 @@ def main() -> None:
             words = error.strerror or type(error).__name__
             answer = {
                 "reason": f"what was made of {request['name']} cannot be stored ({words}); "
-                "check space and rights of the data folder"
+                "check space and rights of the data folder",
+                "stored": False,
             }
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -81,13 +86,13 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
                 name=name,
                 content_hash=content,
                 size_bytes=size_bytes,
-                frames=frames,
+                times=lambda duration: sample_times(duration, frames),
                 limits=limits,
                 receive=receive,
                 pictures=request["pictures"],
             )
     except OSError as error:
-        raise MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there") from error
+        raise _unreadable(name, error) from error
     if request["cache"]:
         target = frame_cache_path(Path(request["cache"]), frames, size, content)
         _replace(target, lambda staged: np.save(staged, np.stack(squares), allow_pickle=False))
@@ -97,6 +102,42 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
             lambda staged: middle[0].save(staged, "JPEG", quality=85, optimize=True),
         )
     return asdict(info)
+
+
+def _sample(request: dict[str, Any]) -> None:
+    """Squares at given times, one after the other into a file: they may be many."""
+    limits = Limits(**request["limits"])
+    name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
+    _bound(limits, len(times) * size * size * 3)
+
+    def write(staged: Path) -> None:
+        def receive(image: Image.Image) -> None:
+            squares.write(square(image, size).tobytes())
+
+        with staged.open("wb") as squares:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (len(times), size, size, 3)}
+            np.lib.format.write_array_header_1_0(squares, header)
+            try:
+                size_bytes = limits.admit(path, name)
+                file = path.open("rb")
+            except OSError as error:
+                raise _unreadable(name, error) from error
+            with file:
+                decode(
+                    file,
+                    name=name,
+                    content_hash="",
+                    size_bytes=size_bytes,
+                    times=lambda _: times,
+                    limits=limits,
+                    receive=receive,
+                )
+
+    _replace(Path(request["into"]), write)
+
+
+def _unreadable(name: str, error: OSError) -> MediaError:
+    return MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there")
 
 
 def _bound(limits: Limits, frame_bytes: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from typing import BinaryIO
@@ -14,7 +14,7 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from media.errors import MediaError
-from media.facts import Limits, VideoInfo, sample_times
+from media.facts import Limits, VideoInfo
 from media.picture import Upright
 from media.sampling import Extent, frames_on_display, slack
 
@@ -40,16 +40,19 @@ def decode(
     name: str,
     content_hash: str,
     size_bytes: int,
-    frames: int,
+    times: Callable[[float], Sequence[float]],
     limits: Limits,
     receive: Callable[[Image.Image], None],
     pictures: bool = False,
 ) -> VideoInfo:
-    """Facts of a video; ``receive`` gets ``frames`` upright RGB images, as of :func:`media.facts.sample_times`.
+    """Facts of a video; ``receive`` gets upright RGB images, the one on display at each of its ``times``.
 
     With ``pictures``, single pictures count as videos of one frame.
 
     Images are handed on one by one, because some large ones would not fit in memory together.
+
+    Args:
+        times: rising seconds since the first frame, told the duration.
 
     Raises:
         MediaError: says what is wrong with the file and what to do. Some images may have been received by then.
@@ -73,9 +76,7 @@ def decode(
                 )
             stream.codec_context.thread_count = 1
             upright, image, converted = Upright(aspect), None, None
-            for frame in frames_on_display(
-                container, stream, extent, sample_times(extent.duration, frames), name
-            ):
+            for frame in frames_on_display(container, stream, extent, times(extent.duration), name):
                 if image is None or frame is not converted:
                     _check_size(frame.width, frame.height, aspect, name, limits)  # may change in mid-stream
                     image, converted = upright(frame), frame

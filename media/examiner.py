@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = ["Examiner", "examine"]
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # on a machine that is busy with other things, importing takes its time
 _GRACE_SECONDS = 1.0
+_MORE_SECONDS = 480.0
 # All that the child inherits: secrets of the service are none of its business.
 _ENVIRONMENT = (
     "PATH",
@@ -106,6 +108,40 @@ class Examiner:
             raise MediaError(answer["reason"])
         return VideoInfo(**answer["info"])
 
+    def sample(
+        self, path: Path, *, times: Sequence[float], size: int, into: Path, name: str | None = None
+    ) -> None:
+        """Decode the frames on display at given times into a ``.npy`` file, ``uint8 [len(times), size, size, 3]``.
+
+        They are cut as those of :meth:`examine` are, and never in memory together. What lies before the first and
+        after the last of the times is not read where the container can be jumped in.
+
+        Args:
+            times: rising, seconds since the first frame.
+            into: the file, which is replaced.
+            name: how messages call the video; its file name by default.
+
+        Raises:
+            MediaError, DecoderUnavailable: as :meth:`examine`. Beyond the usual time it may take as long as the part
+                of the video between the first time and the last, up to eight minutes.
+            OSError: the file cannot be written; no video is to blame.
+        """
+        name = name or path.name
+        longer = self.limits.timeout_seconds + min(times[-1] - times[0], _MORE_SECONDS)
+        request = {
+            "path": str(path.absolute()),
+            "name": name,
+            "times": list(times),
+            "size": size,
+            "into": str(into.absolute()),
+            "limits": {**asdict(self.limits), "timeout_seconds": longer},
+        }
+        answer = self._ask(request, name)
+        if "stored" in answer:
+            raise OSError(answer["reason"])
+        if "reason" in answer:
+            raise MediaError(answer["reason"])
+
     def close(self) -> None:
         """End the child."""
         self._end()
@@ -113,12 +149,13 @@ class Examiner:
     def _ask(self, request: dict[str, Any], name: str) -> dict[str, Any]:
         warm = self._child is not None and self._child.poll() is None
         child = self._child if warm and self._child else self._start()
+        seconds = request["limits"]["timeout_seconds"]
         try:
-            return _exchange(child, request, self.limits.timeout_seconds)
+            return _exchange(child, request, seconds)
         except _ChildHangs as error:
             self._end(request)
             raise MediaError(
-                f"{name} took longer than {self.limits.timeout_seconds:g} s to decode; shorten it or scale it down"
+                f"{name} took longer than {seconds:g} s to decode; shorten it or scale it down"
             ) from error
         except _ChildDied as error:
             status = self._end(request, _GRACE_SECONDS)
@@ -202,8 +239,8 @@ def _exchange(
 
 def _sweep(request: dict[str, Any], pid: int) -> None:
     """Remove what a child that has ended had begun to write."""
-    targets = [Path(request["thumbnail"])] if request["thumbnail"] else []
-    if request["cache"]:
+    targets = [Path(request[key]) for key in ("thumbnail", "into") if request.get(key)]
+    if request.get("cache"):
         targets.append(frame_cache_path(Path(request["cache"]), request["frames"], request["size"], ""))
     for target in targets:
         for staged in staged_by(pid, target.parent):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from media.errors import MediaError
 
-__all__ = ["Limits", "VideoInfo", "sample_times"]
+__all__ = ["Limits", "VideoInfo", "sample_times", "windows"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,23 @@ def sample_times(duration: float, count: int) -> list[float]:
     than samples repeats them, down to a video of a single frame.
     """
     return [(index + 0.5) / count * duration for index in range(count)]
+
+
+def windows(duration: float, seconds: float, overlap: float, most: int) -> list[tuple[float, float]]:
+    """The moments of a long video: windows of equal length that cover it, each from its start to its end in seconds.
+
+    As many as are needed if none is longer than ``seconds``, and no more than ``most``, which makes them longer. Every
+    window shares ``overlap`` of its length with the next.
+
+    Returns:
+        In order of time. None where the video is no longer than one window: there the whole video says as much.
+    """
+    if duration <= seconds or most < 2:
+        return []
+    step = 1 - overlap  # in windows
+    # A length that fits in exactly must not take one more because of how it rounds.
+    count = min(most, 1 + math.ceil((duration - seconds) / (seconds * step) - 1e-9))
+    if count < 2:
+        return []
+    length = duration / (1 + (count - 1) * step)
+    return [(i * step * length, min(i * step * length + length, duration)) for i in range(count)]

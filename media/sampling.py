@@ -16,6 +16,7 @@ from media.errors import MediaError
 __all__ = ["Extent", "frames_on_display", "slack"]
 
 _JUMP_BEYOND = 60.0  # seconds of duration; shorter videos are read through, which is exact and fast enough
+_NEAR = 2.0  # seconds; to decode as much costs about what a jump costs
 _STEPS_BACK = (0.0, 10.0, 60.0)  # seconds before the wanted moment; not every container jumps to a key frame
 
 
@@ -79,43 +80,70 @@ def _by_reading(
 def _by_jumping(
     container: InputContainer, stream: VideoStream, extent: Extent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """For each moment a jump to before it, then forward. Where jumps fail or do not pay, the rest is read through."""
+    """For each moment a jump to before it, then forward; no jump where forward alone is the shorter way.
+
+    Where jumps fail, the rest is read through.
+    """
+    place: _Place | None = None
     for done, target in enumerate(times):
-        frame, walked = _jump(container, stream, extent, target)
-        left = len(times) - done
-        if frame is not None:
-            yield frame
-            left -= 1
-        if left and (frame is None or walked * left > extent.duration):
+        near = place is not None and target - place.shown.ends <= max(_NEAR, place.walked)
+        if place is None or not near or not place.forward(target):
+            place = _jump(container, stream, extent, target)
+        if place is None:
             container.seek(0)
-            yield from _by_reading(container, stream, extent, times[-left:], name)
+            yield from _by_reading(container, stream, extent, times[done:], name)
             return
+        yield place.shown.frame
 
 
-def _jump(
-    container: InputContainer, stream: VideoStream, extent: Extent, target: float
-) -> tuple[VideoFrame | None, float]:
-    """The frame on display at ``target``, None where no jump led to it; and the seconds decoded to get there."""
+class _Place:
+    """Somewhere in a stream: the frame on display there, and the way forward.
+
+    Args:
+        ahead: frames from here on.
+        slack: seconds of the end that may be missing.
+
+    Attributes:
+        walked: seconds that were decoded to get here from where the last jump had led.
+    """
+
+    def __init__(self, first: _Shown, ahead: Iterator[_Shown], slack: float) -> None:
+        self.shown = first
+        self.walked = 0.0
+        self._landed = first.begins
+        self._ahead = ahead
+        self._next = next(ahead, None)
+        self._slack = slack
+
+    def land(self, target: float) -> bool:
+        """Go forward from where a jump led."""
+        there = self.forward(target)
+        self.walked = target - self._landed
+        return there
+
+    def forward(self, target: float) -> bool:
+        """Go on to a later moment; False where the stream ends before it."""
+        while self._next is not None and self._next.begins <= target:
+            self.shown, self._next = self._next, next(self._ahead, None)
+        return self._next is not None or target - self.shown.ends <= self._slack
+
+
+def _jump(container: InputContainer, stream: VideoStream, extent: Extent, target: float) -> _Place | None:
+    """The place at ``target``; None where no jump led to it."""
     for back in _STEPS_BACK:
         jump = max(target - back, 0.0) / float(stream.time_base or Fraction(1, 1000))
         try:
             container.seek((extent.start or 0) + int(jump), stream=stream)
         except av.FFmpegError:
             break
-        shown: _Shown | None = None
-        landed = target
-        for following in _timed(container, stream, extent):
-            if following.begins > target:
-                if shown is None:
-                    break  # landed too late: step back
-                return shown.frame, target - landed
-            if shown is None:
-                landed = following.begins
-            shown = following
-        else:
-            if shown is not None and target - shown.ends <= slack(stream, extent.duration):
-                return shown.frame, target - landed
-    return None, 0.0
+        ahead = _timed(container, stream, extent)
+        first = next(ahead, None)
+        if first is None or first.begins > target:
+            continue  # landed too late: step back
+        place = _Place(first, ahead, slack(stream, extent.duration))
+        if place.land(target):
+            return place
+    return None
 
 
 def _timed(container: InputContainer, stream: VideoStream, extent: Extent) -> Iterator[_Shown]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index import Hits, ShardStoreError, Snapshot, TaskVectors, merge
+from index import Hits, ShardStoreError, Snapshot, TaskVectors, are_moments, merge
 from media import DecoderUnavailable, Examiner, Limits, MediaError, VideoInfo, frame_cache_path, load_frames
 from models.backbone import Backbone
 from models.errors import ModelError
@@ -35,6 +35,7 @@ from service.describing import Describer
 from service.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.facts import FactsReader
 from service.filters import allowed
+from service.grouping import whole_videos
 from service.searches import Search, candidates, check, described
 from service.serving import Scan, Serving
 from service.settings import Settings
@@ -198,7 +199,7 @@ class ClipSearch:
             search.filter, {task: shard.state for task, shard in shards.items()}, self._facts, search.at
         )
         scans = [
-            Scan(task, vector, search.query.k, among[task])
+            Scan(task, vector, search.query.k, among[task], whole_videos)
             for task, vector in vectors.items()
             if task in among
         ]
@@ -222,7 +223,7 @@ class ClipSearch:
         """Of two videos of a task's shard, estimated from some of them; 0 where there is only one."""
         state, mean = self._typical.get(task, ("", 0.0))
         if state != shard.state:
-            ids = shard.ids
+            ids = shard.ids[~are_moments(shard.ids)]
             chosen = ids[np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLE)).astype(np.int64)]
             mean = mean_cosine(shard.vectors(chosen))
             self._typical[task] = shard.state, mean

@@ -51,11 +51,15 @@ class Course:
     Args:
         routing: candidate tasks and their lifts, by falling lift.
         open_to: those where something may be found, in learned order, in which equal scores are told.
-        wanted: how many hits.
+        wanted: how many hits, each of another video.
         least: the lowest score that counts; None: any.
         routes: which tasks count.
         chosen: with ``auto``, how many of the likeliest tasks the first page of this list went to. Their results stand
             before all others', so that a list is the same whatever pages it is read in.
+
+    Attributes:
+        searched: tasks that it went to.
+        lift: of each candidate task.
     """
 
     def __init__(
@@ -69,8 +73,8 @@ class Course:
         chosen: int | None = None,
     ) -> None:
         self.searched: set[str] = set()
-        self._lift = dict(routing)
-        self._place = {task: place for place, task in enumerate(self._lift)}
+        self.lift = dict(routing)
+        self._place = {task: place for place, task in enumerate(self.lift)}
         self._open_to = list(open_to)
         self._wanted = wanted
         self._least = -np.inf if least is None else least
@@ -95,7 +99,7 @@ class Course:
         while True:
             tier = self._tiers[0]
             bar = self._bar()
-            lifts = np.array([self._lift[task] for task in tier[: self._size]])
+            lifts = np.array([self.lift[task] for task in tier[: self._size]])
             reached = within_reach(lifts, bar, self._limit())
             if self._likely and bar > self._least:  # there are enough
                 reached &= lifts >= self._floor
@@ -113,13 +117,16 @@ class Course:
             del self._tiers[0]
 
     def add(self, found: Mapping[str, Hits]) -> None:
-        """What the tasks of the wave hold: hits by cosine, as many as are wanted or there are."""
+        """What the tasks of the wave hold: hits by cosine, as many as are wanted or there are.
+
+        Each of them is another video, so the bar is that of as many videos as are wanted (:mod:`service.grouping`).
+        """
         for task, hits in found.items():
             if len(hits.scores):
                 best = float(hits.scores[0])
                 self._highest = best if self._highest is None else max(self._highest, best)
             # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
-            self._found[task] = Hits(hits.ids, hits.scores + np.float32(self._lift[task]))
+            self._found[task] = Hits(hits.ids, hits.scores + np.float32(self.lift[task]))
         merged = merge(
             {task: self._found[task] for task in self._open_to if task in self._found}, self._wanted
         )

@@ -8,12 +8,13 @@ Killed at any line it has left the video's row, so it can be repeated, and the r
 returned, no process shows the video: search leaves out what the catalog does not know, so that servers which have not
 seen the tombstones yet, and lists that were begun before, do not show it either.
 
-* The row goes, with captions, metadata and the events that name the file. An id can be given anew; a vector id never.
+* The row goes, with captions, metadata, moments and the events that name the file. An id can be given anew; a vector id
+  never.
 * Files of ours go: thumbnail, sampled frames, the file itself where it was uploaded. A file below the media root is its
   owner's, and stays.
 * What a process remembers of captions is held against the catalog before it describes another video with one.
-* The vector stays in its shard, which never changes, until the task is compacted; nobody is given it. What adapters
-  have learned from a video cannot be taken out of them, nor can snapshots that were made before.
+* The vector stays in its shard, which never changes, until the task is compacted; nobody is given it, nor those of its
+  moments. What adapters have learned from a video cannot be taken out of them, nor can snapshots that were made before.
 * A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
 * The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
   had counted goes (it holds query vectors of captions), and is counted anew with the next task.
@@ -121,7 +122,7 @@ def _bury(task_id: str, vector_ids: Sequence[int]) -> None:
 
 
 def _forget_events(session: Session, task_id: str, videos: set[str]) -> None:
-    told = session.scalars(select(Event).where(Event.task_id == task_id, Event.kind == "rejected"))
+    told = session.scalars(select(Event).where(Event.task_id == task_id, Event.kind.in_(("rejected", "log"))))
     for event in told:
         if event.data.get("video_id") in videos:
             session.delete(event)

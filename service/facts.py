@@ -11,21 +11,23 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
+from index import videos_of
 from service.catalog.database import session_scope
-from service.catalog.models import Task, Video
+from service.catalog.models import Moment, Task, Video
 
-__all__ = ["Column", "Facts", "FactsReader", "Value"]
+__all__ = ["Column", "Facts", "FactsReader", "Moments", "Value"]
 
 Ids = npt.NDArray[np.int64]
+Read = TypeVar("Read", "Facts", "Moments")
 Value = str | int | float | bool
 
-_KEPT = 2_000_000  # videos whose facts are kept
+_KEPT = 2_000_000  # videos whose facts are kept, and moments
 _CHUNK = 500  # ids in one IN (…)
 
 
@@ -92,12 +94,39 @@ class Facts:
         self.fields = {name: column for name, column in columns.items() if column}
 
 
+class Moments:
+    """The moments of the videos of a task.
+
+    Attributes:
+        ids: ``int64 [n]``, ascending, so those of a video follow each other.
+        spans: ``float64 [n, 2]``, start and end in seconds.
+    """
+
+    def __init__(self, moments: Sequence[tuple[int, float, float]]) -> None:
+        self.ids: Ids = np.array([moment for moment, _, _ in moments], np.int64)
+        self.spans = np.array([span for _, *span in moments], np.float64).reshape(-1, 2)
+        self._videos = videos_of(self.ids)
+
+    def rows(self, videos: Ids) -> Ids:
+        """Rows of the moments of these videos."""
+        first, end = (np.searchsorted(self._videos, videos, side) for side in ("left", "right"))
+        counts = end - first
+        # Each video's rows follow each other: a count from zero, moved to where they begin.
+        return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+    def added_to(self, videos: Ids) -> Ids:
+        """Vector ids of videos, and of their moments."""
+        return np.concatenate([videos, self.ids[self.rows(videos)]])
+
+
 class FactsReader:
     """Facts of tasks, read when they are first asked for. Safe to be shared by threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._facts: OrderedDict[tuple[str, str], Facts] = OrderedDict()  # by task and its shard
+        # By task and its shard.
+        self._facts: OrderedDict[tuple[str, str], Facts] = OrderedDict()
+        self._moments: OrderedDict[tuple[str, str], Moments] = OrderedDict()
         self._arrivals: dict[str, datetime] = {}
 
     def facts(self, task: str, shard: str) -> Facts:
@@ -110,8 +139,7 @@ class FactsReader:
         key = task, shard
         with self._lock:
             if key not in self._facts:
-                for former in [known for known in self._facts if known[0] == task]:
-                    del self._facts[former]
+                _drop(self._facts, task)
                 with session_scope() as session:
                     rows = session.execute(
                         select(Video.vector_id, Video.duration, Video.extra)
@@ -119,10 +147,23 @@ class FactsReader:
                         .order_by(Video.vector_id)
                     ).all()
                 self._facts[key] = Facts([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
-            self._facts.move_to_end(key)
-            while len(self._facts) > 1 and sum(len(facts.ids) for facts in self._facts.values()) > _KEPT:
-                self._facts.popitem(last=False)
-            return self._facts[key]
+            return _last_used(self._facts, key)
+
+    def moments(self, task: str, shard: str) -> Moments:
+        """Of a task, as :meth:`facts`."""
+        key = task, shard
+        with self._lock:
+            if key not in self._moments:
+                _drop(self._moments, task)
+                with session_scope() as session:
+                    rows = session.execute(
+                        select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
+                        .join(Video, Video.vector_id == Moment.video_vector_id)
+                        .where(Video.task_id == task)
+                        .order_by(Moment.vector_id)
+                    ).all()
+                self._moments[key] = Moments([(moment, start, end) for moment, start, end in rows])
+            return _last_used(self._moments, key)
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
         """When each task was posted; those that the catalog does not know are left out."""
@@ -136,3 +177,17 @@ class FactsReader:
                         )
                         self._arrivals |= {task: at for task, at in session.execute(wanted)}
             return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
+
+
+def _drop(kept: OrderedDict[tuple[str, str], Read], task: str) -> None:
+    """What is kept of a task's former shards."""
+    for former in [known for known in kept if known[0] == task]:
+        del kept[former]
+
+
+def _last_used(kept: OrderedDict[tuple[str, str], Read], key: tuple[str, str]) -> Read:
+    """What is kept of a shard; what was not used for longest goes where all of them take too much."""
+    kept.move_to_end(key)
+    while len(kept) > 1 and sum(len(one.ids) for one in kept.values()) > _KEPT:
+        kept.popitem(last=False)
+    return kept[key]

@@ -11,8 +11,9 @@ from media import MediaError
 from service import storage
 from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
+from service.catalog.moments import spans_of
 from service.errors import NotFound
-from service.views import VideoView
+from service.views import MomentView, VideoView
 
 __all__ = [
     "AcceptedVideo",
@@ -41,6 +42,7 @@ def get_video(video_id: str) -> VideoView:
     """One video. Raises NotFound."""
     with session_scope() as session:
         row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
+        moments = spans_of(session, row[0].vector_id) if row else []
     if row is None:
         raise _no_video(video_id)
     video, task = row
@@ -66,6 +68,7 @@ def get_video(video_id: str) -> VideoView:
         frames=video.frames,
         thumbnail_url=thumbnail_url(video.id),
         stream_url=stream_url(video.id),
+        moments=[MomentView(start=start, end=end) for start, end in moments],
     )
 
 
@@ -74,9 +77,10 @@ def thumbnail_url(video_id: str) -> str:
     return f"/videos/{video_id}/thumbnail"
 
 
-def stream_url(video_id: str) -> str:
-    """Where the API serves the file."""
-    return f"/videos/{video_id}/stream"
+def stream_url(video_id: str, moment: MomentView | None = None) -> str:
+    """Where the API serves the file; with a moment, as a media fragment, which players begin and end with."""
+    fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
+    return f"/videos/{video_id}/stream{fragment}"
 
 
 def thumbnail_path(video_id: str) -> Path:

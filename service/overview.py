@@ -32,6 +32,13 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         names = dict(session.execute(select(Task.id, Task.name)).all())
         by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
         videos = session.scalar(select(func.count()).select_from(Video)) or 0
+        laid_down = select(Shard.task_id)
+        searchable = (
+            session.scalar(
+                select(func.count()).where(Video.status == "accepted", Video.task_id.in_(laid_down))
+            )
+            or 0
+        )
         shards = session.scalars(select(Shard).join(Task).order_by(Task.learned_order)).all()
         releases = session.scalars(select(Release).order_by(Release.learned_order)).all()
         leases = session.scalars(
@@ -51,6 +58,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         generation=manifest.generation,
         tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
         videos=videos,
+        searchable=searchable,
         vectors=sum(shard.count - _deleted(manifest, shard.task_id) for shard in shards),
         shards=[
             ShardView(

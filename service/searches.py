@@ -24,19 +24,23 @@ from service.cursors import Cursor, fingerprints, read_cursor
 from service.errors import FieldError, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter, allowed, filter_errors, read_filter
+from service.grouping import has_moments
 from service.library import stream_url, thumbnail_url
+from service.moments import best_moments
 from service.serving import Scan, Serving
 from service.settings import QueryMode, Settings
-from service.views import RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
+from service.views import FoundMomentView, RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
 __all__ = ["Search", "answer", "candidates", "check", "described"]
 
 Ids = npt.NDArray[np.int64]
+Vector = npt.NDArray[np.float32]
 
 _VECTORS = 8192  # query vectors made at a time: memory stays flat however many queries and tasks there are
 _SHOWN = 20  # tasks of which the routing is told, beside those that were searched
 _CHUNK = 500  # ids in one IN (…)
 _MAX_ERRORS = 20
+_MOMENTS = 100  # of a video
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -114,12 +118,14 @@ def answer(
     def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
         if chosen == Filter():
             return dict.fromkeys(tasks)
-        return allowed(
-            chosen,
-            {task: serving.shards[task].state for task in tasks},
-            reader,
-            at,
-        )
+        shards = {task: serving.shards[task] for task in tasks}
+        videos = allowed(chosen, {task: shard.state for task, shard in shards.items()}, reader, at)
+        return {
+            task: ids
+            if ids is None or not has_moments(shards[task])
+            else reader.moments(task, shards[task].state).added_to(ids)
+            for task, ids in videos.items()
+        }
 
     begun = time.perf_counter()
     routing = serving.route([one.search.text for one in asked], [one.tasks for one in asked])
@@ -133,6 +139,7 @@ def answer(
     _search(serving, found)
     for ended in found:
         _conclude(ended, serving, configured)
+        _look_inside(ended, serving, reader)
     return _responses(found, serving, configured)
 
 
@@ -151,14 +158,17 @@ class _Found:
 
     Attributes:
         routing: candidate tasks and their log weights, best first.
-        among: task id → what may be found there, None for all; only tasks where something may.
+        among: task id → what may be found there, with the moments of videos, None for all; only tasks where something
+            may.
         course: which tasks it goes to.
-        passed: hits of the list that earlier pages have come past.
+        passed: videos of the list that earlier pages have come past.
         end: how many there are with this page.
         depth: how many are looked for.
         more: whether there may be another page.
         listed: its hits from the first on, when it is over.
         sure: confidence of hits by their ids; empty where the release is not calibrated.
+        vectors: of the text, for the tasks of hits that may have moments, where these are asked for.
+        moments: the best ones of the videos that have any, by vector id.
     """
 
     asked: _Asked
@@ -176,6 +186,8 @@ class _Found:
     wave: list[str] = field(default_factory=list)
     listed: Sequence[Hit] = ()
     sure: Mapping[int, float] = field(default_factory=dict)
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    moments: dict[int, list[FoundMomentView]] = field(default_factory=dict)
 
     @property
     def hits(self) -> Sequence[Hit]:
@@ -245,6 +257,8 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
         for one in step:
             after = start + len(one.wave)
             one.course.add(dict(zip(one.wave, hits[start:after], strict=True)))
+            if one.asked.search.query.moments:
+                _keep(serving, one, vectors[start:after])
             one.wave, start = one.course.wave(), after
         merged = time.perf_counter()
         for one in step:
@@ -252,6 +266,18 @@ def _search(serving: Serving, found: Sequence[_Found]) -> None:
             one.search += 1000 * (searched - encoded) / len(step)
             one.merge += 1000 * (merged - searched) / len(step)
         going = [one for one in going if one.wave]
+
+
+def _keep(serving: Serving, found: _Found, vectors: Sequence[Vector]) -> None:
+    """Keep the vectors of a wave that moments will be scored with. A task without a hit so far will have none later."""
+    new = {
+        task: vector
+        for task, vector in zip(found.wave, vectors, strict=True)
+        if has_moments(serving.shards[task])
+    }
+    if new or found.vectors:
+        known, hits = found.vectors | new, {hit.task for hit in found.course.hits()}
+        found.vectors = {task: vector for task, vector in known.items() if task in hits}
 
 
 def _conclude(found: _Found, serving: Serving, configured: Settings) -> None:
@@ -267,11 +293,26 @@ def _conclude(found: _Found, serving: Serving, configured: Settings) -> None:
     ]
 
 
+def _look_inside(found: _Found, serving: Serving, reader: FactsReader) -> None:
+    """Find out which moments of the videos of the page fit best."""
+    if found.vectors:
+        start, most = time.perf_counter(), found.asked.search.query.moments
+        shown = [hit for hit in found.hits if hit.task in found.vectors]
+        found.moments = best_moments(serving, shown, found.vectors, found.course.lift, most, reader)
+        found.search += 1000 * (time.perf_counter() - start)
+
+
 def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
-    results = described([one.hits for one in found], serving, first, [one.sure for one in found])
+    results = described(
+        [one.hits for one in found],
+        serving,
+        first,
+        [one.sure for one in found],
+        [one.moments for one in found],
+    )
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
     return [
         _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
@@ -349,26 +390,39 @@ def described(
     serving: Serving,
     first: Sequence[int] = (),
     sure: Sequence[Mapping[int, float]] = (),
+    moments: Sequence[Mapping[int, list[FoundMomentView]]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
     Args:
         first: rank of the first result of each list; 1 by default.
         sure: confidence of the hits of each list by their ids; by default there is none.
+        moments: of the videos of each list, by vector id.
     """
     known = _known(hit.id for hits in lists for hit in hits)
     return [
         [
-            _result(rank, hit, known[hit.id], serving, likely.get(hit.id))
+            _result(rank, hit, known[hit.id], serving, likely.get(hit.id), theirs.get(hit.id, []))
             for rank, hit in enumerate((hit for hit in hits if hit.id in known), start)
         ]
-        for hits, start, likely in zip(
-            lists, first or [1] * len(lists), sure or [{}] * len(lists), strict=True
+        for hits, start, likely, theirs in zip(
+            lists,
+            first or [1] * len(lists),
+            sure or [{}] * len(lists),
+            moments or [{}] * len(lists),
+            strict=True,
         )
     ]
 
 
-def _result(rank: int, hit: Hit, video: _Known, serving: Serving, confidence: float | None) -> SearchResult:
+def _result(
+    rank: int,
+    hit: Hit,
+    video: _Known,
+    serving: Serving,
+    confidence: float | None,
+    moments: list[FoundMomentView],
+) -> SearchResult:
     return SearchResult(
         rank=rank,
         video_id=video.id,
@@ -378,7 +432,8 @@ def _result(rank: int, hit: Hit, video: _Known, serving: Serving, confidence: fl
         confidence=confidence,
         captions=video.captions,
         thumbnail_url=thumbnail_url(video.id),
-        stream_url=stream_url(video.id),
+        stream_url=stream_url(video.id, moments[0] if moments else None),
+        moments=moments,
     )
 
 
@@ -401,6 +456,10 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         # A number of ten thousand digits is not repeated to whoever sent it.
         said = f"{query.k} results" if abs(query.k) < 10**9 else "So many results"
         yield FieldError(f"{at}k", f"{said} cannot be given.", f"Ask for 1 to {most}.")
+    if not 0 <= query.moments <= _MOMENTS:
+        yield FieldError(
+            f"{at}moments", "So many moments of a video cannot be given.", f"Ask for 0 to {_MOMENTS}."
+        )
     if query.min_score is not None and not math.isfinite(query.min_score):
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
     if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:

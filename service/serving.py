@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from threading import Lock
@@ -20,6 +20,7 @@ from models.query_encoder import QueryEncoder, Tokens
 from models.release import ReleaseState, read_release
 from models.routing import Router, words_of
 from service.gathering import Gathered
+from service.grouping import by_video, has_moments, nearest
 from service.validation import check_probes
 
 __all__ = ["Reader", "Scan", "Serving"]
@@ -35,12 +36,13 @@ _FIRST_QUERY = "a first query, so that no user waits for what is done only once"
 
 
 class Scan(NamedTuple):
-    """The k nearest to a query in a task's shard, or among some of its ids."""
+    """The k nearest videos to a query in a task's shard, or among some of its ids, those of moments too."""
 
     task: str
     query: Vector
     k: int
     among: Ids | None
+    reduced: Callable[[Hits], Hits] = by_video
 
 
 @dataclass
@@ -254,14 +256,50 @@ class Serving:
         )
 
     def search(
-        self, task: str, query: Vector, k: int, *, exclude: Sequence[int] = (), among: Ids | None = None
+        self,
+        task: str,
+        query: Vector,
+        k: int,
+        *,
+        exclude: Sequence[int] = (),
+        among: Ids | None = None,
+        reduced: Callable[[Hits], Hits] = by_video,
     ) -> Hits:
-        """The k nearest in a task's shard; nothing in one that cannot be opened any more, which is set aside."""
-        return self._search(task, query[None], k, exclude, among)[0]
+        """The k nearest videos of a task's shard; none of one that cannot be opened any more, which is set aside.
+
+        Args:
+            exclude: ids to leave out.
+            among: ids that may be found, those of moments too; None: all.
+            reduced: how hits become videos, where the shard holds moments.
+        """
+        return self._search(task, query[None], k, exclude, among, reduced)[0]
+
+    def search_moments(self, task: str, query: Vector, ids: Ids) -> Hits:
+        """Some moments of a task's videos by their scores, best first; equal ones by id."""
+        return self._nearest(task, query[None], len(ids), among=ids)[0]
 
     def _search(
+        self,
+        task: str,
+        queries: Vector,
+        k: int,
+        exclude: Sequence[int] = (),
+        among: Ids | None = None,
+        reduced: Callable[[Hits], Hits] = by_video,
+    ) -> list[Hits]:
+        if not has_moments(self.shards[task]):
+            return self._nearest(task, queries, k, exclude, among)
+        return nearest(
+            lambda rows, depth: self._nearest(task, queries[rows], depth, exclude, among),
+            len(queries),
+            k,
+            reduced,
+        )
+
+    def _nearest(
         self, task: str, queries: Vector, k: int, exclude: Sequence[int] = (), among: Ids | None = None
     ) -> list[Hits]:
+        """Vectors, and not videos."""
         if task not in self.degraded:
             try:
                 return self.shards[task].search_many(queries, k, exclude, among)
@@ -274,17 +312,17 @@ class Serving:
 
         A shard is read once for all who search it alike, and several shards at the same time where that is faster.
         """
-        alike: dict[tuple[str, int, int], list[int]] = {}
+        alike: dict[tuple[str, int, int, Callable[[Hits], Hits]], list[int]] = {}
         for number, scan in enumerate(scans):
-            alike.setdefault((scan.task, scan.k, id(scan.among)), []).append(number)
+            alike.setdefault((scan.task, scan.k, id(scan.among), scan.reduced), []).append(number)
         groups = list(alike.values())
 
         def one(numbers: list[int]) -> list[Hits]:
             first = scans[numbers[0]]
             queries = np.stack([scans[number].query for number in numbers])
-            return self._search(first.task, queries, first.k, among=first.among)
+            return self._search(first.task, queries, first.k, among=first.among, reduced=first.reduced)
 
-        shards = [self.shards[task] for task, _, _ in alike]
+        shards = [self.shards[task] for task, *_ in alike]
         total = sum(part.bytes for shard in shards for part in shard.parts)
         remote = any(shard.remote for shard in shards)
         found = in_parallel(one, groups, total // max(1, len(groups)), remote=remote)

@@ -68,6 +68,10 @@ class Settings(BaseSettings):
     backbone: str = "tiny"
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
     method: str = "strata"
+    # a longer video is found by its moments, too: windows of at most so many seconds, each of which shares so much of
+    # its length with the next
+    moment_seconds: float = Field(default=20, ge=1)
+    moment_overlap: float = Field(default=0.5, ge=0, le=0.9)
     query_mode: QueryMode = "pinned"
     # served: a release is measured as the service searches with it; all: in every mode that it offers, to compare them,
     # which takes longer with every task
@@ -105,6 +109,7 @@ class Settings(BaseSettings):
     max_videos_per_task: int = Field(default=20_000, ge=1)
     max_settings_bytes: int = Field(default=4096, ge=2)  # of a task, as JSON
     max_metadata_bytes: int = Field(default=16_384, ge=2)  # of a video, as JSON
+    max_moments: int = Field(default=512, ge=0, le=65_536)  # of a video, as far as ids go; 0: none
     max_video_bytes: int = Field(default=4 * _GIB, ge=1)
     max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
     max_clip_bytes: int = Field(default=256 * _MIB, ge=1)  # of a clip or picture to search with

@@ -17,6 +17,7 @@ from index import ShardMissing, TaskVectors, merge
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
+from service.grouping import whole_videos
 from service.searches import described
 from service.serving import Serving
 from service.settings import Settings
@@ -51,7 +52,9 @@ def similar(
             f"Video {video_id!r} has no vector: it was not there when its task was laid down."
         ) from None
     searched, apart = _comparable(serving, task, own, scope)
-    hits = {name: serving.search(name, vector, k, exclude=[vector_id]) for name in searched}
+    hits = {
+        name: serving.search(name, vector, k, exclude=[vector_id], reduced=whole_videos) for name in searched
+    }
     merged = [hit for hit in merge(hits, k) if min_score is None or hit.score >= min_score]
     return SimilarResponse(
         video_id=video_id,

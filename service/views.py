@@ -19,7 +19,9 @@ __all__ = [
     "DeletionView",
     "EventView",
     "ForgettingView",
+    "FoundMomentView",
     "LeaseView",
+    "MomentView",
     "OverviewView",
     "ProgressView",
     "ReadyView",
@@ -189,8 +191,10 @@ class SearchQuery(_Input):
             "many of the likeliest."
         ),
     )
+    moments: int = Field(default=3, description="How many moments of each long video, the best first.")
     cursor: str | None = Field(
-        default=None, description="`next_cursor` of the page before; everything but k stays as it was."
+        default=None,
+        description="`next_cursor` of the page before; everything but k and moments stays as it was.",
     )
 
 
@@ -200,21 +204,39 @@ class SearchBatch(_Input):
     queries: list[SearchQuery]
 
 
+class MomentView(_View):
+    """A part of a video, in seconds since its beginning."""
+
+    start: float
+    end: float
+
+
+class FoundMomentView(MomentView):
+    """A moment, and how well it fits."""
+
+    score: float
+
+
 class SearchResult(_View):
-    """One hit. ``task`` is the task's name."""
+    """One hit: a video. ``task`` is the task's name."""
 
     rank: int
     video_id: str
     task: str
     task_id: str
-    score: float
+    score: float = Field(description="The best of the whole video's and its moments'.")
     confidence: float | None = Field(
         default=None,
         description="Probability that this is the video asked for, 0..1; null where the release is not calibrated.",
     )
     captions: list[str]
     thumbnail_url: str
-    stream_url: str
+    stream_url: str = Field(
+        description="Where moments were found, it plays the best of them (`#t=start,end`)."
+    )
+    moments: list[FoundMomentView] = Field(
+        default_factory=list, description="Of a long video, where in it: the best first."
+    )
 
 
 class RoutingView(_View):
@@ -378,6 +400,9 @@ class VideoView(_View):
     frames: int | None
     thumbnail_url: str
     stream_url: str
+    moments: list[MomentView] = Field(
+        default_factory=list, description="Of a long video, the parts that it is found by, in order of time."
+    )
 
 
 class DeletionSpec(_Input):
@@ -473,7 +498,8 @@ class OverviewView(_View):
     generation: int
     tasks: dict[State, int]
     videos: int
-    vectors: int
+    searchable: int = Field(description="Videos that are laid down.")
+    vectors: int = Field(description="Of these, and of their moments.")
     shards: list[ShardView]
     releases: list[ReleaseView]
     bytes_shards: int

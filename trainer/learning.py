@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from trainer.calibration import Known, fit_confidence
 from trainer.checkpoint import Checkpoints, identity
 from trainer.data import Clip, TaskData
 from trainer.embedding import MemoryShard, embed
+from trainer.evaluate.gallery import WholeVideos
 from trainer.evaluate.matrix import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
 from trainer.evaluate.metrics import Recall
 from trainer.library import Library
@@ -38,6 +40,7 @@ __all__ = ["HeldOut", "Laid", "calibrate", "lay_down", "learn", "measure", "prep
 _GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,15 @@ class Laid:
     Attributes:
         state: the release after the task.
         release, shard: its entry, and that of the task's shard.
-        vectors: of the shard.
+        vectors: of the shard: one for each whole video.
+        moments: entries of the segments that hold the vectors of moments.
     """
 
     state: ReleaseState
     release: ReleaseEntry
     shard: ShardEntry
     vectors: ShardVectors
+    moments: tuple[ShardEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ def lay_down(
     *,
     calibrate: Callable[[ReleaseState, ShardVectors], Confidence | None] = lambda state, vectors: None,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
+    moments: Iterable[tuple[Ids, Vectors]] = (),
     report: Callable[[int], None] = lambda done: None,
 ) -> Laid:
     """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
@@ -147,6 +153,7 @@ def lay_down(
     Args:
         calibrate: tells from the release and the task's vectors how sure searches are: :func:`calibrate`.
         mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
+        moments: ids and vectors, segment by segment; drawn when the whole videos are embedded.
         report: called with the number of videos that are embedded.
     """
     store = library.store
@@ -158,18 +165,24 @@ def lay_down(
         write_release(staged, state)
         write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
-    large = len(ids) > store.policy.exact_rows
-    shard = store.write_shard(
-        task=task.task_id,
-        release=release.id,
-        fingerprint=state.fingerprint,
-        ids=ids,
-        vectors=vectors,
-        queries=_captions(method.backbone, library, task, state) if large else None,
-        working=lambda: report(len(ids)),  # a lease lasts only while something is reported
-    )
+    captions = cache(partial(_captions, method.backbone, library, task, state))
+
+    def write(ids: Ids, vectors: Vectors) -> ShardEntry:
+        return store.write_shard(
+            task=task.task_id,
+            release=release.id,
+            fingerprint=state.fingerprint,
+            ids=ids,
+            vectors=vectors,
+            queries=captions() if len(ids) > store.policy.exact_rows else None,
+            working=lambda: report(len(task.clips)),  # a lease lasts only while something is reported
+        )
+
+    shard = write(ids, vectors)
+    # A segment of their own: the shard is the same, byte by byte, as without them.
+    segments = tuple(write(*segment) for segment in moments)
     # Read back, because what is measured must be what is found: the store rounds.
-    return Laid(state, release, shard, store.open([shard]))
+    return Laid(state, release, shard, store.open([shard]), segments)
 
 
 def calibrate(
@@ -204,7 +217,7 @@ def calibrate(
         if shard is None:
             continue
         measured = held_out[task.task_id].ids if task.task_id in held_out else np.empty(0, np.int64)
-        ids = np.setdiff1d(shard.ids, measured)
+        ids = np.setdiff1d(WholeVideos(shard).ids, measured)
         present = set(ids.tolist())
         texts = tuple((video, text) for video, text in captions.get(task.task_id, ()) if video in present)
         known.append(Known(task.task_id, shard, ids, texts))
@@ -277,8 +290,9 @@ def measure(
         shard = laid.vectors if own else library.shard(task.task_id)
         if shard is None:
             continue
-        held = held_out.get(task.task_id, nothing).within(shard.ids)
-        galleries.append(Gallery(task.task_id, shard, held.ids, held.queries))
+        whole = WholeVideos(shard)
+        held = held_out.get(task.task_id, nothing).within(whole.ids)
+        galleries.append(Gallery(task.task_id, whole, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.dense(rows)
     return evaluate_row(

@@ -22,12 +22,13 @@ import torch
 from sqlalchemy import select
 
 from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
-from media import Limits, frame_cache_path
+from media import Limits, frame_cache_path, windows
 from models.backbone import Backbone, load_backbone
 from models.release import ReleaseState
 from service import lifecycle, storage
 from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
+from service.catalog.moments import drop_moments, set_moments
 from service.errors import CinestrataError, VideosDeleted
 from service.jobs import send_due, worker_name
 from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
@@ -44,12 +45,16 @@ from trainer.frames import restore_frames
 from trainer.learning import HeldOut, Laid, calibrate, lay_down, learn, measure, prepare, zero_shot_recall
 from trainer.library import Library
 from trainer.loop import Progress
-from trainer.methods import METHODS
+from trainer.methods import METHODS, Method
+from trainer.moments import LongVideo, embed_moments, segments
 from trainer.words import in_words
 
 __all__ = ["learn_task", "work_on"]
 
 log = structlog.get_logger(__name__)
+
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
 
 
 @celery_app.task(name=LEARN, ignore_result=True)
@@ -133,11 +138,22 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             working=lambda: embedded(total),  # a lease lasts only while something is reported
         ),
         mode=settings().served_mode,
+        moments=segments(_moments(claim, method, backbone)),
         report=embedded,
     )
     claim.advance("evaluating")
     recalls, ledger = _facts(claim, backbone, library, laid, task)
-    _publish(claim, library, task, laid.state, laid.release, laid.shard, recalls, trained=trained)
+    _publish(
+        claim,
+        library,
+        task,
+        laid.state,
+        laid.release,
+        laid.shard,
+        recalls,
+        moments=laid.moments,
+        trained=trained,
+    )
     _keep(library, ledger)
 
 
@@ -157,7 +173,8 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
     except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
         claim.log(f"The task could not be measured: {error}")
     trained = METHODS[state.method].trains and bool(task.pairs)
-    _publish(claim, library, task, state, release, shard, recalls, trained=trained)
+    moments = library.manifest.parts(task.task_id)[1:]
+    _publish(claim, library, task, state, release, shard, recalls, moments=moments, trained=trained)
     if ledger is not None:
         _keep(library, ledger)
 
@@ -171,13 +188,14 @@ def _publish(
     shard: ShardEntry,
     recalls: list[RecallFacts],
     *,
+    moments: Sequence[ShardEntry],
     trained: bool,
 ) -> None:
     with claim.publishing() as publication:
         # The task's row is held: whoever deletes from now on finds the shard published.
         left = {clip.vector_id for clip in _left(task).clips}
         gone = [clip.vector_id for clip in task.clips if clip.vector_id not in left]
-        library.store.publish(release=release, shards=[shard], deleted=gone)
+        library.store.publish(release=release, shards=[shard], segments=moments, deleted=gone)
         publication.complete(
             release=ReleaseFacts(
                 id=release.id,
@@ -192,9 +210,9 @@ def _publish(
                 id=shard.id,
                 release=shard.release,
                 fingerprint=shard.fingerprint,
-                count=shard.count,
+                count=sum(part.count for part in (shard, *moments)),
                 dim=shard.dim,
-                bytes=shard.bytes,
+                bytes=sum(part.bytes for part in (shard, *moments)),
             ),
             recalls=recalls,
             trained=trained,
@@ -234,7 +252,7 @@ def _left(task: TaskData) -> TaskData:
     return TaskData(task.task_id, task.name, tuple(clip for clip in task.clips if clip.vector_id in left))
 
 
-def _training_ids(library: Library) -> dict[str, npt.NDArray[np.int64]]:
+def _training_ids(library: Library) -> dict[str, Ids]:
     """By task: vector ids of the training videos of every task that is laid down."""
     query = select(Video.task_id, Video.vector_id).where(
         Video.status == "accepted",
@@ -303,6 +321,58 @@ def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
         limits=Limits(max_bytes=settings().max_video_bytes),
         report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
     )
+
+
+def _moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple[Ids, Vectors]]:
+    """Settle which moments the task's videos have, and embed them.
+
+    An attempt replaces all that one before it settled, so what the catalog knows is what is published.
+    """
+    videos = _long_videos(claim)
+    uris = {video.vector_id: uri for video, uri in videos}
+    total = sum(len(video.spans) for video, _ in videos)
+
+    def left_out(video: LongVideo, reason: str) -> None:
+        with claim.writing() as session:
+            drop_moments(session, video.vector_id)
+            if session.get(Video, video.vector_id) is None:  # deleted meanwhile, so nothing names it any more
+                return
+        said = f"Video {video.id!r} is found as a whole only, not by its moments: {reason}"
+        claim.log(said, video_id=video.id)
+
+    if videos:
+        yield from embed_moments(
+            method.encode_videos,
+            [video for video, _ in videos],
+            *backbone.spec,
+            locate=lambda video: storage.locate(uris[video.vector_id]),
+            scratch=settings().cache_dir.parent / "moments.npy",
+            limits=Limits(max_bytes=settings().max_video_bytes),
+            left_out=left_out,
+            report=lambda done: claim.progress("moments", done / total, done=done, total=total),
+        )
+
+
+def _long_videos(claim: Claim) -> list[tuple[LongVideo, str]]:
+    """The accepted videos that have moments, by vector id, each with its URI; the catalog learns of their moments."""
+    query = (
+        select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)
+        .where(
+            Video.task_id == claim.task.id,
+            Video.status == "accepted",
+            Video.duration > settings().moment_seconds,
+        )
+        .order_by(Video.vector_id)
+    )
+    length, overlap, most = settings().moment_seconds, settings().moment_overlap, settings().max_moments
+    found: list[tuple[LongVideo, str]] = []
+    with claim.writing() as session:
+        for name, vector_id, content, duration, uri in session.execute(query):
+            spans = windows(duration or 0.0, length, overlap, most)
+            if spans:
+                found.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
+        set_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in found})
+    return found
 
 
 # -- what the release is worth ------------------------------------------------------------------------------

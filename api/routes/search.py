@@ -62,9 +62,10 @@ async def search(
             ),
         ),
     ] = None,
+    moments: Annotated[int, Query(description="How many moments of each long video, the best first.")] = 3,
     cursor: Annotated[
         str | None,
-        Query(description="`next_cursor` of the page before; everything but k stays as it was."),
+        Query(description="`next_cursor` of the page before; everything but k and moments stays as it was."),
     ] = None,
 ) -> Response:
     """Search all shards, or some. Every shard is asked with a query vector of its own.
@@ -85,6 +86,7 @@ async def search(
         min_score=min_score,
         min_confidence=min_confidence,
         routes=routes,
+        moments=moments,
         cursor=cursor,
     )
     with service.admission(1):

@@ -12,6 +12,14 @@ export function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
+/** A place in a video: 0:40, 1:02:05. */
+export function clock(seconds) {
+  const whole = Math.floor(seconds), minutes = Math.floor(whole / 60) % 60, hours = Math.floor(whole / 3600);
+  return `${hours ? `${hours}:${String(minutes).padStart(2, "0")}` : minutes}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+export const span = ({ start, end }) => `${clock(start)}–${clock(end)}`;
+
 export function ago(time) {
   const seconds = (Date.now() - new Date(time)) / 1000;
   if (seconds < 45) return "just now";

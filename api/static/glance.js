@@ -26,7 +26,7 @@ function learned(tasks, measures, overview) {
   stackBar($("learned-bar"), "Vectors by domain", overview.shards.map((shard) => ({ name: shard.task, share: shard.count })));
   const recall = measures.recall_over_time_local.at(-1);
   say($("learned-note"), !ready.length ? "Nothing yet."
-    : `${count(overview.vectors, "video")} can be searched.` + (recall == null ? "" : ` Asked in their own shard, ${percent(recall, 0)} of queries find the right video first.`));
+    : `${count(overview.searchable, "video")} can be searched.` + (recall == null ? "" : ` Asked in their own shard, ${percent(recall, 0)} of queries find the right video first.`));
 }
 
 function forgotten(measures) {

@@ -2,7 +2,7 @@
 
 import { $, closable, drawing, el } from "./dom.js";
 import { api } from "./http.js";
-import { bytes } from "./format.js";
+import { bytes, span } from "./format.js";
 import { badge } from "./layers.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -13,6 +13,7 @@ export function card(result) {
   const play = el("button", { type: "button", className: "play", "aria-label": `Play: ${title}` }, picture(result, frame));
   const open = el("button", { type: "button", className: "icon-button open", "aria-label": `Open: ${title}`, title: "Open" }, drawing("0 0 20 20", "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6"));
   frame.append(play, el("span", { className: "rank", textContent: result.rank }), open);
+  if (result.moments.length) frame.append(el("span", { className: "time", "data-testid": "time", title: "The moment that fits best", textContent: span(result.moments[0]) }));
 
   const start = () => { if (!frame.querySelector(".moving")) play.append(moving(result, frame)); resume(frame); };
   const stop = () => { frame.querySelector("video")?.pause(); frame.classList.remove("playing"); };
@@ -54,6 +55,7 @@ function picture(result, frame) {
 /** The file in motion: a video, or a picture where the file is an animation, or nothing this browser can show. */
 function moving(result, frame) {
   const video = el("video", { className: "moving", src: result.stream_url, muted: true, loop: true, playsInline: true, preload: "auto" });
+  if (result.moments.length) again(video, result.moments[0], frame);
   video.addEventListener("playing", () => frame.classList.add("playing"));
   video.addEventListener("error", () => {
     const image = el("img", { className: "moving", src: result.stream_url, alt: "" });
@@ -61,6 +63,15 @@ function moving(result, frame) {
     video.replaceWith(image);
   }, { once: true });
   return video;
+}
+
+/** Show a moment over and over, for as long as the frame is playing. */
+function again(video, { start, end }, frame) {
+  video.addEventListener("timeupdate", () => {
+    if (start - 0.5 < video.currentTime && video.currentTime < end - 0.1) return;
+    video.currentTime = start;
+    if (frame.classList.contains("playing")) video.play().catch(() => {}); // a browser pauses where the address ends
+  });
 }
 
 function resume(frame) {
@@ -84,7 +95,8 @@ async function show(result) {
   $("player-title").textContent = result.captions[0] || result.video_id;
   $("player-captions").replaceChildren(...result.captions.slice(1).map((caption) => el("li", { textContent: caption })));
   $("player-facts").replaceChildren(pair("Domain", badge(result.task)), pair("Rank and score", `${result.rank} · ${result.score.toFixed(3)}`),
-    ...(result.confidence == null ? [] : [pair("Probably right", `${(100 * result.confidence).toFixed(1)} %`)]));
+    ...(result.confidence == null ? [] : [pair("Probably right", `${(100 * result.confidence).toFixed(1)} %`)]),
+    ...(result.moments.length ? [pair("Best moments", el("span", { className: "moments" }, ...result.moments.map((moment) => jump(moment))))] : []));
   $("player").showModal();
   const known = await api(`/videos/${encodeURIComponent(result.video_id)}`).catch(() => null);
   if (!known) return;
@@ -97,6 +109,17 @@ async function show(result) {
     ...Object.entries(known.metadata).slice(0, 12).map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
   ];
   $("player-facts").append(...facts.filter(([, value]) => value).map(([name, value]) => pair(name, value)));
+}
+
+function jump(moment) {
+  const node = el("button", { type: "button", title: `Score ${moment.score.toFixed(3)}`, textContent: span(moment) });
+  node.addEventListener("click", () => {
+    const video = $("screen").querySelector("video");
+    if (!video) return;
+    video.currentTime = moment.start;
+    video.play().catch(() => {});
+  });
+  return node;
 }
 
 function pair(name, value) {

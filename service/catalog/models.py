@@ -33,6 +33,7 @@ __all__ = [
     "Event",
     "IdempotencyKey",
     "Line",
+    "Moment",
     "Recall",
     "Release",
     "Shard",
@@ -171,6 +172,19 @@ class Video(Base):
     frames: Mapped[int | None] = mapped_column(BigInteger)
 
     task: Mapped[Task] = relationship(back_populates="videos")
+
+
+class Moment(Base):
+    """A part of a long video that has a vector of its own. ``vector_id`` is its id in the index (index/moments.py)."""
+
+    __tablename__ = "moments"
+
+    vector_id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=False)
+    video_vector_id: Mapped[int] = mapped_column(
+        _GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), index=True
+    )
+    start_seconds: Mapped[float] = mapped_column(Float)
+    end_seconds: Mapped[float] = mapped_column(Float)
 
 
 class Release(Base):

@@ -315,8 +315,9 @@ def test_a_structure_of_other_vectors_is_refused(
         Segment.open(store.shard_folder(entry.id), lying)
 
 
+@pytest.mark.parametrize("later", [None, TEXTS], ids=["first segment", "both segments"])
 def test_compaction_measures_again_with_the_queries_that_it_kept(
-    kind: str, tmp_path: Path, adopt: Callable
+    kind: str, later: np.ndarray | None, tmp_path: Path, adopt: Callable
 ) -> None:
     store = ShardStore(tmp_path / "index", policy=Policy(exact_rows=1000, kinds=(kind,)))
     release = adopt(store, "r")
@@ -332,7 +333,7 @@ def test_compaction_measures_again_with_the_queries_that_it_kept(
         )
 
     store.publish(release=release, shards=[write(slice(0, 4000), TEXTS)])
-    store.append(write(slice(4000, ROWS), None))
+    store.append(write(slice(4000, ROWS), later))
     store.delete(IDS[:100].tolist())
     compacted = store.compact("t").shards["t"].structure
     assert compacted is not None

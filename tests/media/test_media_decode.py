@@ -29,7 +29,7 @@ def read(path: Path, frames: int = 4, limits: Limits | None = None) -> tuple[Vid
             name=path.name,
             content_hash="c" * 64,
             size_bytes=path.stat().st_size,
-            frames=frames,
+            times=lambda duration: sample_times(duration, frames),
             limits=limits or Limits(),
             receive=images.append,
         )
@@ -428,7 +428,7 @@ def test_decoding_leaves_no_open_files(make_video: MakeVideo) -> None:
         "import os, sys; from pathlib import Path; from media.decode import decode; from media import Limits\n"
         "def once():\n"
         "    with open(sys.argv[1], 'rb') as file:\n"
-        "        decode(file, name='v', content_hash='', size_bytes=1, frames=2, limits=Limits(),\n"
+        "        decode(file, name='v', content_hash='', size_bytes=1, times=lambda d: [0, d / 2], limits=Limits(),\n"
         "            receive=lambda image: None)\n"
         "once(); before = len(os.listdir('/proc/self/fd'))\n"
         "for _ in range(5): once()\n"

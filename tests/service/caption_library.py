@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
-from index import Manifest, ShardStore
+from index import Manifest, ShardStore, moment_ids
 from models.backbone import Backbone
 from models.confidence import Confidence
 from models.query_encoder import QueryEncoder
 from models.release import write_release
 from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
+from service.catalog.moments import set_moments
 from service.settings import Settings
 from trainer.methods import Method, start_method
 
@@ -43,11 +45,13 @@ class Library:
         fingerprint: str | None = None,
         arrived: datetime | None = None,
         facts: Sequence[Mapping[str, Any]] = (),
+        moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> Manifest:
         """Learn, store and publish a task ``tsk_<name>`` with a video for each caption.
 
         Args:
             facts: further columns of each video in the catalog.
+            moments: by number of the video, what is seen in each of its moments; the n-th is from 10 n to 10 n + 20 s.
         """
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
@@ -57,7 +61,9 @@ class Library:
             torch.nn.init.normal_(self.method.tame.b, std=0.1)
         self.method.end_task()
         self.method.record_task(task, name, list(captions))
-        return self.publish(name, captions, fingerprint=fingerprint, arrived=arrived, facts=facts)
+        return self.publish(
+            name, captions, fingerprint=fingerprint, arrived=arrived, facts=facts, moments=moments
+        )
 
     def publish(
         self,
@@ -67,6 +73,7 @@ class Library:
         fingerprint: str | None = None,
         arrived: datetime | None = None,
         facts: Sequence[Mapping[str, Any]] = (),
+        moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> Manifest:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
@@ -80,7 +87,23 @@ class Library:
             ids=np.array(ids),
             vectors=self.features(captions),
         )
-        return self.store.publish(release=release, shards=[shard])
+        segments = []
+        if moments:
+            with session_scope(write=True) as session:
+                spans = {
+                    ids[n]: [(10.0 * m, 10.0 * m + 20) for m in range(len(seen))]
+                    for n, seen in moments.items()
+                }
+                set_moments(session, f"tsk_{name}", spans)
+            segment = self.store.write_shard(
+                task=f"tsk_{name}",
+                release=release.id,
+                fingerprint=shard.fingerprint,
+                ids=np.concatenate([moment_ids(ids[n], len(seen)) for n, seen in moments.items()]),
+                vectors=self.features([caption for seen in moments.values() for caption in seen]),
+            )
+            segments.append(segment)
+        return self.store.publish(release=release, shards=[shard], segments=segments)
 
     def features(self, texts: Sequence[str]) -> np.ndarray:
         return QueryEncoder(self._backbone, self.method.release()).frozen(texts)

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index import Hit, Hits
+from index import Hit, Hits, moment_ids
 from models.routing import COSINE_LIMIT
+from service import grouping
 from service.course import MOST, SLACK, Course, Routes, read_routes
+from service.grouping import nearest
 
 Shards = dict[str, list[tuple[int, float]]]  # task → ids and cosines
 
@@ -129,6 +131,89 @@ def test_pages_show_every_video_that_counts_once(
     if routes == "auto":
         expected += _everything(shards, lifts, [t for t in shards if t not in first], total, None)
     assert found == expected
+
+
+# -- videos with moments ------------------------------------------------------------------------------------
+
+Scenes = dict[str, dict[int, list[float]]]  # task → video → cosines of its whole and of each of its moments
+
+
+def _by_video(videos: dict[int, list[float]], k: int) -> Hits:
+    """The k best videos of a shard, found as the service finds them: in a list of all its vectors."""
+    ids = np.concatenate(
+        [np.zeros(0, np.int64), *([video, *moment_ids(video, len(c) - 1)] for video, c in videos.items())]
+    ).astype(np.int64)
+    cosines = np.array([cosine for c in videos.values() for cosine in c], np.float32)
+    order = np.lexsort((ids, -cosines))
+    (found,) = nearest(
+        lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])], 1, k, grouping.by_video
+    )
+    return found
+
+
+_scenes = st.lists(st.lists(st.lists(_cosines, min_size=1, max_size=7), max_size=5), min_size=1, max_size=25)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    _scenes,
+    _lifts,
+    st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    st.sampled_from(["auto", "all", 1, 3]),
+    st.none() | st.sampled_from([-0.5, 0.25, 0.5]),
+    st.data(),
+)
+def test_with_moments_every_page_is_that_of_the_best_of_each_video(
+    cosines: list[list[list[float]]],
+    steps: list[int],
+    sizes: list[int],
+    routes: Routes,
+    least: float | None,
+    data: st.DataObject,
+) -> None:
+    """What passes a filter, grouped, over a score, page by page: as where each video has one vector, its best."""
+    number = iter(range(10**6))
+    scenes: Scenes = {
+        f"t{place}": {next(number): own for own in videos} for place, videos in enumerate(cosines)
+    }
+    every = [video for videos in scenes.values() for video in videos]
+    passing = data.draw(st.none() | st.sets(st.sampled_from(every))) if every else None
+    if passing is not None:
+        scenes = {
+            task: {video: own for video, own in videos.items() if video in passing}
+            for task, videos in scenes.items()
+        }
+    best: Shards = {
+        task: [(video, max(own)) for video, own in videos.items()] for task, videos in scenes.items()
+    }
+    lifts = {task: -0.125 * step for task, step in zip(scenes, steps, strict=False)}
+    routing, open_to = _routing(lifts), [task for task in scenes if passing is None or scenes[task]]
+    total, chosen, passed, found = len(every), None, 0, []
+    while passed < total:
+        end = passed + sizes[min(passed, len(sizes) - 1)]
+        course, plain = (
+            Course(routing, open_to, end + 1, least=least, routes=routes, chosen=chosen) for _ in range(2)
+        )
+        while wave := course.wave():
+            assert plain.wave() == wave, "the bar is that of videos, not of vectors"
+            course.add({task: _by_video(scenes[task], end + 1) for task in wave})
+            plain.add({task: _held(best[task], end + 1) for task in wave})
+        assert plain.wave() == []
+        found += course.hits()[passed:end]
+        chosen, passed = (course.chosen if chosen is None else chosen), end
+        if len(course.hits()) <= end:
+            break
+    first = [task for task, _ in routing[:chosen]] if routes == "auto" else list(scenes)
+    if isinstance(routes, int):
+        level = routing[min(routes, len(routing)) - 1][1]
+        first = [task for task, lift in routing if lift >= level]
+    expected = _everything(best, lifts, first, total, least)
+    if routes == "auto":
+        expected += _everything(best, lifts, [t for t in scenes if t not in first], total, least)
+    assert found == expected
+
+
+# -- which tasks count --------------------------------------------------------------------------------------
 
 
 def test_a_task_is_passed_over_only_when_no_cosine_would_be_enough() -> None:

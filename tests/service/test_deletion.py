@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sqlalchemy import select
 
-from index import Snapshot, audit
+from index import Snapshot, audit, moment_ids
 from models.backbone import Backbone, load_backbone
 from service import compaction, deletion, lifecycle, probing, query, storage, tasks
 from service import library as catalog_library
 from service.catalog.database import session_scope
-from service.catalog.models import Event, Release, Shard, Task, Video
+from service.catalog.models import Event, Moment, Release, Shard, Task, Video
 from service.deletion import delete_videos
 from service.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.events import record
@@ -112,6 +113,43 @@ def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None
         rest = server.search("an owl", 50, cursor=first.next_cursor)
         assert rest.release == first.release
         assert [r.video_id for r in rest.results] == [everything[1], *everything[3:]]
+
+
+def test_with_a_long_video_go_its_moments(served: Served) -> None:
+    """Its rows, and its vectors: of those no search finds any, and none takes another video's place in a list."""
+    library, service = served
+    seen = {1: [f"an owl sleeps in tree {n}" for n in range(30)], 2: ["an owl hunts", "an owl eats"]}
+    library.lay_down("lake", CARS, moments=seen)
+    assert service.refresh()
+    text = "an owl sleeps in tree 3"
+    first = service.search(text, 1, task="lake", moments=1)
+    assert (first.results[0].video_id, len(first.results[0].moments)) == ("lake-1", 1)
+    everything = _found(service)
+    gone, kept = (moment_ids(_vector_id(f"lake-{n}"), len(seen[n])) for n in (1, 2))
+    with session_scope(write=True) as session:
+        record(session, "tsk_lake", "log", {"message": "'lake-1' is long.", "video_id": "lake-1"})
+    delete_videos(["lake-1"])
+    left = [video for video in everything if video != "lake-1"]
+    with session_scope() as session:
+        assert session.scalars(select(Moment.vector_id)).all() == kept.tolist()
+        assert "lake-1" not in str([event.data for event in session.scalars(select(Event))])
+    assert _found(service) == left, "before the server has seen the tombstones"
+    later = QueryService(service._settings)
+    for server in (service, later):
+        server.refresh()
+        assert _found(server) == left
+        shard = server._current().shards["tsk_lake"]
+        assert not np.isin(gone, shard.ids).any()
+        assert np.isin(kept, shard.ids).all()
+        # Two come back at once: nothing of the thirty that fit better is in their way.
+        found = server.search(text, 2, task="lake", moments=100).results
+        assert {result.video_id: len(result.moments) for result in found} == {"lake-0": 0, "lake-2": 2}
+        rest = server.search(text, 50, cursor=first.next_cursor, task="lake").results
+        assert "lake-1" not in {result.video_id for result in rest}
+    assert compaction.compact("tsk_lake").vectors == 2 + 2
+    assert service.refresh()
+    assert _found(service) == left
+    assert audit(library.store).wrong == []
 
 
 def test_its_metadata_filters_nothing_any_more(served: Served) -> None:

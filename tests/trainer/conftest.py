@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import av
@@ -55,7 +58,10 @@ def warm_examiner() -> Iterator[Examiner]:
 
 @pytest.fixture
 def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """``post_videos(name, videos=6, captions=1, **fields)``: id of a task whose videos were really examined."""
+    """``post_videos(name, videos=6, captions=1, **fields)``: id of a task whose videos were really examined.
+
+    Videos last a second, or as long as ``seconds`` says for their numbers.
+    """
     from service import lifecycle, probing
     from service.settings import settings
     from service.tasks import create_task
@@ -63,10 +69,19 @@ def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Cal
 
     monkeypatch.setattr(probing, "Examiner", lambda limits: warm_examiner)
 
-    def make(name: str, videos: int = 6, captions: int = 1, tests: int = 2, **fields: Any) -> str:
+    def make(
+        name: str,
+        videos: int = 6,
+        captions: int = 1,
+        tests: int = 2,
+        seconds: Mapping[int, int] = MappingProxyType({}),
+        **fields: Any,
+    ) -> str:
         listed = []
         for number in range(videos):
-            write_video(settings().media_root / name / f"{number}.mp4", f"{name} {number}")
+            write_video(
+                settings().media_root / name / f"{number}.mp4", f"{name} {number}", seconds.get(number, 1)
+            )
             listed.append(
                 {
                     "uri": f"{name}/{number}.mp4",
@@ -87,15 +102,27 @@ def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Cal
     return make
 
 
-def write_video(path: Path, content: str) -> None:
-    """A small real H.264 mp4 whose pictures follow from the text."""
+def write_video(path: Path, content: str, seconds: int = 1) -> None:
+    """A small real H.264 mp4 whose pictures follow from the text; after its first half it shows another scene."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture = np.random.default_rng(list(content.encode())).integers(0, 255, (4, 4, 3), dtype=np.uint8)
-    picture = picture.repeat(16, axis=0).repeat(16, axis=1)
-    with av.open(str(path), "w") as container:
+    path.write_bytes(_encoded(content, seconds))
+
+
+@lru_cache(maxsize=256)
+def _encoded(content: str, seconds: int) -> bytes:
+    """Kept, for a long video comes out a little different each time it is encoded."""
+    rng = np.random.default_rng(list(content.encode()))
+    scenes = [
+        rng.integers(0, 255, (4, 4, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+        for _ in range(2 if seconds > 1 else 1)
+    ]
+    file = BytesIO()
+    with av.open(file, "w", format="mp4") as container:
         stream: Any = container.add_stream("libx264", rate=4)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
-        for shift in range(4):
-            frame = av.VideoFrame.from_ndarray(np.roll(picture, 9 * shift, axis=1), format="rgb24")
+        for shift in range(4 * seconds):
+            scene = scenes[len(scenes) * shift // (4 * seconds)]
+            frame = av.VideoFrame.from_ndarray(np.roll(scene, 9 * shift, axis=1), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
+    return file.getvalue()

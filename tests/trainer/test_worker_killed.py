@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from index import ShardStore, Snapshot
+from index import FIRST_MOMENT, ShardStore, Snapshot
+from media import Examiner
 from service import lifecycle, tasks
 from service.catalog.database import now, session_scope
-from service.catalog.models import Recall, Release, Shard, Task
+from service.catalog.models import Moment, Recall, Release, Shard, Task
 from service.events import events_after
 from service.forgetting import forgetting
 from service.lifecycle import Claim
@@ -69,6 +70,9 @@ POINTS: dict[str, Callable[[], None]] = {
     "trained": lambda: _after(worker, "learn"),
     "release written": lambda: _after(ShardStore, "adopt_release"),
     "shard written": lambda: _after(ShardStore, "write_shard"),
+    "moments settled": lambda: _after(worker, "_long_videos"),
+    "moments decoded": lambda: _after(Examiner, "sample"),
+    "moments written": lambda: _after(worker, "lay_down"),
     "measured": lambda: _after(worker, "_facts"),
     "manifest replaced": lambda: _after(ShardStore, "publish"),
     "committed": lambda: _before(worker, "_keep"),
@@ -105,6 +109,16 @@ def _vectors(task: str) -> np.ndarray:
     return shard.vectors(np.sort(shard.ids))
 
 
+def _moments(task: str) -> list[tuple[float, float]]:
+    """Those that are published, by their ids."""
+    store = ShardStore(settings().index_dir)
+    ids = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint).ids
+    with session_scope() as session:
+        rows = session.execute(select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)).all()
+    assert sorted(ids[ids >= FIRST_MOMENT].tolist()) == sorted(vector_id for vector_id, _, _ in rows)
+    return [(start, end) for _, start, end in sorted(rows)]
+
+
 def _comparable(view: ForgettingView) -> dict[str, object]:
     return view.model_dump(exclude={"task_ids", "releases"})
 
@@ -113,9 +127,9 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
     post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
 ) -> None:
     """One task is killed at every point there is, in the order in which they come; another is left alone."""
-    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600, "max_attempts": 5}
+    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600, "max_attempts": 8}
     settings_factory(tmp_path / "killed", **fields)
-    first, killed = post_videos("day"), post_videos("night")
+    first, killed = post_videos("day"), post_videos("night", seconds={0: 30, 3: 45})
     assert _run(first) == 0
     for point in POINTS:
         assert _run(killed, point) == -signal.SIGKILL, point
@@ -132,16 +146,19 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
             session.scalar(select(func.count()).select_from(table)) for table in (Release, Shard, Recall)
         ]
     assert counts == [2, 2, 4 + 8 + 2]
+    assert _moments(killed) == [(0, 20), (10, 30), *[(start, start + 18) for start in (0, 9, 18, 27)]]
+    assert not (settings().cache_dir.parent / "moments.npy").exists()
     # Every attempt went on from the last checkpoint: two steps an epoch, and none twice once it was saved.
     steps = [e.data["epoch"] for e in events_after(killed) if "epoch" in e.data]
     assert steps == [1, *(1, 1, 2, 2, 3), *(3, 3)]
     vectors, figures = _vectors(killed), forgetting()
 
     settings_factory(tmp_path / "alone", **fields)
-    other, alone = post_videos("day"), post_videos("night")
+    other, alone = post_videos("day"), post_videos("night", seconds={0: 30, 3: 45})
     assert [_run(task) for task in (other, alone)] == [0, 0]
     assert tasks.get_task(alone).state == "ready"
     assert np.array_equal(_vectors(alone), vectors)
+    assert len(vectors) == 6 + 6
     assert _comparable(forgetting()) == _comparable(figures)
 
 

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from index import are_moments
 from trainer.data import TaskData
 from trainer.embedding import MemoryShard, embed
 from trainer.errors import EvaluationError
 
-__all__ = ["Encoder", "Gallery", "Ids", "Query", "ShardVectors", "Vectors", "reindex", "task_gallery"]
+__all__ = [
+    "Encoder",
+    "Gallery",
+    "Ids",
+    "Query",
+    "ShardVectors",
+    "Vectors",
+    "WholeVideos",
+    "reindex",
+    "task_gallery",
+]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -42,6 +54,23 @@ class ShardVectors(Protocol):
     def ids(self) -> Ids: ...
 
     def vectors(self, ids: Ids) -> Vectors: ...
+
+
+class WholeVideos:
+    """A shard without the moments of its videos: what is measured is how videos are found, each by its one vector."""
+
+    def __init__(self, shard: ShardVectors) -> None:
+        self._shard = shard
+
+    @cached_property
+    def ids(self) -> Ids:
+        """``int64 [n]``."""
+        every = self._shard.ids
+        return every[~are_moments(every)]
+
+    def vectors(self, ids: Ids) -> Vectors:
+        """``float32 [len(ids), dim]``."""
+        return self._shard.vectors(ids)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,178 @@
+"""A long video of two scenes, really encoded, learned and searched over HTTP: the scene that was asked for is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from api.app import create_app
+from benchmarks.world import DOMAINS
+from cli.library_checks import check_catalog
+from index import FIRST_MOMENT, ShardStore, audit
+from service import tasks
+from service.settings import Settings, settings
+from tests.api.conftest import BASE, learn, manifest
+from tests.api.test_dashboard import _served, browser
+
+__all__ = ["browser"]  # a fixture
+
+FIRST, SECOND = list(DOMAINS)[:2]
+SECONDS = 48  # 24 of each scene; windows are 16 s long and begin every 8
+
+
+def _frames(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def _long(path: Path, scenes: list[Path]) -> None:
+    """Each scene played again and again for 24 seconds, at two frames a second."""
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=2)
+        pictures = [_frames(scene) for scene in scenes]
+        stream.height, stream.width = pictures[0][0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for number in range(2 * SECONDS):
+            shown = pictures[number // SECONDS]
+            picture = shown[len(shown) * (number % 8) // 8]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+@pytest.fixture(scope="module")
+def asked(configured: Settings, world: Path) -> Iterator[TestClient]:
+    """A task that was only indexed, with windows of 16 seconds: ``both`` shows first ``scene-0``, then ``scene-1``."""
+    scenes = [manifest(world, domain)[0]["uri"] for domain in (FIRST, SECOND)]
+    others = [video["uri"] for video in manifest(world, SECOND)[3:]]
+    _long(world / "both.mp4", [world / uri for uri in scenes])
+    _long(world / "other.mp4", [world / uri for uri in others[:2]])
+    videos = [{"uri": f"{name}.mp4", "id": name} for name in ("both", "other")]
+    videos += [{"uri": uri, "id": f"scene-{number}"} for number, uri in enumerate([*scenes, *others])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_MOMENT_SECONDS", "16")
+        settings.cache_clear()
+        task = learn("scenes", videos, method="zero_shot", settings={})
+        assert tasks.get_task(task).state == "ready", tasks.get_task(task).error
+        with TestClient(create_app(settings()), base_url=BASE, raise_server_exceptions=False) as client:
+            client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+            yield client
+    settings.cache_clear()
+
+
+def _search(asked: TestClient, text: str, **fields: Any) -> dict[str, dict[str, Any]]:
+    """Results by video."""
+    found = asked.get("/search", params={"q": text, "k": 50, "moments": 10, **fields}).json()["results"]
+    assert len({result["video_id"] for result in found}) == len(found)
+    return {result["video_id"]: result for result in found}
+
+
+def test_the_scene_that_was_asked_for_is_the_best_moment(asked: TestClient, world: Path) -> None:
+    """Of all captions those two that tell the scenes apart best, by what the scenes score alone."""
+    captions = [video["captions"][0] for domain in (FIRST, SECOND) for video in manifest(world, domain)]
+
+    def tilt(caption: str) -> float:
+        alone = _search(asked, caption, moments=0)
+        return alone["scene-0"]["score"] - alone["scene-1"]["score"]
+
+    tilts = {caption: tilt(caption) for caption in captions}
+    for scene, caption in enumerate(
+        (max(captions, key=tilts.__getitem__), min(captions, key=tilts.__getitem__))
+    ):
+        assert tilts[caption] * (1 - 2 * scene) > 0.1, "the two scenes are not alike"
+        results = _search(asked, caption)
+        moments = results["both"]["moments"]
+        by_start = {m["start"]: m["score"] for m in moments}
+        assert sorted((m["start"], m["end"]) for m in moments) == [(8.0 * n, 8.0 * n + 16) for n in range(5)]
+        assert [m["score"] for m in moments] == sorted(by_start.values(), reverse=True)
+        best = moments[0]
+        assert (best["end"] <= 24) if scene == 0 else (best["start"] >= 24), caption
+        assert results["both"]["score"] >= best["score"]
+        assert best["score"] == pytest.approx(results[f"scene-{scene}"]["score"], abs=0.05)
+        assert by_start[32 if scene == 0 else 0] == pytest.approx(
+            results[f"scene-{1 - scene}"]["score"], abs=0.05
+        )
+        url = results["both"]["stream_url"]
+        assert url == f"/videos/both/stream#t={best['start']:.2f},{best['end']:.2f}"
+        assert asked.get(url, headers={"Range": "bytes=0-99"}).status_code == 206
+        assert [name for name in results if results[name]["moments"]] == [
+            name for name in results if name in ("both", "other")
+        ]
+
+
+def test_a_video_tells_its_moments(asked: TestClient) -> None:
+    moments = asked.get("/videos/both").json()["moments"]
+    assert moments == [{"start": 8.0 * n, "end": 8.0 * n + 16} for n in range(5)]
+    assert asked.get("/videos/scene-0").json()["moments"] == []
+
+
+def test_a_batch_may_ask_for_them(asked: TestClient) -> None:
+    queries = [{"q": "a taxi"}, {"q": "a taxi", "moments": 1}, {"q": "a taxi", "moments": 0}]
+    answers = asked.post("/search", json={"queries": queries}).json()["answers"]
+    shown = [next(r for r in one["results"] if r["video_id"] == "both")["moments"] for one in answers]
+    assert [len(moments) for moments in shown] == [3, 1, 0]
+    assert shown[1] == shown[0][:1]
+    refused = asked.post("/search", json={"queries": [{"q": "a"}, {"q": "a", "moments": 1000}]})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "queries[1].moments")
+    assert asked.get("/search", params={"q": "a", "moments": "many"}).status_code == 422
+
+
+def test_a_filter_by_duration_finds_long_videos_by_their_moments(asked: TestClient) -> None:
+    everything = _search(asked, "a taxi")
+    found = _search(asked, "a taxi", min_duration=40)
+    assert {video: (result["score"], result["moments"]) for video, result in found.items()} == {
+        video: (everything[video]["score"], everything[video]["moments"]) for video in ("both", "other")
+    }
+
+
+def test_the_doctor_finds_nothing_wrong(asked: TestClient) -> None:
+    found = audit(ShardStore(settings().index_dir))
+    assert found.wrong == []
+    assert sum(int((ids >= FIRST_MOMENT).sum()) for ids in found.ids.values()) == 10
+    assert check_catalog(settings(), found) == []
+
+
+def test_the_page_tells_the_time_and_plays_the_clip_from_there(asked: TestClient, browser: WebDriver) -> None:
+    found = _search(asked, "a taxi", task="scenes")["both"]["moments"]
+
+    def shown(css: str) -> list[WebElement]:
+        return browser.find_elements(By.CSS_SELECTOR, css)
+
+    def until(condition: Callable[[], Any]) -> None:
+        WebDriverWait(browser, 20).until(lambda _: condition())
+
+    def clock(seconds: float) -> str:
+        return f"0:{int(seconds):02}"
+
+    with _served(asked.app) as address:
+        browser.get(f"{address}/?q=a+taxi")
+        until(lambda: shown("[data-video=both] [data-testid=time]"))
+        start, end = found[0]["start"], found[0]["end"]
+        (time,) = shown("[data-video=both] [data-testid=time]")
+        assert time.get_property("textContent") == f"{clock(start)}–{clock(end)}"
+        assert not shown("[data-video=scene-0] [data-testid=time]")
+        webdriver.ActionChains(browser).move_to_element(shown("[data-video=both] .frame")[0]).perform()
+        until(lambda: shown("[data-video=both] .playing video"))
+        (video,) = shown("[data-video=both] video")
+        until(lambda: video.get_property("currentTime") >= start)
+        assert video.get_property("currentTime") < end
+        browser.execute_script("arguments[0].currentTime = arguments[1]", video, end - 0.3)
+        until(lambda: start <= video.get_property("currentTime") < end - 1)  # over and over
+        shown("[data-video=both] .open")[0].click()
+        until(lambda: len(shown("#player .moments button")) == 3)
+        times = [button.get_property("textContent") for button in shown("#player .moments button")]
+        assert times == [f"{clock(m['start'])}–{clock(m['end'])}" for m in found[:3]]
+        shown("#player .moments button")[2].click()
+        (player,) = shown("#screen video")
+        until(lambda: player.get_property("currentTime") >= found[2]["start"])
+        assert player.get_property("currentTime") < found[2]["end"]

@@ -1,0 +1,109 @@
+"""Vectors of moments are published with those of their videos, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from index import (
+    ReleaseEntry,
+    ShardEntry,
+    ShardMissing,
+    ShardRefused,
+    ShardStore,
+    Snapshot,
+    moment_ids,
+    videos_of,
+)
+
+Write = Callable[..., tuple[ReleaseEntry, ShardEntry]]
+Unit = Callable[..., np.ndarray]
+
+
+def _segment(store: ShardStore, unit: Unit, shard: ShardEntry, videos: range) -> ShardEntry:
+    ids = np.concatenate([moment_ids(video, 3) for video in videos])
+    return store.write_shard(
+        task=shard.task,
+        release=shard.release,
+        fingerprint=shard.fingerprint,
+        ids=ids,
+        vectors=unit(len(ids), seed=9),
+    )
+
+
+def test_a_shard_and_its_segments_become_visible_at_once(store: ShardStore, write: Write, unit: Unit) -> None:
+    release, shard = write(store, "a", range(4))
+    segments = [_segment(store, unit, shard, range(2)), _segment(store, unit, shard, range(3, 4))]
+    manifest = store.publish(release=release, shards=[shard], segments=segments)
+    assert manifest.generation == 1
+    assert manifest.parts("a") == (shard, *segments)
+    assert store.publish(release=release, shards=[shard], segments=segments) == manifest
+    assert store.publish(release=release, shards=[shard]) == manifest, "a worker that only finishes"
+    found = Snapshot.open(store).shard("a", fingerprint=shard.fingerprint)
+    assert sorted(videos_of(found.ids).tolist()) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3]
+    assert np.array_equal(found.vectors(np.arange(4)), unit(4))
+
+
+def test_with_a_video_its_moments_are_deleted(store: ShardStore, write: Write, unit: Unit) -> None:
+    """Before it is published, and after; in a segment of their own, and compacted. A moment goes alone, too."""
+    release, shard = write(store, "a", range(4))
+    segment = _segment(store, unit, shard, range(4))
+    store.publish(release=release, shards=[shard], segments=[segment], deleted=[1])
+
+    def left() -> list[int]:
+        return Snapshot.open(store).shard("a", fingerprint=shard.fingerprint).ids.tolist()
+
+    def of(*videos: int) -> list[int]:
+        return [*videos, *(i for video in videos for i in moment_ids(video, 3).tolist())]
+
+    assert left() == of(0, 2, 3)
+    assert store.delete([2], task="a").tombstones["a"].count == len(of(1, 2))
+    assert left() == of(0, 3)
+    store.delete(moment_ids(3, 3)[:1])
+    assert left() == [i for i in of(0, 3) if i != moment_ids(3, 1)[0]]
+    store.compact("a")
+    generation = store.delete([0]).generation
+    assert left() == [3, *moment_ids(3, 3)[1:].tolist()]
+    with pytest.raises(ShardMissing):  # a compacted segment has no trace of it
+        store.delete([2])
+    assert store.delete([0]).generation == generation
+
+
+def test_a_segment_that_does_not_fit_keeps_its_shard_out(store: ShardStore, write: Write, unit: Unit) -> None:
+    release, shard = write(store, "a", range(4))
+    segment = _segment(store, unit, shard, range(2))
+    for wrong, why in (
+        (replace(segment, fingerprint="another"), "embed with that one"),
+        (_segment(store, lambda n, seed: unit(n, seed, 4), shard, range(2)), "4 dimensions"),
+        (replace(segment, id="0" * 64), "is not in the store as it was written"),
+    ):
+        with pytest.raises(ShardRefused, match=why):
+            store.publish(release=release, shards=[shard], segments=[segment, wrong][1:])
+        assert store.manifest().shards == {}
+    with pytest.raises(ShardRefused, match="belongs to task a already"):
+        store.publish(release=release, shards=[shard], segments=[segment, segment])
+    assert store.manifest().generation == 0
+
+
+def test_what_a_publication_costs_does_not_grow_with_the_tasks_that_have_moments(
+    store: ShardStore, write: Write, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the ids of videos nor those of moments have to be compared one by one."""
+    read: list[str] = []
+    original = ShardStore._ids
+
+    def ids(self: ShardStore, shard: ShardEntry) -> np.ndarray:
+        read.append(shard.task)
+        return original(self, shard)
+
+    monkeypatch.setattr(ShardStore, "_ids", ids)
+    for number in range(4):
+        videos = range(10 * number, 10 * number + 10)
+        release, shard = write(store, f"task {number}", videos)
+        segments = [_segment(store, unit, shard, videos[:5]), _segment(store, unit, shard, videos[5:])]
+        store.publish(release=release, shards=[shard], segments=segments)
+    assert read == []
+    assert store.manifest().generation == 4

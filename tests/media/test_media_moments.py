@@ -1,0 +1,168 @@
+"""Moments of long videos: where they lie, and the frames that are on display in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from media import Examiner, Limits, MediaError, sampling, windows
+
+MakeVideo = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def examiner() -> Iterator[Examiner]:
+    with Examiner(Limits()) as examiner:
+        yield examiner
+
+
+# -- where they lie -----------------------------------------------------------------------------------------
+
+
+@given(
+    duration=st.floats(0.001, 20_000),
+    seconds=st.floats(1, 100),
+    overlap=st.floats(0, 0.9),
+    most=st.integers(2, 600),
+)
+def test_windows_cover_a_video_evenly(duration: float, seconds: float, overlap: float, most: int) -> None:
+    found = windows(duration, seconds, overlap, most)
+    if duration <= seconds:
+        assert found == []
+        return
+    if not found:
+        assert duration == pytest.approx(seconds), "what is longer by a rounding error only is not longer"
+        return
+    assert 2 <= len(found) <= most
+    starts, ends = np.array(found).T
+    assert starts[0] == 0
+    assert ends[-1] == pytest.approx(duration)
+    assert ends.max() <= duration
+    lengths = ends - starts
+    assert lengths == pytest.approx(np.full(len(found), lengths[0]))
+    assert (ends[:-1] - starts[1:]) / lengths[0] == pytest.approx(np.full(len(found) - 1, overlap), abs=1e-6)
+    if len(found) < most:
+        assert lengths[0] <= seconds * (1 + 1e-6)
+        fewer = duration / (1 + (len(found) - 2) * (1 - overlap))  # their length if there were one less
+        assert fewer > seconds * (1 - 1e-6)
+
+
+def test_windows_of_round_numbers() -> None:
+    assert windows(40, 20, 0.5, 512) == [(0, 20), (10, 30), (20, 40)]
+    assert windows(60, 20, 0, 512) == [(0, 20), (20, 40), (40, 60)]
+    assert windows(90, 20, 0.5, 2) == [(0, 60), (30, 90)]
+    assert windows(90, 20, 0.5, 1) == windows(90, 20, 0.5, 0) == windows(20, 20, 0.5, 9) == []
+
+
+# -- what is seen in them -----------------------------------------------------------------------------------
+
+GREYS = range(100)  # one frame a second
+
+
+def _paint(second: int) -> np.ndarray[Any, Any]:
+    """The tens are the grey of the left half, the ones that of the right."""
+    picture = np.empty((48, 64, 3), np.uint8)
+    picture[:, :32], picture[:, 32:] = 20 + 20 * (second // 10), 20 + 20 * (second % 10)
+    return picture
+
+
+def _seconds(path: Path) -> list[int]:
+    """Which second each frame of a file shows."""
+    frames = np.load(path).astype(float)
+    tens, ones = (
+        np.rint((frames[:, :, half].mean(axis=(1, 2, 3)) - 20) / 20) for half in (slice(3), slice(5, 8))
+    )
+    return [int(second) for second in 10 * tens + ones]
+
+
+@pytest.mark.parametrize("keys", [1, 7, 1000], ids="a key frame every {} seconds".format)
+@pytest.mark.parametrize("name", ["long.mp4", "long.mkv"])
+@pytest.mark.parametrize(
+    "times",
+    [
+        [0.5, 1.5, 2.5, 40.5, 41.5, 42.5, 99.5],
+        [80.5, 80.5, 81.5, 95.5],
+        [float(second) + 0.5 for second in range(100)],
+        [33.5],
+    ],
+    ids=["sparse", "late", "all", "one"],
+)
+def test_the_frame_on_display_is_found_by_jumps_and_steps(
+    make_video: MakeVideo, tmp_path: Path, examiner: Examiner, name: str, keys: int, times: list[float]
+) -> None:
+    path = make_video(name, GREYS, fps=1, paint=_paint, codec_options={"g": str(keys), "sc_threshold": "0"})
+    into = tmp_path / "frames.npy"
+    examiner.sample(path, times=times, size=8, into=into)
+    assert np.load(into, mmap_mode="r").shape == (len(times), 8, 8, 3)
+    assert _seconds(into) == [int(time) for time in times]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_frames_are_cut_as_those_of_the_whole_video_are(
+    make_video: MakeVideo, tmp_path: Path, examiner: Examiner
+) -> None:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 255, (8, 48, 64, 3), dtype=np.uint8)
+    path = make_video("clip.mp4", paint=lambda index: pictures[index])
+    info = examiner.examine(path, frames=4, size=16, cache=tmp_path / "cache")
+    examiner.sample(path, times=[0.25, 0.75, 1.25, 1.75], size=16, into=tmp_path / "frames.npy")
+    whole = tmp_path / "cache" / "4x16" / f"{info.content_hash}.npy"
+    assert (tmp_path / "frames.npy").read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(("fps", "keys"), [(5, 10), (5, 1000)])
+def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
+    make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch, fps: int, keys: int
+) -> None:
+    path = make_video(
+        "long.mp4", [round(40 + second / 5) for second in range(500)], fps=fps, codec_options={"g": str(keys)}
+    )
+    decoded: list[float] = []
+    original = sampling._timed
+
+    def counted(*fields: Any) -> Iterator[Any]:
+        for shown in original(*fields):
+            decoded.append(shown.begins)
+            yield shown
+
+    monkeypatch.setattr(sampling, "_timed", counted)
+
+    def sample(times: Sequence[float]) -> int:
+        decoded.clear()
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            extent = sampling.Extent(100.0, 500, stream.start_time)
+            assert len(list(sampling.frames_on_display(container, stream, extent, times, "v"))) == len(times)
+        return len(decoded)
+
+    dense = [60 + 1.5 * step for step in range(20)]  # 60 to 88.5 s
+    if keys == 10:
+        assert sample(dense) <= 30 * fps
+        assert sample([10.1, 50.1, 90.1]) <= 3 * (keys + 3)
+    else:  # the only key frame is the first
+        assert sample(dense) <= 90 * fps
+        assert sample([10.1, 50.1, 90.1]) <= (60 + 92) * fps
+
+
+def test_what_cannot_be_decoded_is_said_and_leaves_nothing(
+    make_video: MakeVideo, tmp_path: Path, examiner: Examiner
+) -> None:
+    path, into = make_video("clip.mp4", GREYS, fps=1), tmp_path / "frames.npy"
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(MediaError, match=r"the third video .*damaged"):
+        examiner.sample(path, times=[0.5], size=8, into=into, name="the third video")
+    with pytest.raises(MediaError, match="cannot be read"):
+        examiner.sample(tmp_path / "gone.mp4", times=[0.5], size=8, into=into)
+    assert not into.exists()
+    (tmp_path / "a file").touch()
+    with pytest.raises(OSError, match="cannot be stored") as full:
+        examiner.sample(make_video("whole.mp4"), times=[0.5], size=8, into=tmp_path / "a file" / "frames.npy")
+    assert not isinstance(full.value, MediaError)
+    assert list(tmp_path.glob(".*")) == []

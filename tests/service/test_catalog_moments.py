@@ -1,0 +1,118 @@
+"""Moments in the catalog: their ids, their rows, and the way there and back of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from alembic import command
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import inspect, select
+from sqlalchemy.orm import Session
+
+from index import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
+from service.catalog.database import engine, session_scope
+from service.catalog.migrations import config, upgrade
+from service.catalog.models import Moment, Video
+from service.catalog.moments import set_moments, spans_of
+from service.settings import Settings
+from service.views import TaskView
+
+Post = Callable[..., TaskView]
+
+
+@given(
+    st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MOST_MOMENTS), min_size=1, max_size=4),
+)
+def test_an_id_tells_whose_it_is(counts: dict[int, int]) -> None:
+    theirs = {video: moment_ids(video, count) for video, count in counts.items()}
+    every = np.concatenate(list(theirs.values()))
+    assert len(np.unique(every)) == len(every) == sum(counts.values())
+    for video, ids in theirs.items():
+        assert ids.dtype == np.int64
+        assert (np.diff(ids) == 1).all()
+        assert (videos_of(ids) == video).all()
+        assert are_moments(ids).all()
+        assert (ids >= FIRST_MOMENT).all()
+    whole = np.array(list(counts), np.int64)
+    assert not are_moments(whole).any()
+    assert (videos_of(whole) == whole).all()
+
+
+@pytest.mark.parametrize(("video", "count"), [(-1, 1), (2**46, 1), (0, MOST_MOMENTS + 1), (0, -1)])
+def test_what_has_no_id_is_refused(video: int, count: int) -> None:
+    with pytest.raises(ValueError, match="no ids"):
+        moment_ids(video, count)
+
+
+def _videos(task: str) -> list[int]:
+    with session_scope() as session:
+        return list(
+            session.scalars(select(Video.vector_id).where(Video.task_id == task).order_by(Video.vector_id))
+        )
+
+
+def _ids(session: Session) -> np.ndarray:
+    return np.array(session.scalars(select(Moment.vector_id).order_by(Moment.vector_id)).all(), np.int64)
+
+
+def test_moments_of_a_task_are_replaced_as_a_whole(catalog: Settings, post: Post) -> None:
+    (one, two, three), (other,) = (_videos(post(name, videos=n).id) for name, n in (("birds", 3), ("sea", 1)))
+    with session_scope() as session:
+        birds, sea = (session.get_one(Video, vector_id).task_id for vector_id in (one, other))
+    for _ in range(2):  # the second time it comes out the same
+        with session_scope(write=True) as session:
+            set_moments(session, sea, {other: [(0.0, 1.5)]})
+            set_moments(
+                session, birds, {one: [(0, 20), (10, 30), (20, 40)], three: [(0, 9.25), (4.5, 13.75)]}
+            )
+        with session_scope() as session:
+            assert spans_of(session, one) == [(0, 20), (10, 30), (20, 40)]
+            assert spans_of(session, two) == []
+            expected = np.concatenate([moment_ids(n, c) for n, c in ((one, 3), (three, 2), (other, 1))])
+            assert np.array_equal(_ids(session), expected)
+    with session_scope(write=True) as session:
+        set_moments(session, birds, {two: [(0, 7)]})
+        assert _ids(session).tolist() == [*moment_ids(two, 1), *moment_ids(other, 1)]
+        assert spans_of(session, other) == [(0, 1.5)]
+
+
+def test_many_moments_of_many_videos(sqlite_catalog: Settings, post: Post) -> None:
+    videos = _videos(post(videos=3).id)
+    with session_scope(write=True) as session:
+        task = session.get_one(Video, videos[0]).task_id
+        set_moments(session, task, {video: [(n / 7, n / 7 + 1) for n in range(5000)] for video in videos})
+        assert len(_ids(session)) == 15_000
+        assert spans_of(session, videos[1])[-1] == (4999 / 7, 4999 / 7 + 1)
+
+
+def test_with_a_video_go_its_moments(catalog: Settings, post: Post) -> None:
+    one, two = _videos(post(videos=2).id)
+    with session_scope(write=True) as session:
+        task = session.get_one(Video, one).task_id
+        set_moments(session, task, {one: [(0, 1), (1, 2)], two: [(0, 1)]})
+    with session_scope(write=True) as session:
+        session.delete(session.get_one(Video, one))
+    with session_scope() as session:
+        assert session.scalars(select(Moment.vector_id)).all() == moment_ids(two, 1).tolist()
+
+
+def test_the_schema_goes_back_and_forth_with_what_is_in_it(catalog: Settings, post: Post) -> None:
+    """A catalog of the version before becomes one of this version, and may become one of that again."""
+    view = post(videos=2)
+
+    def tables() -> set[str]:
+        return set(inspect(engine()).get_table_names())
+
+    prepared = config()
+    with engine().execution_options(cinestrata_write=True).begin() as connection:
+        prepared.attributes["connection"] = connection
+        command.downgrade(prepared, "0001")
+    assert "moments" not in tables()
+    assert len(_videos(view.id)) == 2
+    upgrade()
+    assert "moments" in tables()
+    with session_scope(write=True) as session:
+        set_moments(session, view.id, {_videos(view.id)[0]: [(0, 1)]})

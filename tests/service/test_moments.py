@@ -1,0 +1,425 @@
+"""Searching videos by their moments: every video once, at its best, and where in it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from index import MOST_MOMENTS, Hits, Shard, are_moments, moment_ids, videos_of
+from models.backbone import Backbone, load_backbone
+from service import query
+from service.catalog.database import dispose
+from service.catalog.migrations import upgrade
+from service.course import Routes
+from service.errors import InvalidInput
+from service.facts import FactsReader, Moments
+from service.grouping import by_video, nearest, whole_videos
+from service.query import QueryService
+from service.serving import Scan
+from service.settings import Settings, settings
+from service.views import SearchQuery, SearchResponse
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
+
+torch.set_num_threads(1)
+
+
+# -- grouping, against a slow loop --------------------------------------------------------------------------
+
+
+@st.composite
+def _shards(draw: st.DrawFn) -> Hits:
+    """All vectors of a shard as hits: few different scores, so that many are equal."""
+    ids: list[int] = []
+    for video in draw(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=8)):
+        ids += [video, *moment_ids(video, draw(st.integers(0, 6))).tolist()]
+    scores = draw(st.lists(st.integers(-3, 3), min_size=len(ids), max_size=len(ids)))
+    return Hits(np.array(ids, np.int64), np.array(scores, np.float32) / 4)
+
+
+def _slow(hits: Hits, wanted: Callable[[int], bool]) -> list[tuple[int, float]]:
+    best: dict[int, float] = {}
+    for vector_id, score in zip(hits.ids.tolist(), hits.scores.tolist(), strict=True):
+        if wanted(vector_id):
+            video = vector_id if vector_id < 2**62 else (vector_id - 2**62) // 2**16
+            best[video] = max(best.get(video, -math.inf), score)
+    return sorted(best.items(), key=lambda item: (-item[1], item[0]))
+
+
+@given(
+    everything=_shards(), orders=st.lists(st.randoms(use_true_random=False), max_size=4), k=st.integers(1, 10)
+)
+def test_the_nearest_videos_are_those_of_all_hits_together(
+    everything: Hits, orders: list[random.Random], k: int
+) -> None:
+    """For several queries at once, some of which have to go deeper than others."""
+    scores = [everything.scores]
+    for order in orders:
+        again = everything.scores.tolist()
+        order.shuffle(again)
+        scores.append(np.array(again, np.float32))
+    every = [Hits(everything.ids, theirs) for theirs in scores]
+    asked: dict[int, list[int]] = {}
+
+    def search(rows: np.ndarray, depth: int) -> list[Hits]:
+        asked[depth] = rows.tolist()
+        ranked = [(every[row], np.lexsort((every[row].ids, -every[row].scores))[:depth]) for row in rows]
+        return [Hits(hits.ids[best], hits.scores[best]) for hits, best in ranked]
+
+    for reduced, wanted in ((by_video, lambda _: True), (whole_videos, lambda i: i < 2**62)):
+        found = nearest(search, len(every), k, reduced)
+        for hits, mine in zip(every, found, strict=True):
+            assert list(zip(mine.ids.tolist(), mine.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
+            assert mine.scores.dtype == np.float32
+    assert max(asked) <= 4 * max(4 * k, len(everything.ids)), "not much deeper than there is"
+    assert asked[4 * k] == list(range(len(every))), "the first step is taken together"
+
+
+@given(
+    st.dictionaries(st.integers(0, 40), st.integers(0, 5), max_size=10),
+    st.lists(st.integers(0, 45), unique=True),
+)
+def test_rows_of_moments_are_found_by_video(counts: dict[int, int], asked: list[int]) -> None:
+    ids = [i for video, count in sorted(counts.items()) for i in moment_ids(video, count).tolist()]
+    moments = Moments([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
+    videos = np.array(asked, np.int64)
+    expected = [n for video in asked for n, i in enumerate(ids) if videos_of(np.array([i]))[0] == video]
+    assert moments.rows(videos).tolist() == expected
+    assert moments.added_to(videos).tolist() == [*asked, *(ids[n] for n in expected)]
+    assert moments.spans.shape == (len(ids), 2)
+
+
+# -- a library with long videos -----------------------------------------------------------------------------
+
+VIDEOS = {
+    "birds": [*BIRDS, "a long day at the lake"],
+    "cars": [*CARS, "a drive through the city"],
+    "sea": SEA,
+}
+SEEN = {
+    "birds": {
+        1: ["a crow eats", "an egret fishes", "an egret fishes again"],
+        3: [
+            "a boat lies in the reeds",
+            "a heron stands in shallow water",
+            "rain falls",
+            "an owl sleeps",
+            "fog",
+        ],
+    },
+    "cars": {3: [f"a bus number {n} turns left at the light" for n in range(40)]},
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Library, QueryService]]:
+    backbone: Backbone = load_backbone("tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        dispose()
+        settings.cache_clear()
+        upgrade(settings())
+        library = Library(settings(), backbone, "zero_shot")
+        for name, captions in VIDEOS.items():
+            facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
+            library.lay_down(name, captions, facts=facts, moments=SEEN.get(name, {}))
+        service = QueryService(settings())
+        assert service.refresh()
+        yield library, service
+        dispose()
+    settings.cache_clear()
+
+
+def _expected(
+    library: Library, answer: SearchResponse, text: str
+) -> list[tuple[str, float, list[tuple[float, float, float]]]]:
+    """Video, score, and moments with their scores; from all vectors, one by one."""
+    query_vector = library.features([text])[0]
+    lift = {entry.task: settings().routing_prior * math.log(entry.weight) for entry in answer.routing}
+    found = []
+    for task in lift:
+        captions = VIDEOS[task]
+        whole = library.stored(captions) @ query_vector + lift[task]
+        # In the batch in which they were stored.
+        flat = [caption for seen in SEEN.get(task, {}).values() for caption in seen]
+        scores = iter(library.stored(flat) @ query_vector + lift[task]) if flat else iter(())
+        parts: dict[int, list[tuple[float, float, float]]] = {
+            n: [(10.0 * m, 10.0 * m + 20, float(next(scores))) for m in range(len(seen))]
+            for n, seen in SEEN.get(task, {}).items()
+        }
+        for n in range(len(captions)):
+            theirs = sorted(parts.get(n, []), key=lambda part: (-part[2], part[0]))
+            found.append((f"{task}-{n}", max([float(whole[n]), *(part[2] for part in theirs)]), theirs))
+    return sorted(found, key=lambda one: -one[1])
+
+
+@pytest.mark.parametrize(
+    "text", ["a heron stands in shallow water", "a bus turns left", "something happens", "an owl"]
+)
+def test_a_video_counts_once_at_the_best_of_its_whole_and_its_moments(
+    served: tuple[Library, QueryService], text: str
+) -> None:
+    library, service = served
+    answer = service.search(text, k=100)
+    expected = _expected(library, answer, text)
+    assert [result.video_id for result in answer.results] == [video for video, _, _ in expected]
+    assert len({result.video_id for result in answer.results}) == 11
+    for result, (_, score, moments) in zip(answer.results, expected, strict=True):
+        assert result.score == pytest.approx(score, abs=1e-5)
+        assert [(m.start, m.end) for m in result.moments] == [(start, end) for start, end, _ in moments[:3]]
+        assert [m.score for m in result.moments] == pytest.approx([s for _, _, s in moments[:3]], abs=1e-5)
+        if moments:
+            start, end, _ = moments[0]
+            assert result.stream_url == f"/videos/{result.video_id}/stream#t={start:.2f},{end:.2f}"
+            assert result.score >= result.moments[0].score
+        else:
+            assert result.stream_url == f"/videos/{result.video_id}/stream"
+
+
+def test_the_moment_that_fits_is_the_first(served: tuple[Library, QueryService]) -> None:
+    _, service = served
+    answer = service.search("a heron stands in shallow water", k=2, task="birds")
+    assert {result.video_id for result in answer.results} == {"birds-0", "birds-3"}
+    lake = next(result for result in answer.results if result.video_id == "birds-3")
+    assert (lake.moments[0].start, lake.moments[0].end) == (10, 30)
+    assert lake.moments[0].score == lake.score
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 11])
+def test_k_videos_come_back_though_one_has_forty_moments_that_fit_better(
+    served: tuple[Library, QueryService], k: int
+) -> None:
+    _, service = served
+    text = "a bus number 7 turns left at the light"
+    whole = service.search(text, k=100).results
+    assert whole[0].video_id == "cars-3"
+    answer = service.search(text, k=k)
+    assert [result.model_dump() for result in answer.results] == [result.model_dump() for result in whole[:k]]
+    assert (answer.next_cursor is None) == (k == 11)
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"min_score": 0.3}, {"task": "cars"}, {"where": {"number": {"max": 3}}}], ids=str
+)
+def test_pages_are_the_list_in_parts(served: tuple[Library, QueryService], asked: dict[str, Any]) -> None:
+    _, service = served
+    text = "a bus number 7 turns left at the light"
+    whole = service.search(text, k=100, routes="all", **asked)
+    found, cursor = [], None
+    while True:
+        answer = service.search(text, k=2, routes="all", cursor=cursor, **asked)
+        found += answer.results
+        cursor = answer.next_cursor
+        if cursor is None:
+            break
+    assert found == whole.results
+    least = asked.get("min_score", -math.inf)
+    assert [r.video_id for r in found if r.score >= least] == [r.video_id for r in found]
+
+
+@pytest.mark.parametrize("routes", ["auto", "all", 1, 2])
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"min_score": 0.2}, {"where": {"number": {"max": 1}}}, {"task": ["birds", "cars"]}],
+    ids=str,
+)
+@pytest.mark.parametrize("text", ["a bus number 7 turns left at the light", "an owl sleeps", "a ferry"])
+def test_whatever_the_routes_the_list_is_that_of_all_vectors_looked_at(
+    served: tuple[Library, QueryService], text: str, routes: Routes, asked: dict[str, Any]
+) -> None:
+    """Against every vector of every task that counts, by hand: order, scores, and moments, page by page."""
+    library, service = served
+    first = service.search(text, k=2, routes=routes, moments=100, **asked)
+    found, answer = list(first.results), first
+    while answer.next_cursor:
+        answer = service.search(text, k=3, routes=routes, moments=100, cursor=answer.next_cursor, **asked)
+        found += answer.results
+    likeliest = [entry.task for entry in first.routing]
+    tiers = [likeliest]
+    if isinstance(routes, int):
+        level = first.routing[min(routes, len(likeliest)) - 1].weight
+        tiers = [[entry.task for entry in first.routing if entry.weight >= level]]
+    elif routes == "auto":
+        gone_to = 1 + max(place for place, entry in enumerate(first.routing) if entry.searched)
+        tiers = [likeliest[:gone_to], likeliest[gone_to:]]
+    by_hand = [
+        one
+        for tier in tiers
+        for one in _expected(library, first, text)
+        if one[0].split("-")[0] in tier
+        and one[1] >= asked.get("min_score", -math.inf)
+        and ("where" not in asked or int(one[0].split("-")[1]) <= 1)
+    ]
+    assert [result.video_id for result in found] == [video for video, _, _ in by_hand]
+    assert [result.rank for result in found] == list(range(1, 1 + len(found)))
+    for result, (_, score, moments) in zip(found, by_hand, strict=True):
+        assert result.score == pytest.approx(score, abs=1e-5)
+        assert [(m.start, m.end) for m in result.moments] == [(start, end) for start, end, _ in moments]
+        assert [m.score for m in result.moments] == pytest.approx([s for _, _, s in moments], abs=1e-5)
+
+
+def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Library, QueryService]) -> None:
+    _, service = served
+    queries = [
+        SearchQuery(q=text, k=k, moments=moments, where=where)
+        for text in ("a bus turns left", "an owl sleeps", "something happens", "a whale")
+        for k, moments in ((1, 0), (2, 3), (5, 100))
+        for where in (None, {"number": {"min": 1}})
+    ]
+    alone = [service.search(**dict(query)) for query in queries]
+    for one, other in zip(alone, service.search_many(queries), strict=True):
+        assert other.results == one.results
+        assert (other.next_cursor is None) == (one.next_cursor is None)
+
+
+def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, QueryService]) -> None:
+    """Words find videos by their moments, a clip by the whole of them; both may be asked of a shard at once."""
+    _, service = served
+    serving = service._current()
+    (vector,) = serving.encode([("a bus turns left", "pinned", "tsk_cars")])
+    shard = serving.shards["tsk_cars"]
+    everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
+    whole = [video for video, _ in _slow(everything, lambda i: i < 2**62)]
+    among = np.array(sorted(whole)[:2], np.int64)
+    found = serving.scan(
+        [
+            Scan("tsk_cars", vector, 3, None, whole_videos),
+            Scan("tsk_cars", vector, 3, None),
+            Scan("tsk_cars", vector, 3, among, whole_videos),
+        ]
+    )
+    expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]
+    expected.append(_slow(everything, lambda i: i in among))
+    for hits, by_hand in zip(found, expected, strict=True):
+        assert hits.ids.tolist() == [video for video, _ in by_hand[:3]]
+        assert hits.scores == pytest.approx([score for _, score in by_hand[:3]], abs=1e-5)
+    assert expected[0] != expected[1]
+
+
+def test_where_no_video_has_moments_nothing_is_done_for_them(
+    served: tuple[Library, QueryService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, service = served
+    depths: dict[str, list[int]] = {}
+    original = Shard.search_many
+
+    def search_many(self: Shard, queries: np.ndarray, k: int, *rest: Any) -> list[Hits]:
+        depths.setdefault(self.entry.task, []).append(k)
+        return original(self, queries, k, *rest)
+
+    asked: list[str] = []
+    moments = FactsReader.moments
+    monkeypatch.setattr(Shard, "search_many", search_many)
+    monkeypatch.setattr(
+        FactsReader, "moments", lambda self, task, shard: asked.append(task) or moments(self, task, shard)
+    )
+    for text in ("a ferry", "a boat"):
+        service.search(text, k=2, routes="all", where={"number": {"max": 9}}, task=["sea"])
+    assert (depths, asked) == ({"tsk_sea": [3, 3]}, [])
+    service.search("a ferry", k=2, routes="all")
+    assert depths["tsk_sea"] == [3] * 3, "nor beside others that have some"
+    assert set(asked) <= {"tsk_birds", "tsk_cars"}
+
+
+def test_a_filter_admits_the_moments_of_what_passes(served: tuple[Library, QueryService]) -> None:
+    _, service = served
+    text = "a heron stands in shallow water"
+    everything = {result.video_id: result for result in service.search(text, k=100).results}
+    for number in range(4):
+        found = service.search(text, k=100, where={"number": number}).results
+        assert {result.video_id for result in found} == {v for v in everything if v.endswith(f"-{number}")}
+        for result in found:
+            assert (result.score, result.moments) == (
+                everything[result.video_id].score,
+                everything[result.video_id].moments,
+            )
+
+
+@pytest.mark.parametrize("moments", [0, 1, 5, 100])
+def test_as_many_moments_as_are_asked_for(served: tuple[Library, QueryService], moments: int) -> None:
+    _, service = served
+    full = {r.video_id: r for r in service.search("a bus", k=100, moments=100).results}
+    assert [len(full[video].moments) for video in ("cars-3", "birds-3", "birds-1", "sea-0")] == [40, 5, 3, 0]
+    for result in service.search("a bus", k=100, moments=moments).results:
+        assert result.moments == full[result.video_id].moments[:moments]
+        assert result.score == full[result.video_id].score
+        assert ("#t=" in result.stream_url) == bool(result.moments)
+
+
+@pytest.mark.parametrize("moments", [-1, 101, 10**50])
+def test_too_many_are_refused_by_name(served: tuple[Library, QueryService], moments: int) -> None:
+    _, service = served
+    with pytest.raises(InvalidInput, match="Ask for 0 to 100") as refused:
+        service.search("a bus", moments=moments)
+    assert [error.field for error in refused.value.errors] == ["moments"]
+
+
+def test_a_cursor_goes_on_with_another_number_of_moments(served: tuple[Library, QueryService]) -> None:
+    _, service = served
+    cursor = service.search("a bus", k=1, moments=0).next_cursor
+    assert service.search("a bus", k=2, moments=5, cursor=cursor).results[0].rank == 2
+
+
+def test_search_by_example_compares_whole_videos(served: tuple[Library, QueryService]) -> None:
+    library, service = served
+    answer = service.similar("cars-3", k=100)
+    vectors = library.stored(VIDEOS["cars"])
+    expected = sorted(((float(v @ vectors[3]), n) for n, v in enumerate(vectors[:3])), reverse=True)
+    assert [result.video_id for result in answer.results] == [f"cars-{n}" for _, n in expected]
+    assert [r.score for r in answer.results] == pytest.approx([s for s, _ in expected], abs=1e-5)
+    assert all(result.moments == [] for result in answer.results)
+
+
+def test_compaction_and_deletion_know_them_by_their_ids(
+    served: tuple[Library, QueryService],
+) -> None:
+    """The last test of these: it changes the library."""
+    library, service = served
+    text = "a heron stands in shallow water"
+    before = service.search(text, k=100).results
+    library.store.compact("tsk_birds")
+    assert service.refresh()
+    assert service.search(text, k=100).results == before
+    shard = service._current().shards["tsk_birds"]
+    lake = int(videos_of(shard.ids[are_moments(shard.ids)][-1:])[0])
+    library.store.delete(moment_ids(lake, 5)[1:2])  # one of them, and no other
+    assert service.refresh()
+    after = {result.video_id: result for result in service.search(text, k=100).results}["birds-3"]
+    assert 10 not in [moment.start for moment in after.moments]
+    library.store.delete([lake])
+    assert service.refresh()
+    assert "birds-3" not in {result.video_id for result in service.search(text, k=100).results}
+
+
+# -- settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("moment_seconds", 0),
+        ("moment_seconds", "nan"),
+        ("moment_seconds", "-5"),
+        ("moment_overlap", 1),
+        ("moment_overlap", -0.1),
+        ("max_moments", -1),
+        ("max_moments", MOST_MOMENTS + 1),
+        ("max_moments", 2.5),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Settings(**{name: value})
+
+
+def test_as_many_moments_may_be_had_as_there_are_ids_for() -> None:
+    assert Settings(max_moments=MOST_MOMENTS).max_moments == MOST_MOMENTS

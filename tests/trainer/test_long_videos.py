@@ -1,0 +1,307 @@
+"""Moments on a real catalog, real videos and a real index: what is stored of them, and what they leave as it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sqlalchemy import select
+
+from index import ShardStore, Snapshot, are_moments, moment_ids, videos_of
+from media import Examiner, MediaError
+from media.picture import square
+from service import lifecycle, probing, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Moment, Video
+from service.catalog.moments import spans_of
+from service.compaction import compact
+from service.deletion import delete_videos
+from service.events import events_after
+from service.forgetting import forgetting
+from service.library import get_video
+from service.overview import overview
+from service.settings import settings
+from trainer import moments, worker
+from trainer.library import Library
+from trainer.methods import start_method
+from trainer.moments import segments
+
+Post = Callable[..., str]
+
+LONG = {0: 30, 3: 45}  # seconds of the videos that have moments, by number
+
+
+@pytest.fixture(autouse=True)
+def _one_decoder(library: Any, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "Examiner", lambda limits: warm_examiner)
+
+
+def _ready(task: str) -> str:
+    worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert (view.state, view.error) == ("ready", None)
+    return task
+
+
+def _vectors(task: str) -> dict[int, np.ndarray]:
+    store = ShardStore(settings().index_dir)
+    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
+
+
+def _by_name(task: str) -> dict[str, int]:
+    with session_scope() as session:
+        rows = session.execute(select(Video.id, Video.vector_id).where(Video.task_id == task))
+        return {name: vector_id for name, vector_id in rows}
+
+
+def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
+    """The last frame that begins at or before a time, by reading the whole file."""
+    with av.open(str(path)) as container:
+        shown = [frame for frame in container.decode(video=0) if frame.time <= seconds]
+    return square(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
+
+
+def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None:
+    task = _ready(post_videos("day", seconds=LONG))
+    stored, ids = _vectors(task), _by_name(task)
+    assert {int(i) for i in videos_of(np.array([i for i in stored if i >= 2**62]))} == {
+        ids["day-0"],
+        ids["day-3"],
+    }
+    backbone = worker._backbone(settings().backbone, 2, 1)
+    library = Library(ShardStore(settings().index_dir))
+    assert library.current is not None
+    method = start_method(library.current.method, backbone, library.current.config, library.current)
+    for name, spans in (("day-0", [(0, 20), (10, 30)]), ("day-3", [(0, 18), (9, 27), (18, 36), (27, 45)])):
+        with session_scope() as session:
+            assert spans_of(session, ids[name]) == spans
+        assert [(moment.start, moment.end) for moment in get_video(name).moments] == spans
+        path = settings().media_root / "day" / f"{name[-1]}.mp4"
+        for moment, (start, end) in zip(moment_ids(ids[name], len(spans)).tolist(), spans, strict=True):
+            times = [start + (end - start) / 4, start + 3 * (end - start) / 4]
+            frames = np.stack([_frame_at(path, time, backbone.spec.size) for time in times])
+            with torch.no_grad():
+                expected = method.encode_videos(torch.from_numpy(frames[None]))[0].numpy()
+            assert stored[moment] == pytest.approx(expected, abs=1e-3), (name, start)
+    assert get_video("day-1").moments == []
+
+
+def test_nothing_else_changes_by_a_bit(
+    post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Vectors of whole videos, the release and every figure: with moments and without."""
+    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600}
+
+    def learn(folder: str, **further: Any) -> tuple[Any, ...]:
+        settings_factory(tmp_path / folder, **fields, **further)
+        worker._backbone.cache_clear()  # what a method draws first follows from the backbone's seed
+        posted = [post_videos("day", seconds=LONG), post_videos("night", seconds={1: 60})]
+        posted.append(post_videos("dusk", seconds={2: 21}))
+        vectors = [_vectors(_ready(task)) for task in posted]
+        figures = forgetting().model_dump(exclude={"task_ids", "releases"})
+        store = ShardStore(settings().index_dir)
+        entries = store.manifest()
+        files = [entries.shards[task].files["vectors.faiss"] for task in posted]
+        training = Library(store).memory(worker._training_ids(Library(store)))
+        sampled = training.sample(len(training), np.random.default_rng(0))
+        assert sampled is not None
+        return vectors, figures, files, sampled.numpy(), [len(entries.parts(task)) for task in posted]
+
+    with_vectors, figures, files, sampled, parts = learn("with")
+    without, same_figures, same_files, same_sampled, no_parts = learn("without", max_moments=0)
+    assert (parts, no_parts) == ([2, 2, 2], [1, 1, 1])
+    assert [sum(i >= 2**62 for i in vectors) for vectors in with_vectors] == [6, 5, 2]
+    assert files == same_files
+    assert figures == same_figures
+    assert np.array_equal(sampled, same_sampled)
+    for vectors, bare in zip(with_vectors, without, strict=True):
+        whole = {i: vector for i, vector in vectors.items() if i < 2**62}
+        assert whole.keys() == bare.keys()
+        assert all(np.array_equal(whole[i], bare[i]) for i in bare)
+
+
+def test_after_compaction_the_next_row_is_the_same(
+    post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Whole videos are told from moments by their ids, not by the segment that they lie in."""
+    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600}
+
+    def learn(folder: str, *, compacted: bool) -> Any:
+        settings_factory(tmp_path / folder, **fields)
+        worker._backbone.cache_clear()
+        day = _ready(post_videos("day", seconds=LONG))
+        if compacted:
+            before = _vectors(day)
+            manifest = ShardStore(settings().index_dir).compact(day)
+            assert len(manifest.parts(day)) == 1
+            assert all(np.array_equal(vector, before[i]) for i, vector in _vectors(day).items())
+            (settings().index_dir / "ledger.npz").unlink()
+        _ready(post_videos("night"))
+        return forgetting().model_dump(exclude={"task_ids", "releases"})
+
+    assert learn("one", compacted=True) == learn("other", compacted=False)
+
+
+def test_a_video_that_cannot_be_read_any_more_is_found_as_a_whole(post_videos: Post) -> None:
+    task = post_videos("day", seconds={**LONG, 4: 25, 5: 33})
+    folder = settings().media_root / "day"
+    (folder / "0.mp4").unlink()
+    shutil.copyfile(folder / "4.mp4", folder / "3.mp4")
+    _ready(task)
+    ids = _by_name(task)
+    moments_of = videos_of(np.array([i for i in _vectors(task) if i >= 2**62]))
+    assert set(moments_of.tolist()) == {ids["day-4"], ids["day-5"]}
+    assert set(ids.values()) <= set(_vectors(task))
+    with session_scope() as session:
+        assert set(session.scalars(select(Moment.video_vector_id))) == {ids["day-4"], ids["day-5"]}
+    said = [event.data["message"] for event in events_after(task) if event.kind == "log"]
+    assert any("'day-0' is found as a whole only" in message for message in said)
+    assert any("'day-3'" in message and "not the one that was accepted" in message for message in said)
+    assert not any(str(settings().data_dir) in message for message in said)
+
+
+@pytest.mark.parametrize("stage", ["lay_down", "_long_videos", "_facts", "_publish"])
+def test_a_long_video_that_is_deleted_while_it_is_learned_leaves_no_moment(
+    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before each stage, and just after its moments were settled. Where frames are missed it begins again."""
+    task = post_videos("day", seconds=LONG)
+    ids, original = _by_name(task), getattr(worker, stage)
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        settled = original(*given, **how) if stage == "_long_videos" else None
+        delete_videos(["day-3"])
+        (settings().media_root / "day" / "3.mp4").unlink(missing_ok=True)
+        return settled if stage == "_long_videos" else original(*given, **how)
+
+    monkeypatch.setattr(worker, stage, meanwhile)
+    worker.learn_task(task)
+    _ready(task)
+    expected = [i for name, i in ids.items() if name != "day-3"] + moment_ids(ids["day-0"], 2).tolist()
+    assert sorted(_vectors(task)) == expected
+    with session_scope() as session:
+        assert set(session.scalars(select(Moment.video_vector_id))) == {ids["day-0"]}
+    assert "day-3" not in str([event.data for event in events_after(task)])
+    for _ in range(2):
+        assert (overview().searchable, overview().vectors) == (5, len(expected))
+        compact(task)
+
+
+def test_large_segments_of_moments_are_measured_with_captions_as_well(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CINESTRATA_EXACT_ROWS", "5")
+    settings.cache_clear()
+    written: list[dict[str, Any]] = []
+    original = ShardStore.write_shard
+
+    def write_shard(self: ShardStore, **fields: Any) -> Any:
+        written.append(fields)
+        return original(self, **fields)
+
+    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
+    for name, seconds in (("day", LONG), ("night", {0: 30})):
+        _ready(post_videos(name, seconds=seconds))
+    assert [len(fields["ids"]) for fields in written] == [6, 6, 6, 2]
+    assert written[0]["queries"].shape == (4, written[0]["vectors"].shape[1])
+    assert np.array_equal(written[0]["queries"], written[1]["queries"])
+    assert written[3]["queries"] is None, "a small one is searched exactly"
+
+
+def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
+    post_videos: Post, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no fault of the videos would cost all of them their moments."""
+    task = post_videos("day", seconds=LONG)
+
+    def sample(path: Path, **fields: Any) -> None:
+        raise OSError("what was made of day-0 cannot be stored (No space left on device)")
+
+    with monkeypatch.context() as full:
+        full.setattr(warm_examiner, "sample", sample)
+        worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert view.state == "failed"
+    assert "The disk is full" in str(view.error)
+    tasks.retry_task(task)
+    claim = lifecycle.claim_probe(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    assert len(_vectors(_ready(task))) == 6 + 6
+
+
+def test_a_video_whose_moments_break_off_halfway_has_none(
+    post_videos: Post, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments, "_FRAMES", 4)  # two moments at a time
+    task = post_videos("day", seconds=LONG)
+    original = warm_examiner.sample
+
+    def sample(path: Path, **fields: Any) -> None:
+        if fields["times"][0] > 18 and fields["name"] == "day-3":
+            raise MediaError("day-3 is damaged")
+        original(path, **fields)
+
+    monkeypatch.setattr(warm_examiner, "sample", sample)
+    _ready(task)
+    found = np.array(list(_vectors(task)))
+    assert set(videos_of(found[are_moments(found)]).tolist()) == {_by_name(task)["day-0"]}
+
+
+def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
+    post_videos: Post, tmp_path: Path, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day", seconds={0: 90})
+    path = settings().media_root / "day" / "0.mp4"
+    spans = [(10.0 * n, 10.0 * n + 20) for n in range(8)]
+    video = moments.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
+    decoded: list[int] = []
+    original = warm_examiner.sample
+
+    def sample(path: Path, **fields: Any) -> None:
+        decoded.append(len(fields["times"]))
+        original(path, **fields)
+
+    monkeypatch.setattr(warm_examiner, "sample", sample)
+
+    def means(at_a_time: int) -> np.ndarray:
+        monkeypatch.setattr(moments, "_FRAMES", at_a_time)
+        ((ids, found),) = moments.embed_moments(
+            lambda frames: frames.float().mean(dim=(2, 3, 4)),
+            [video],
+            4,
+            8,
+            locate=lambda _: path,
+            scratch=tmp_path / "new" / "moments.npy",
+            limits=warm_examiner.limits,
+            left_out=lambda *told: pytest.fail(str(told)),
+        )
+        assert ids.tolist() == moment_ids(7, 8).tolist()
+        assert list((tmp_path / "new").iterdir()) == []
+        return found
+
+    few, all_at_once = means(1), means(1000)
+    assert decoded == [4] * 8 + [2 * 8 + 2], "what overlaps by half is decoded once"
+    assert np.array_equal(few, all_at_once)
+    expected = [[_frame_at(path, start + (n + 0.5) * 5, 8).mean() for n in range(4)] for start, _ in spans]
+    assert few == pytest.approx(np.array(expected), abs=1)
+    assert tasks.get_task(task).state == "probing"
+
+
+def test_segments_hold_whole_videos_and_no_more_than_they_must() -> None:
+    sizes = [3, 1, 4, 1, 5, 9, 2, 6]
+    ids = [moment_ids(video, count) for video, count in enumerate(sizes)]
+    found = list(segments([(i, np.full((len(i), 2), i[0] % 7, np.float32)) for i in ids], most=8))
+    assert [len(part) for part, _ in found] == [8, 15, 8]
+    assert np.array_equal(np.concatenate([part for part, _ in found]), np.concatenate(ids))
+    assert all(len(part) == len(vectors) for part, vectors in found)
+    assert list(segments([])) == []
