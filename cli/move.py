@@ -15,23 +15,30 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     """Copy task by task, each published when it is whole. Searches go on meanwhile.
 
     What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by the worker
-    that finishes a task then.
+    that finishes a task then. A task without any video left has nothing to copy, and stays.
     """
     from index import ShardStoreError
+    from service.catalog.migrations import upgrade
+    from service.compaction import record_shards
     from service.vectors import library_store
 
     settings = enter(data)
     if not settings.milvus_uri:
         fail("No Milvus is set.", "Set CINESTRATA_MILVUS_URI to the one that vectors go to, or come from.")
+    upgrade(settings)
     store = library_store(settings.model_copy(update={"vector_store": to}))
     moved = 0
     try:
-        shards = store.manifest().shards
-        away = [task for task, shard in shards.items() if bool(shard.place) is not (to == "milvus")]
+        manifest = store.manifest()
+        elsewhere = [
+            task for task, shard in manifest.shards.items() if bool(shard.place) is not (to == "milvus")
+        ]
+        away = [task for task in elsewhere if manifest.living(task)]
+        record_shards(manifest, manifest.shards)  # whoever moved them may have died just before this
         with progress_bar("tasks") as bar:
             line = bar.add_task(f"Moving to {to}", total=len(away))
             for task in away:
-                store.move(task)
+                record_shards(store.move(task), [task])
                 moved += 1
                 bar.advance(line)
     except (OSError, ShardStoreError) as error:
@@ -39,6 +46,9 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
             f"{moved} tasks were moved, then: {error}",
             "Mend what is named, and move again: it goes on there.",
         )
-    console.print(f"{moved} tasks moved to {to}; {len(shards) - moved} were there.", soft_wrap=True)
+    there = len(manifest.shards) - len(elsewhere)
+    console.print(f"{moved} tasks moved to {to}; {there} were there.", soft_wrap=True)
+    if len(away) < len(elsewhere):
+        console.print(f"{len(elsewhere) - len(away)} stay where they are: every video of them is deleted.")
     if settings.vector_store != to:
         console.print(f"New tasks still go to the other store: set CINESTRATA_VECTOR_STORE={to}.")

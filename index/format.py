@@ -163,6 +163,11 @@ class Manifest:
         """The segments of a task, the first one first."""
         return (self.shards[task], *self.appended.get(task, ()))
 
+    def living(self, task: str) -> int:
+        """How many vectors of a task can be found."""
+        stones = self.tombstones.get(task)
+        return sum(part.count for part in self.parts(task)) - (stones.count if stones else 0)
+
     def dumps(self) -> str:
         """JSON with its own checksum."""
         parts = [part for task in self.shards for part in self.parts(task)]

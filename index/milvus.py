@@ -423,6 +423,8 @@ class _Patient:
 class _MilvusTask:
     """The :class:`~index.vector_store.TaskVectors` of a partition."""
 
+    remote = True
+
     def __init__(self, store: MilvusVectors, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> None:
         self.parts = tuple(entry for _, entry in parts)
         self.deleted = deleted

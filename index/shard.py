@@ -31,6 +31,8 @@ class Shard:
         deleted: ids that are not found any more, ascending.
     """
 
+    remote = False
+
     def __init__(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids, opened: OpenSegments) -> None:
         self.parts = tuple(entry for _, entry in parts)
         self.deleted = deleted

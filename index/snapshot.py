@@ -84,6 +84,8 @@ class Snapshot:
                         require_whole(store.shard_folder(entry.id), entry, verify=now)
                         if now:
                             compared.add(entry.id)
+                        # A server tells of all at once, whereas files are opened one by one.
+                        if now or (verify and entry.place):
                             store.check(entry, "there")
                 shards[task] = store.open(manifest.parts(task), deleted)
             except ShardStoreError as error:

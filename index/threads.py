@@ -19,6 +19,7 @@ _limit: int | None = None
 _WORTH = (
     2 * 1024**2
 )  # bytes to scan for each job; handing a smaller one to another thread takes longer than it saves
+_WAITING = 32  # searches of a server at once, in one process
 
 
 def one_thread_per_search() -> None:
@@ -48,22 +49,26 @@ class search_threads:  # noqa: N801 — a context manager, read like a function
             faiss.omp_set_num_threads(self._before)
 
 
-def in_parallel(search: Callable[[Job], Found], jobs: Sequence[Job], bytes_each: int) -> list[Found]:
+def in_parallel(
+    search: Callable[[Job], Found], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
+) -> list[Found]:
     """The results of several searches, in their order: on all cores where each has enough to do.
 
-    The scan itself holds no lock of the interpreter. The pool is one for the process, however many requests use it.
+    The scan itself holds no lock of the interpreter. There is one pool for those that read and one for those that wait,
+    however many requests use them.
 
     Args:
         bytes_each: that a search reads, about.
+        remote: whether they wait for a server, which takes longer than handing them over, however little they read.
     """
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2 or len(jobs) < 2 or bytes_each < _WORTH:
+    threads = _WAITING if remote else len(os.sched_getaffinity(0))
+    if threads < 2 or len(jobs) < 2 or (bytes_each < _WORTH and not remote):
         return [search(job) for job in jobs]
     # The caller does not only wait.
-    others = [_pool(cores).submit(search, job) for job in jobs[1:]]
+    others = [_pool(threads).submit(search, job) for job in jobs[1:]]
     return [search(jobs[0]), *(other.result() for other in others)]
 
 
 @cache
-def _pool(cores: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(cores, thread_name_prefix="scan")
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="scan")

@@ -60,6 +60,10 @@ class TaskVectors(Protocol):
         """Names what it holds: another text stands for other vectors."""
 
     @property
+    def remote(self) -> bool:
+        """Whether a search waits for a server, instead of reading in this process."""
+
+    @property
     def count(self) -> int: ...
 
     @property

@@ -1,7 +1,8 @@
-"""What deleted videos still take, and getting it back."""
+"""What deleted videos still take, and getting it back; what the catalog knows of shards that were written anew."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import or_, select, update
@@ -13,7 +14,7 @@ from service.errors import Conflict, NotFound, Unavailable
 from service.settings import settings
 from service.vectors import library_store
 
-__all__ = ["Dead", "compact", "dead"]
+__all__ = ["Dead", "compact", "dead", "record_shards"]
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,20 @@ def compact(task_id: str) -> Dead:
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
     # A repetition comes here as well: whoever compacted it may have died just before this.
-    shard = manifest.shards[before.task_id]
-    with session_scope(write=True) as session:
-        session.execute(
-            update(Shard)
-            .where(Shard.task_id == before.task_id)
-            .values(id=shard.id, count=shard.count, bytes=shard.bytes)
-        )
+    record_shards(manifest, [before.task_id])
     return _dead(manifest, before.task_id, before.name)
+
+
+def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:
+    """Tell the catalog which shards these tasks have now. Telling it again changes nothing."""
+    with session_scope(write=True) as session:
+        for task in tasks:
+            shard = manifest.shards[task]
+            session.execute(
+                update(Shard)
+                .where(Shard.task_id == task, Shard.id != shard.id)
+                .values(id=shard.id, count=shard.count, bytes=shard.bytes)
+            )
 
 
 def _dead(manifest: Manifest, task_id: str, name: str) -> Dead:

@@ -322,8 +322,10 @@ class Serving:
             queries = np.stack([scans[number].query for number in numbers])
             return self._search(first.task, queries, first.k, among=first.among, reduced=first.reduced)
 
-        total = sum(part.bytes for task, *_ in alike for part in self.shards[task].parts)
-        found = in_parallel(one, groups, total // max(1, len(groups)))
+        shards = [self.shards[task] for task, *_ in alike]
+        total = sum(part.bytes for shard in shards for part in shard.parts)
+        remote = any(shard.remote for shard in shards)
+        found = in_parallel(one, groups, total // max(1, len(groups)), remote=remote)
         hits = dict(zip(chain(*groups), chain(*found), strict=True))
         return [hits[number] for number in range(len(scans))]
 

@@ -39,7 +39,7 @@ function forgotten(measures) {
   say($("forgotten"), lost <= 0.0005 ? "Nothing" : `${points(lost)} points`, `big ${lost <= 0.005 ? "good" : lost <= 0.03 ? "warn" : "bad"}`);
   const union = measures.bwf_global;
   say($("forgotten-note"), `Earlier domains, each in its own shard: BWF ${points(lost)}. ` + (union === null ? ""
-    : union <= 0.005 ? "Among all shards: nothing lost either." : `Among all shards ${points(union)} points, mostly to new look-alikes.`));
+    : union <= 0.0005 ? "Among all shards: nothing lost either." : `Among all shards: ${points(union)} points.`));
 }
 
 function health(overview) {

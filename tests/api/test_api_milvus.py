@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from benchmarks.world import DOMAINS
 from cli.main import app
-from service.catalog.database import dispose
+from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
+from service.catalog.models import Shard
 from service.settings import Settings, settings
 from service.vectors import library_store
 
@@ -116,7 +118,11 @@ def test_moving_there_and_back_changes_no_answer(
         assert ("New tasks still go to the other store" in told.output) is (where == "faiss")
         assert refreshed(client)["degraded"] == {}
         same(answers(client), before)
-        places = [bool(shard.place) for shard in library_store(configured).manifest().shards.values()]
+        shards = library_store(configured).manifest().shards
+        with session_scope() as session:
+            told_of = dict(session.execute(select(Shard.task_id, Shard.id)).all())
+        assert told_of == {task: shard.id for task, shard in shards.items()}
+        places = [bool(shard.place) for shard in shards.values()]
         assert places == [where == "milvus"] * 2, other
 
 
@@ -139,3 +145,16 @@ def test_without_its_server_a_task_is_degraded_and_the_others_are_found(
     library_store(configured)._remote._silent_until = 0  # type: ignore[union-attr]
     assert refreshed(client)["degraded"] == {}
     same(answers(client), before)
+
+
+def test_a_task_without_any_video_left_does_not_hold_up_a_move(
+    library: list[str], configured: Settings
+) -> None:
+    store = library_store(configured)
+    left = store.manifest().shards[library[1]]
+    store.delete(range(left.first_id, left.last_id + 1), task=library[1])
+    told = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
+    assert told.exit_code == 0, told.output
+    assert "0 tasks moved to faiss; 1 were there" in told.output
+    assert "1 stay where they are: every video of them is deleted" in told.output
+    assert store.manifest().shards[library[1]] == left

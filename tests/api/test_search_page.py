@@ -69,6 +69,7 @@ def test_filters_narrow_and_are_remembered_in_the_address(
     page("?q=a+ball+moves&k=48")
     assert set(_shown(browser)) == set(facts)
     browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
+    _wait(browser, "#conditions input", 2)  # the browser tells of the opening a moment later
     name, value = browser.find_elements(By.CSS_SELECTOR, "#conditions input")
     name.send_keys("take")
     value.send_keys("2")

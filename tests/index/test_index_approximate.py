@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
@@ -168,6 +169,26 @@ def test_ties_are_ordered_by_id_where_the_list_is_cut(kind: str, store: ShardSto
         assert entry.structure.kind == kind
         hits = Segment.open(store.shard_folder(entry.id), entry).search(vectors[77], 9)
         assert hits.ids.tolist() == [77, *range(500, 508)]
+
+
+def test_a_sweep_spares_a_shard_whose_structure_takes_hours(store: ShardStore) -> None:
+    store.policy = Policy(exact_rows=1000, kinds=("sq8",), target=0.9)
+
+    def working() -> None:
+        store.sweep()
+        (staged,) = store.folders()
+        os.utime(staged, (0, 0))  # the time until it is called again
+
+    entry = store.write_shard(
+        task="t",
+        release="r",
+        fingerprint="f",
+        ids=np.arange(3000),
+        vectors=VIDEOS[:3000],
+        queries=TEXTS,
+        working=working,
+    )
+    assert entry.structure is not None
 
 
 def _exact(vectors: np.ndarray) -> ExactScan:

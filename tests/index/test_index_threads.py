@@ -29,6 +29,16 @@ def test_only_large_searches_go_to_other_threads() -> None:
     assert (own in large[1:]) == (len(os.sched_getaffinity(0)) < 2)
 
 
+def test_searches_of_a_server_wait_beside_each_other_however_small() -> None:
+    met = threading.Barrier(5)  # broken unless all of them are under way at once
+
+    def wait(number: int) -> int:
+        met.wait(timeout=5)
+        return number
+
+    assert in_parallel(wait, range(5), 0, remote=True) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("size", [LARGE, SMALL])
 def test_what_goes_wrong_in_one_is_raised(size: int) -> None:
     with pytest.raises(ZeroDivisionError):

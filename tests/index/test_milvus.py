@@ -255,6 +255,18 @@ class TestAServerThatIsLost:
         mended = Snapshot.open(ShardStore(root, remote=there), previous=snapshot)
         assert mended.degraded == {}
 
+    def test_a_partition_that_is_lost_is_named_before_the_library_is_read(
+        self, store: ShardStore, lay_down: Callable, vectors: MilvusVectors
+    ) -> None:
+        lay_down(store, "a", range(5))
+        lay_down(store, "b", range(5, 9))
+        shard = store.manifest().shards["a"]
+        vectors.drop(shard.id, shard.place)
+        snapshot = Snapshot.open(store, at_once=0)
+        assert list(snapshot.degraded) == ["a"]
+        assert "is not there; restore it from Milvus' backup" in snapshot.degraded["a"]
+        assert [entry.task for entry in snapshot.unread] == ["b"]
+
     def test_rows_of_an_orphan_are_forgotten_when_it_is_back(
         self, store: ShardStore, write: Callable, vectors: MilvusVectors
     ) -> None:

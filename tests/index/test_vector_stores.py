@@ -54,6 +54,8 @@ class Brute:
 
 
 class BruteTask:
+    remote = False
+
     def __init__(self, store: Brute, parts: tuple[ShardEntry, ...], deleted: set[int]) -> None:
         self.parts = parts
         self.deleted = np.array(sorted(deleted), np.int64)
