@@ -13,7 +13,18 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from index import Hits, Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, TaskVectors, audit
+from index import (
+    Hits,
+    Manifest,
+    ShardCorrupt,
+    ShardMissing,
+    ShardStore,
+    Snapshot,
+    TaskVectors,
+    audit,
+    moment_ids,
+    videos_of,
+)
 from index.format import ShardEntry
 from index.milvus import MilvusAddress, MilvusVectors
 from index.vector_store import Depth, Rows
@@ -423,3 +434,27 @@ def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> d
         store.delete([3, 31, 49])
         found[name] = opened(store)
     return found
+
+
+def test_moments_lie_beside_their_videos_and_go_with_them(
+    store: ShardStore, adopt: Callable, unit: Callable
+) -> None:
+    """Their ids have 63 bits, and a segment of theirs is published with its shard."""
+    release = adopt(store, "r")
+    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
+    ids = np.concatenate([moment_ids(video, 5) for video in (1, 3, 4)])
+    shard = store.write_shard(**made, ids=np.arange(6), vectors=unit(6))
+    segment = store.write_shard(**made, ids=ids, vectors=unit(15, 7))
+    store.publish(release=release, shards=[shard], segments=[segment], deleted=[3])
+    every = dict(zip([*range(6), *ids.tolist()], np.concatenate([unit(6), unit(15, 7)]), strict=True))
+    for gone in ([3], [3, 4]):
+        store.delete(gone)
+        left = {i: row for i, row in every.items() if int(videos_of(np.array([i]))[0]) not in gone}
+        task = opened(store)
+        assert task.ids.tolist() == sorted(left)
+        for query in unit(3, 9):
+            assert task.search(query, 30).ids.tolist() == exact(left, query, 30)
+            found = task.search(query, 2, among=ids).ids.tolist()
+            assert found == exact({i: left[i] for i in left if i >= 2**62}, query, 2)
+    store.compact("a")
+    assert opened(store).ids.tolist() == sorted(left)
