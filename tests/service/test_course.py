@@ -189,6 +189,7 @@ def test_with_moments_every_page_is_that_of_the_best_of_each_video(
     lifts = {task: -0.125 * step for task, step in zip(scenes, steps, strict=False)}
     routing, open_to = _routing(lifts), [task for task in scenes if passing is None or scenes[task]]
     total, chosen, passed, found = len(every), None, 0, []
+    goes_on = False
     while passed < total:
         end = passed + sizes[min(passed, len(sizes) - 1)]
         course, plain = (
@@ -200,6 +201,7 @@ def test_with_moments_every_page_is_that_of_the_best_of_each_video(
             plain.add({task: _held(best[task], end + 1) for task in wave})
         assert plain.wave() == []
         found += course.hits()[passed:end]
+        goes_on = passed > 0
         chosen, passed = (course.chosen if chosen is None else chosen), end
         if len(course.hits()) <= end:
             break
@@ -208,7 +210,9 @@ def test_with_moments_every_page_is_that_of_the_best_of_each_video(
         level = routing[min(routes, len(routing)) - 1][1]
         first = [task for task, lift in routing if lift >= level]
     expected = _everything(best, lifts, first, total, least)
-    if routes == "auto":
+    if (
+        routes == "auto" and goes_on
+    ):  # else it ended with those that are likely to have any over the lowest score
         expected += _everything(best, lifts, [t for t in scenes if t not in first], total, least)
     assert found == expected
 
