@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.errors import BackboneUnsupported, ReleaseError
+from models.precision import Precision
 
 __all__ = ["Backbone", "FrameSpec"]
 
@@ -38,6 +39,9 @@ class Backbone(nn.Module, ABC):
         tokenizer: callable from texts to ids ``[n, L]``.
         spec: frames per video and frame size.
         mean, std: RGB normalisation, in 0..1.
+
+    Attributes:
+        query_precision: in which the text tower computes for queries. Weights and vectors stay float32.
     """
 
     open_blocks: ClassVar[bool]  # whether adapters can work inside the towers' blocks
@@ -63,6 +67,7 @@ class Backbone(nn.Module, ABC):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
         self.fingerprint = self._fingerprint()
+        self.query_precision: Precision = "float32"
         self.requires_grad_(False).eval()
 
     # -- what it is -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Mixed precision: while a method trains, matrix products of the towers may run in bfloat16.
+"""Mixed precision: matrix products of the towers may run in bfloat16, in training, and for queries if settings say so.
 
 Weights, gradients, losses and everything that is stored stay float32, and so do all vectors that are searched.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["bfloat16_pays", "forward_precision", "is_mixed", "mixed_precision"]
+__all__ = ["Precision", "bfloat16_pays", "forward_precision", "is_mixed", "mixed_precision"]
+
+Precision = Literal["float32", "bfloat16"]
 
 _mixed: ContextVar[bool] = ContextVar("mixed", default=False)
 

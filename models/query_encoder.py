@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from models.backbone import Backbone
 from models.errors import ReleaseError
 from models.moe_adapter import ExpertTower, Selector, adapted_texts
+from models.precision import mixed_precision
 from models.release import ReleaseState
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
@@ -54,6 +55,7 @@ class QueryEncoder:
         self.tasks = [task.task_id for task in release.tasks]
         self.modes: tuple[str, ...] = ("latest",)
         self._backbone = backbone
+        self._mixed = backbone.query_precision == "bfloat16"
         self._position = {task: position for position, task in enumerate(self.tasks)}
 
     @classmethod
@@ -104,7 +106,8 @@ class QueryEncoder:
         order = lengths.argsort(stable=True)
         # Texts of like length together, each batch as long as its longest: little is computed for padding.
         batches = torch.split(order, _BATCH.get(self._backbone.device.type, len(order)))
-        parts = [self._encode(ids[rows, : int(lengths[rows].max())], positions, mode) for rows in batches]
+        with mixed_precision(enabled=self._mixed):
+            parts = [self._encode(ids[rows, : int(lengths[rows].max())], positions, mode) for rows in batches]
         encoded = torch.cat(parts, dim=1)[:, order.argsort()]
         return _numpy(encoded.transpose(0, 1).expand(len(texts), len(tasks), -1))
 
@@ -139,7 +142,9 @@ class QueryEncoder:
             )  # 0 pads, in all vocabularies
             for place, row in enumerate(rows):
                 ids[place, : lengths[row]] = torch.from_numpy(texts[row])
-            encoded[rows] = _numpy(self._encode_rows(ids, positions[rows], mode))
+            with mixed_precision(enabled=self._mixed):
+                vectors = self._encode_rows(ids.to(self._backbone.device), positions[rows], mode)
+            encoded[rows] = _numpy(vectors)
         return encoded
 
     def shared(self, mode: str) -> bool:

@@ -321,7 +321,9 @@ class QueryService:
     def _load(self) -> Serving | None:
         """A new generation, ready to answer; None when there is nothing new."""
         if self._backbone is None:
-            self._backbone = load_backbone(self._settings.backbone, self._settings.frames)
+            backbone = load_backbone(self._settings.backbone, self._settings.frames)
+            backbone.query_precision = self._settings.query_precision
+            self._backbone = backbone
         previous = self._serving
         snapshot = Snapshot.open(
             self._store, previous=previous.snapshot if previous else None, at_once=_AT_ONCE

@@ -75,6 +75,7 @@ def work_on(claim: Claim) -> None:
     """
     claim.progress("loading")
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
+    backbone.query_precision = settings().query_precision  # what is measured must be what is served
     library = Library(library_store(settings()))
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")

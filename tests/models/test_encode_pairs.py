@@ -10,6 +10,7 @@ import torch
 
 from models.backbone import Backbone, tiny_backbone
 from models.errors import ReleaseError
+from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import Kind, ReleaseState, ReleaseTask
 from models.routing import token_presence, words_of
@@ -37,7 +38,7 @@ def _state(backbone: Backbone, kind: Kind, tensors: dict[str, torch.Tensor], tas
         frames=2,
         tasks=[ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)],
         config={"scale": 1.0, "top_k": 2},
-        profiles=torch.zeros(tasks, backbone.vocabulary),
+        profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary))),
         tensors=tensors,
     )
 
@@ -105,6 +106,23 @@ def test_more_pairs_than_one_batch_holds_come_back_in_their_order(backbone: Back
     for n in range(40):
         alone = encoder.encode([texts[n]], [tasks[n]], "pinned")[0, 0]
         np.testing.assert_allclose(found[n], alone, atol=2e-6)
+
+
+def test_bfloat16_moves_queries_by_little_and_only_where_it_is_asked_for(backbone: Backbone) -> None:
+    release = _low_rank(backbone)
+    makers = dict.fromkeys(TASKS, release)
+    exact = QueryEncoder.open(backbone, release, makers)
+    rounded = tiny_backbone(frames=2)
+    rounded.load_tensors(backbone.tensors())
+    rounded.query_precision = "bfloat16"
+    encoder = QueryEncoder.open(rounded, replace(release, backbone_fingerprint=rounded.fingerprint), makers)
+    expected, found = (one.encode(TEXTS, TASKS, "pinned") for one in (exact, encoder))
+    pairs = encoder.encode_pairs(encoder.tokens(TEXTS), TASKS, "pinned")
+    assert found.dtype == pairs.dtype == np.float32
+    for vectors, reference in ((found, expected), (pairs, expected[np.arange(3), np.arange(3)])):
+        off = np.linalg.norm(vectors - reference, axis=-1)
+        assert 1e-5 < off.max() < 0.05
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=0.01)
 
 
 def test_tokens_are_those_of_the_text_without_padding(backbone: Backbone) -> None:
