@@ -7,6 +7,7 @@ it and takes over by the swap of one reference, so no request waits, none is dro
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ from service.by_clip import ClipSearch
 from service.describing import Describer, captions_of
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
-from service.gathering import Admission
+from service.filters import Filter
+from service.gathering import Admission, Gathered
 from service.priority import yield_to_others
-from service.searches import answer, check
+from service.searches import Search, answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
@@ -48,6 +50,9 @@ _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 30.0  # before what could not be loaded is tried again, in case somebody mended it
 _AT_ONCE = 256 * 1024**2  # bytes of shards whose checksums are compared before readiness; the others follow
 _KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
+_TOGETHER = 32  # searches that are answered as one: more make the first of them wait for the last
+# What is answered takes the interpreter's lock in turns, so few at a time are faster than many; but scans need no lock.
+_LANES = max(1, len(os.sched_getaffinity(0)) // 2)
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
 
 
@@ -69,6 +74,9 @@ class QueryService:
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
+        self._together: Gathered[Search, SearchResponse | Exception] = Gathered(
+            self._answer_each, _TOGETHER, _LANES
+        )
         self._describer = Describer()
         self._clips = ClipSearch(self._settings, self._facts, self._describer)
         self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
@@ -223,7 +231,13 @@ class QueryService:
         """
         # Not validated: its values are checked below, in words of ours.
         query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **further)
-        return self._answer([query], batch=False)[0]
+        (search,) = check([query], self._settings, batch=False)
+        if search.cursor is not None or search.filter != Filter():
+            return self._answer([search])[0]  # it may have to read first, which nobody else is to wait for
+        (found,) = self._together([search])
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
         """The answers to several queries, as :meth:`search` gives them one by one. All are by one release, but for
@@ -238,7 +252,7 @@ class QueryService:
             raise InvalidInput.at(
                 "queries", f"A batch of {len(queries)} queries cannot be answered.", f"Send 1 to {most}."
             )
-        return self._answer(queries, batch=True)
+        return self._answer(check(queries, self._settings, batch=True))
 
     def similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
@@ -270,8 +284,16 @@ class QueryService:
         """The k texts of the library that fit a video best; see :func:`service.describing.captions_of`."""
         return captions_of(self._current(), self._settings, self._describer, video_id, k, scope)
 
-    def _answer(self, queries: Sequence[SearchQuery], *, batch: bool) -> list[SearchResponse]:
-        searches = check(queries, self._settings, batch=batch)
+    def _answer_each(self, searches: Sequence[Search]) -> Sequence[SearchResponse | Exception]:
+        """What several callers ask at the same time, answered together; each as it would be by itself."""
+        try:
+            return self._answer(searches)
+        except Exception as error:  # of one of them, which is not to be the others'
+            if len(searches) == 1:
+                return [error]
+            return [answered for search in searches for answered in self._answer_each([search])]
+
+    def _answer(self, searches: Sequence[Search]) -> list[SearchResponse]:
         current = self._current()
         by_release: dict[str, list[int]] = {}
         for number, search in enumerate(searches):

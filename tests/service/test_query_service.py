@@ -7,7 +7,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +30,7 @@ from service.catalog.models import Video
 from service.errors import InvalidInput, Unavailable
 from service.query import QueryService
 from service.settings import Settings, settings
+from service.views import SearchQuery
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
 SMALL = {"experts": 2, "rank": 2}
@@ -413,7 +416,7 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
         monkeypatch.setattr(course, "merge", merge)
         library.lay_down("sea", SEA)
         assert service.refresh()
-        assert service.search("a whale", k=1).results[0].task == "sea"
+        assert service.search_many([SearchQuery(q="a whale", k=1)])[0].results[0].task == "sea"
         return merge(hits, k)
 
     monkeypatch.setattr(course, "merge", swap_first)
@@ -650,3 +653,40 @@ def test_a_query_takes_one_thread_unless_told_otherwise(
     service.start()
     service.close()
     assert threads == [given]
+
+
+def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
+    shared: tuple[Library, QueryService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, service = shared
+    alone = {text: service.search(text).results for text in ("a red bird", "a taxi", "a blue car")}
+    started, go, calls = Event(), Event(), []
+
+    def slowly(serving: Any, searches: Any, *rest: Any) -> Any:
+        calls.append([search.text for search in searches])
+        started.set()
+        assert go.wait(10)
+        return answer(serving, searches, *rest)
+
+    answer = query.answer
+    monkeypatch.setattr(query, "answer", slowly)
+    monkeypatch.setattr(service._together, "_free", 1)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(service.search, "a red bird")]
+        assert started.wait(10)
+        asked.append(pool.submit(service.search, "a taxi"))
+        wrong = pool.submit(service.search, "a boat", task="nowhere")
+        asked.append(pool.submit(service.search, "a blue car"))
+        for _ in range(10_000):
+            if len(service._together._waiting) == 3:
+                break
+            Event().wait(0.001)
+        go.set()
+        assert [found.result(10).results for found in asked] == list(alone.values())
+        with pytest.raises(InvalidInput, match="nowhere"):
+            wrong.result(10)
+    together = sorted(calls[1])
+    assert (calls[0], together) == (["a red bird"], ["a blue car", "a boat", "a taxi"])
+    assert sorted(text for call in calls[2:] for text in call) == together, (
+        "one of them was wrong: one by one"
+    )
