@@ -69,7 +69,8 @@ class _Kept:
             found = torch.empty_like(like, device="cpu")
             if os.preadv(self._file, [_bytes(found)], place) == found.nbytes:
                 return found.to(self._backbone.device)
-        tokens = first_blocks(self._backbone, torch.from_numpy(frames[None].copy()), self._blocks)[0]
+        alone = torch.from_numpy(frames[None].copy())
+        tokens = first_blocks(self._backbone, alone, self._blocks)[0].contiguous()
         if path not in self._places and self._end + tokens.nbytes <= self._budget:
             self._keep(path, tokens)
         return tokens
