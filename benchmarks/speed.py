@@ -78,6 +78,7 @@ class Loop:
         short: texts are padded to the longest of their batch.
         product: it is :func:`trainer.loop.fit`, which has all three.
         checkpointing: the setting; the product's only.
+        kept: what frozen first blocks make of a video is computed once; likewise.
     """
 
     label: str
@@ -86,6 +87,7 @@ class Loop:
     short: bool = False
     product: bool = False
     checkpointing: bool = False
+    kept: bool = True
 
 
 _STRAIGHTFORWARD = Loop("straightforward")
@@ -102,6 +104,7 @@ LOOPS = (
     _ALL,
     _PRODUCT,
     replace(_PRODUCT, label="the product, checkpointing", checkpointing=True),
+    replace(_PRODUCT, label="the product, but frozen blocks at every step", kept=False),
 )
 
 
@@ -159,7 +162,7 @@ def measure(
         ProtocolError: the method does not train, or the backbone is not one that this can measure.
     """
     bench = _Bench(plan, folder)
-    rows = [Row(loop) for loop in LOOPS]
+    rows = [Row(loop) for loop in LOOPS if loop.kept or bench.freezes]
     total, done = (plan.repeats + 1) * len(rows), 0
     for turn in range(plan.repeats + 1):
         meter = Meter(bench.backbone.device)
@@ -227,6 +230,7 @@ class _Bench:
             "batch_size": self.plan.size,
             "precision": "auto" if loop.mixed else "float32",
             "checkpointing": loop.checkpointing,
+            **({} if loop.kept else {"feature_cache_bytes": 0}),
         }
         method = start_method(self.plan.method, self._backbone(loop), settings, None)
         method.begin_task(self.task.task_id, self.task.name)
@@ -235,6 +239,11 @@ class _Bench:
                 fit(method, self.task)
             else:
                 self._train(method, loop)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the method leaves first blocks of the image tower as they are."""
+        return start_method(self.plan.method, self.backbone, {}, None).frozen_image_blocks > 0
 
     def reading_rate(self) -> float:
         """Videos that are read from the frame cache in a second."""

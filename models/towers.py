@@ -8,6 +8,7 @@ open image tower, is computed for them alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -21,7 +22,7 @@ from models.checkpointing import checkpointed
 from models.ffa import FrameFusion, FrameFusionAdapter
 from models.precision import forward_precision
 
-__all__ = ["Condition", "PerText", "encode_frames", "encode_texts"]
+__all__ = ["Condition", "PerText", "encode_frames", "encode_texts", "first_blocks"]
 
 
 class Condition(Protocol):
@@ -75,28 +76,30 @@ class PerText:
 
 
 def encode_frames(
-    backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None
+    backbone: Backbone, frames: Tensor, fusion: FrameFusion | None = None, *, passed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Videos to vectors.
 
     Args:
-        frames: ``uint8 [n, M, H, W, 3]``, RGB.
+        frames: ``uint8 [n, M, H, W, 3]``, RGB; or the tokens that :func:`first_blocks` has made of them.
         fusion: Frame Fusion Adapters of the tower, if any.
+        passed: blocks that the tokens have been through; 0 for frames.
 
     Returns:
         Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``, unit length.
     """
-    blocks, device = backbone.visual_blocks, backbone.device
-    with forward_precision(device):
-        tokens = backbone.embed_frames(frames)
-        for index, block in enumerate(blocks):
-            if not backbone.open_blocks:
-                tokens = checkpointed(_closed_block, block, tokens, device=device)
-                continue
-            adapter = fusion.at(index) if fusion is not None else None
-            wanted = 1 if index == len(blocks) - 1 else None
-            tokens = checkpointed(_image_block, block, adapter, tokens, wanted, device=device)
+    with forward_precision(backbone.device):
+        tokens = frames if passed else backbone.embed_frames(frames)
+        tokens = _walk_frames(backbone, tokens, range(passed, len(backbone.visual_blocks)), fusion)
     return backbone.pool_frames(tokens.float())
+
+
+@torch.no_grad()
+def first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
+    """Tokens ``[n, M, P+1, width]`` of ``uint8 [n, M, H, W, 3]`` frames after the first ``count`` blocks, in the
+    precision of the moment. Where these blocks are all, they are class tokens alone, P = 0."""
+    with forward_precision(backbone.device):
+        return _walk_frames(backbone, backbone.embed_frames(frames), range(count), None)
 
 
 def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = None) -> Tensor:
@@ -117,6 +120,21 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
         else:
             hidden = backbone.text_states(ids).unsqueeze(0)
     return backbone.pool_text(hidden.float(), end)
+
+
+def _walk_frames(
+    backbone: Backbone, tokens: Tensor, indices: Sequence[int], fusion: FrameFusion | None
+) -> Tensor:
+    """Tokens ``[n, M, P, width]`` after some blocks of the image tower."""
+    blocks, device = backbone.visual_blocks, backbone.device
+    for index in indices:
+        if not backbone.open_blocks:
+            tokens = checkpointed(_closed_block, blocks[index], tokens, device=device)
+            continue
+        adapter = fusion.at(index) if fusion is not None else None
+        wanted = 1 if index == len(blocks) - 1 else None
+        tokens = checkpointed(_image_block, blocks[index], adapter, tokens, wanted, device=device)
+    return tokens
 
 
 def _closed_block(block: nn.Module, tokens: Tensor) -> Tensor:

@@ -25,12 +25,14 @@ __all__ = [
     "batches",
     "examples",
     "load_clips",
+    "open_clips",
     "without_frames",
 ]
 
 Split = Literal["train", "val", "test"]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+Frames = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -153,14 +155,23 @@ def load_clips(clips: Sequence[Clip]) -> Tensor:
     Raises:
         FramesMissing: names the video, and says what to do.
     """
-    loaded = [_load_clip(clip) for clip in clips]
-    for clip, frames in zip(clips, loaded, strict=True):
-        if frames.shape != loaded[0].shape:
+    return torch.from_numpy(np.stack(open_clips(clips)))
+
+
+def open_clips(clips: Sequence[Clip]) -> list[Frames]:
+    """Frames of several videos, ``[M, H, W, 3]`` each and all of one shape; mapped, and not yet read.
+
+    Raises:
+        FramesMissing: names the video, and says what to do.
+    """
+    opened = [_open_clip(clip) for clip in clips]
+    for clip, frames in zip(clips, opened, strict=True):
+        if frames.shape != opened[0].shape:
             raise FramesMissing(
                 f"video {clip.id!r}: its decoded frames are {list(frames.shape)}, those of {clips[0].id!r} are "
-                f"{list(loaded[0].shape)}; retry the task, so that all are decoded alike"
+                f"{list(opened[0].shape)}; retry the task, so that all are decoded alike"
             )
-    return torch.from_numpy(np.stack(loaded))
+    return opened
 
 
 def without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
@@ -168,14 +179,14 @@ def without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
     lacking = []
     for clip in clips:
         try:
-            if _load_clip(clip).shape != (frames, size, size, 3):
+            if _open_clip(clip).shape != (frames, size, size, 3):
                 lacking.append(clip)
         except FramesMissing:
             lacking.append(clip)
     return lacking
 
 
-def _load_clip(clip: Clip) -> npt.NDArray[np.uint8]:
+def _open_clip(clip: Clip) -> Frames:
     try:
         frames = np.load(clip.frames_path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

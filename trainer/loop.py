@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from models.checkpointing import checkpointing
 from models.precision import bfloat16_pays, mixed_precision
 from trainer.checkpoint import Checkpoint, Checkpoints
-from trainer.data import Pair, StoredVectors, TaskData, batches, load_clips
+from trainer.data import Clip, Pair, StoredVectors, TaskData, batches
 from trainer.errors import TrainingDiverged
+from trainer.frozen import training_videos
 from trainer.methods.base import Method
 
 __all__ = ["Progress", "fit", "learn_task", "learning_rate_factor"]
@@ -123,7 +124,10 @@ def fit(
     device = method.backbone.device
     method.train(True)
     try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            training_videos(method, checkpoints.folder if checkpoints else None) as load,
+        ):
             for epoch in range(first_epoch, config.epochs):
                 seed = np.random.SeedSequence([config.seed, len(method.learned), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
@@ -136,7 +140,7 @@ def fit(
                     for group, rate in zip(optimiser.param_groups, rates, strict=True):
                         group["lr"] = rate * factor
                     references = memory.sample(config.batch_size, rng)
-                    loss = _step(method, optimiser, batch, references, clock.step)
+                    loss = _step(method, optimiser, load, batch, references, clock.step)
                     total += loss * len(batch)
                     report(clock.tick(epoch, loss, len(batch)))
                 losses.append(total / len(pairs))
@@ -167,16 +171,21 @@ def learning_rate_factor(
 
 
 def _step(
-    method: Method, optimiser: torch.optim.Optimizer, batch: list[Pair], references: Tensor | None, step: int
+    method: Method,
+    optimiser: torch.optim.Optimizer,
+    load: Callable[[Sequence[Clip]], Tensor],
+    batch: list[Pair],
+    references: Tensor | None,
+    step: int,
 ) -> float:
     device = method.backbone.device
-    frames = load_clips([pair.clip for pair in batch]).to(device)
     if references is not None:
         references = references.to(device)
     optimiser.zero_grad(set_to_none=True)
     precision = method.config.precision
     mixed = bfloat16_pays(device) if precision == "auto" else precision == "bfloat16"
     with mixed_precision(enabled=mixed), checkpointing(enabled=method.config.checkpointing):
+        frames = load([pair.clip for pair in batch]).to(device)
         loss = method.loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())
     if not math.isfinite(value):

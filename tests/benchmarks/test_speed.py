@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.meter import Meter
 from benchmarks.speed import LOOPS, Plan, measure, table
 from models.towers import encode_texts
 from trainer.data import load_clips
+from trainer.methods import start_method
 
 PLAN = Plan(batch=2, frames=2, steps=2, repeats=2)
 
@@ -41,7 +43,10 @@ def test_rates_and_ratios_of_every_loop(
     monkeypatch.setattr(speed, "_peak_alone", lambda loop, plan, folder: 7.0)
     told: list[tuple[int, int]] = []
     found = measure(PLAN, folder, report=lambda done, total: told.append((done, total)))
-    labels, n = [loop.label for loop in LOOPS], len(LOOPS)
+    labels = [
+        loop.label for loop in LOOPS if loop.kept
+    ]  # of `tiny` nothing is frozen below the first adapter
+    n = len(labels)
     assert runs == labels[::-1] + labels + labels[::-1]  # the first turn warms up
     assert told == [(done, 3 * n) for done in range(1, 3 * n + 1)]
     for place, row in enumerate(found.rows):
@@ -82,6 +87,27 @@ def test_the_straightforward_loop_decodes_at_every_step(
         decoded.clear()
         bench.run(loop, Meter(torch.device("cpu")))
         assert decoded == ([] if loop.cached else [2, 2]), loop.label
+
+
+def test_frozen_blocks_run_at_every_step_only_where_it_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "start_method", lambda *given: _with_two_frozen_blocks(*given))
+    bench = speed._Bench(PLAN, folder)
+    assert bench.freezes
+    seen: list[int] = []
+    bench.backbone.visual_blocks[1].ln_1.register_forward_pre_hook(
+        lambda _, given: seen.append(len(given[0]))
+    )
+    for loop in LOOPS:
+        if loop.product:
+            seen.clear()
+            bench.run(loop, Meter(torch.device("cpu")))
+            assert seen == ([1, 1] if loop.kept else [2, 2]), loop.label  # two videos in each of two steps
+
+
+def _with_two_frozen_blocks(name: str, backbone: Any, settings: dict[str, Any], previous: None) -> Any:
+    return start_method(name, backbone, {**settings, "ffa_layers": 2}, previous)
 
 
 def test_peak_memory_is_that_of_the_run(folder: Path) -> None:

@@ -58,6 +58,12 @@ class MethodConfig(BaseModel):
         description="compute the towers' blocks again in the backward pass instead of keeping what is inside them: "
         "less memory, more time, for large backbones",
     )
+    feature_cache_bytes: int = Field(
+        default=4 * 1024**3,
+        ge=0,
+        description="disk space for what frozen first blocks of the image tower make of a task's training videos, and "
+        "at most half of what is free; what has no room is computed at every step, and with 0 all of it",
+    )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
 
@@ -97,7 +103,8 @@ class Method(ABC):
         """The scalar to minimise.
 
         Args:
-            frames: ``uint8 [B, M, H, W, 3]``.
+            frames: ``uint8 [B, M, H, W, 3]``; with :attr:`frozen_image_blocks`, also the tokens that these make of
+                them, ``float [B, M, P+1, width]``.
             texts: B captions, one per video.
             references: ``[R, dim]`` stored vectors of earlier tasks' training videos; none on the first task.
         """
@@ -113,6 +120,11 @@ class Method(ABC):
         """Called once after the last step of a task, with everything that it was trained on."""
 
     # -- what the loop needs ----------------------------------------------------------------------------
+
+    @property
+    def frozen_image_blocks(self) -> int:
+        """First blocks of the backbone's image tower below everything that is trained: they need to run but once."""
+        return 0
 
     @abstractmethod
     def parameter_groups(self) -> list[dict[str, Any]]:

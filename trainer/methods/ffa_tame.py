@@ -117,7 +117,8 @@ class FfaTame(Method):
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Equation 9."""
-        videos, _ = encode_frames(self.backbone, frames, self.fusion)
+        passed = self.frozen_image_blocks if frames.is_floating_point() else 0
+        videos, _ = encode_frames(self.backbone, frames, self.fusion, passed=passed)
         ids = self.backbone.tokenize(texts)
         queries = encode_texts(self.backbone, ids, self.tame.condition([len(self.learned)]))[0]
         in_task = in_task_loss(queries, videos, self.config.logit_scale)
@@ -132,6 +133,11 @@ class FfaTame(Method):
         self.tame.requires_grad_(False)
 
     # -- training ---------------------------------------------------------------------------------------
+
+    @property
+    def frozen_image_blocks(self) -> int:
+        """Those before the first adapter."""
+        return max(0, len(self.backbone.visual_blocks) - self.config.ffa_layers)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         rate = self.config.learning_rate if self._has_learned() else self.config.first_learning_rate

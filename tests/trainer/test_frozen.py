@@ -1,0 +1,286 @@
+"""What frozen blocks make of a video is computed once, and what is learned from it is what was learned before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.backbone import Backbone, tiny_backbone
+from models.precision import mixed_precision
+from models.towers import encode_frames, first_blocks
+from tests.trainer.killing import Killed, kill_at
+from trainer.checkpoint import Checkpoints
+from trainer.data import Clip, TaskData, load_clips
+from trainer.errors import FramesMissing
+from trainer.frozen import training_videos
+from trainer.loop import Progress, learn_task
+from trainer.methods import METHODS, Method, configure, start_method
+from trainer.methods.ffa_tame import FfaTame
+
+FRAMES, SIDE, DEPTH, VIDEOS, CAPTIONS = 2, 56, 4, 5, 2
+SETTINGS: dict[str, Any] = {
+    "epochs": 3,
+    "batch_size": 4,
+    "experts": 2,
+    "rank": 2,
+    "dropout": 0.2,
+    "ffa_layers": 2,
+    "precision": "float32",
+}
+TOKENS = FRAMES * (1 + (SIDE // 8) ** 2) * 128 * 4  # bytes of a video
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=FRAMES)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> TaskData:
+    rng = np.random.default_rng(3)
+    clips = []
+    for number in range(VIDEOS):
+        path = tmp_path / f"{number}.npy"
+        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+        captions = tuple(f"video {number} in words {c}" for c in range(CAPTIONS))
+        clips.append(Clip(str(number), number, path, captions, "train"))
+    return TaskData("task", "task", tuple(clips))
+
+
+@pytest.fixture
+def runs(backbone: Backbone) -> Iterator[Counter[int]]:
+    """How many videos every block of the image tower has seen."""
+    seen: Counter[int] = Counter()
+    handles = [
+        block.ln_1.register_forward_pre_hook(
+            lambda _, given, index=index: seen.update({index: len(given[0])})
+        )
+        for index, block in enumerate(backbone.visual_blocks)
+    ]
+    yield seen
+    for handle in handles:
+        handle.remove()
+
+
+def _start(backbone: Backbone, **settings: Any) -> Method:
+    return start_method("ffa_tame", backbone, {**SETTINGS, **settings}, None)
+
+
+def _learned(
+    backbone: Backbone, task: TaskData, *, checkpoints: Checkpoints | None = None, **settings: Any
+) -> Method:
+    method = _start(backbone, **settings)
+    learn_task(method, task, checkpoints=checkpoints)
+    return method
+
+
+def _same(one: Method, other: Method) -> bool:
+    tensors = other.state_dict()
+    return all(tensor.equal(tensors[name]) for name, tensor in one.state_dict().items())
+
+
+# -- the blocks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_first_blocks_give_what_the_next_block_reads(
+    backbone: Backbone, task: TaskData, *, mixed: bool
+) -> None:
+    frames = load_clips(task.clips)
+    read: list[Tensor] = []
+    handles = [
+        block.ln_1.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+        for block in backbone.visual_blocks
+    ]
+    with mixed_precision(enabled=mixed), torch.no_grad():
+        videos, each = encode_frames(backbone, frames)
+        expected, read = read, []
+        for count in range(1, DEPTH):
+            tokens = first_blocks(backbone, frames, count)
+            assert tokens.dtype == expected[count].dtype
+            assert tokens.equal(expected[count])
+        for handle in handles:
+            handle.remove()
+        assert first_blocks(backbone, frames, DEPTH).shape == (VIDEOS, FRAMES, 1, 128)
+        for count in range(1, DEPTH + 1):
+            tokens = first_blocks(backbone, frames, count)
+            assert encode_frames(backbone, tokens, passed=count)[0].equal(videos)
+            assert encode_frames(backbone, tokens, passed=count)[1].equal(each)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+def test_loss_and_gradients_are_those_of_frames(
+    backbone: Backbone, task: TaskData, layers: int, runs: Counter[int], *, mixed: bool
+) -> None:
+    method = _start(backbone, ffa_layers=layers, dropout=0.0)
+    method.begin_task("task", "task")
+    assert isinstance(method, FfaTame)
+    for gate in method.fusion.gates():
+        gate.data.fill_(0.3)
+    texts = [clip.captions[0] for clip in task.clips]
+    parameters = [p for group in method.parameter_groups() for p in group["params"]]
+    found = []
+    with mixed_precision(enabled=mixed), training_videos(method, None) as load:
+        load(task.clips)  # computes; what is read comes next
+        for videos in (load_clips(task.clips), load(task.clips)):
+            runs.clear()
+            loss = method.loss(videos, texts, None)
+            found.append([loss, *torch.autograd.grad(loss, parameters)])
+    assert [runs[block] for block in range(DEPTH)] == [0] * (DEPTH - layers) + [VIDEOS] * layers
+    assert any(gradient.abs().max() > 0 for gradient in found[0][1:])
+    for expected, gradient in zip(*found, strict=True):
+        scale = float(expected.detach().abs().max())
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=scale * (0.1 if mixed else 1e-4) + 1e-9)
+
+
+# -- a whole task -------------------------------------------------------------------------------------------
+
+
+def test_frozen_blocks_see_every_video_once(backbone: Backbone, task: TaskData, runs: Counter[int]) -> None:
+    losses = learn_task(_start(backbone), task)
+    every = SETTINGS["epochs"] * VIDEOS * CAPTIONS
+    assert [runs[block] for block in range(DEPTH)] == [VIDEOS, VIDEOS, every, every]
+    runs.clear()
+    assert learn_task(_start(backbone, feature_cache_bytes=0), task) == pytest.approx(losses, rel=1e-3)
+    assert [runs[block] for block in range(DEPTH)] == [every] * DEPTH
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_an_interrupted_run_ends_with_the_same_bits(
+    backbone: Backbone, task: TaskData, tmp_path: Path, step: int
+) -> None:
+    whole = _learned(backbone, task)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    broken = _start(backbone)
+    with pytest.raises(Killed):
+        learn_task(broken, task, checkpoints=checkpoints, report=kill_at(step))
+    assert not _same(broken, whole)
+    assert _same(_learned(backbone, task, checkpoints=checkpoints), whole)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2.5])
+def test_what_has_no_room_is_computed_at_every_step(
+    backbone: Backbone, task: TaskData, runs: Counter[int], room: float
+) -> None:
+    whole = _learned(backbone, task)
+    runs.clear()
+    part = _learned(backbone, task, feature_cache_bytes=max(1, int(room * TOKENS)))
+    uses, kept = SETTINGS["epochs"] * CAPTIONS, int(room)
+    assert runs[0] == kept + (VIDEOS - kept) * uses
+    assert _same(part, whole)
+
+
+def test_half_of_a_disk_stays_free(
+    backbone: Backbone, task: TaskData, runs: Counter[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(Path.cwd())
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=2 * TOKENS))
+    _learned(backbone, task, epochs=1)
+    assert runs[0] == 1 + (VIDEOS - 1) * CAPTIONS
+
+
+def _full(*given: Any) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("call", "fails"),
+    [
+        ("pwrite", _full),
+        ("pwrite", lambda file, data, place: len(bytes(data)) // 2),
+        ("preadv", lambda file, buffers, place: buffers[0].nbytes - 1),
+    ],
+    ids=["full", "cut short", "damaged"],
+)
+def test_what_cannot_be_kept_or_read_is_computed_again(
+    backbone: Backbone,
+    task: TaskData,
+    runs: Counter[int],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    fails: Callable[..., int],
+) -> None:
+    whole = _learned(backbone, task)
+    runs.clear()
+    monkeypatch.setattr(os, call, fails)
+    assert _same(_learned(backbone, task), whole)
+    assert runs[0] == SETTINGS["epochs"] * VIDEOS * CAPTIONS
+
+
+def test_no_file_is_ever_seen(backbone: Backbone, task: TaskData, tmp_path: Path) -> None:
+    """So none can be left behind, however training ends."""
+    folder = tmp_path / "checkpoints"
+    seen: set[str] = set()
+
+    def look(progress: Progress) -> None:
+        seen.update(path.name for path in folder.iterdir())
+
+    learn_task(_start(backbone), task, checkpoints=Checkpoints(folder, "run"), report=look)
+    assert seen == {"epoch-00001", "epoch-00002"}
+    open_files = [
+        os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)
+    ]
+    assert not [name for name in open_files if name.startswith(str(folder))]
+
+
+def _is_open(descriptor: str) -> bool:
+    """The one that lists them all is closed by now."""
+    return os.path.lexists(f"/proc/self/fd/{descriptor}")
+
+
+def test_lost_frames_end_the_training_although_nothing_reads_them(backbone: Backbone, task: TaskData) -> None:
+    """A deleted video must not be learned from any longer."""
+
+    def delete(progress: Progress) -> None:
+        if progress.epoch == 2:
+            task.clips[3].frames_path.unlink(missing_ok=True)
+
+    with pytest.raises(FramesMissing, match="video '3'"):
+        learn_task(_start(backbone), task, report=delete)
+
+
+# -- methods ------------------------------------------------------------------------------------------------
+
+
+def test_methods_that_train_from_the_first_block_on_get_frames(backbone: Backbone) -> None:
+    for name in METHODS:
+        method = start_method(name, backbone, {}, None)
+        assert method.frozen_image_blocks == 0, name
+        with training_videos(method, None) as load:
+            assert load is load_clips
+
+
+@pytest.mark.parametrize("layers", range(DEPTH + 2))
+def test_a_block_is_frozen_when_no_gradient_needs_what_leaves_it(
+    backbone: Backbone, task: TaskData, layers: int
+) -> None:
+    method = _start(backbone, ffa_layers=layers)
+    assert isinstance(method, FfaTame)
+    method.begin_task("task", "task")
+    needed: list[bool] = []
+    handles = [
+        block.ln_1.register_forward_pre_hook(lambda _, given: needed.append(given[0].requires_grad))
+        for block in backbone.visual_blocks
+    ]
+    videos, _ = encode_frames(backbone, load_clips(task.clips[:1]), method.fusion)
+    for handle in handles:
+        handle.remove()
+    leaving = [*needed[1:], videos.requires_grad]
+    assert method.frozen_image_blocks == leaving.count(False)
+
+
+def test_the_paper_s_recipe_freezes_two_blocks() -> None:
+    config = configure("ffa_tame", "open_clip:ViT-B-32/openai", {})
+    assert 12 - config.model_dump()["ffa_layers"] == 2
