@@ -145,7 +145,7 @@ def many_clients(bench: _Bench, backbone: Backbone, vectors: int, queries: int) 
     texts = [asked.text for asked in library.asked]
     size = queries // ROUNDS
     rates: list[tuple[float, float]] = []
-    with serving(library) as (url, _):
+    with serving(library.configured) as (url, _):
         throughput(url, texts[-100:], 4)
         for number in range(ROUNDS):
             part = texts[number * size : (number + 1) * size]
@@ -166,7 +166,7 @@ def memory_of_a_process(bench: _Bench, backbone: Backbone, vectors: int) -> Row:
     taken = []
     for size in (1000, vectors):
         library = bench.library(backbone, 1, size)
-        with serving(library) as (url, pid):
+        with serving(library.configured) as (url, pid):
             throughput(url, [asked.text for asked in library.asked[:100]], 4)
             taken.append(memory(pid))
     small, large = taken

@@ -18,10 +18,7 @@ import json
 import multiprocessing
 import os
 import platform
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -35,6 +32,7 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 
+from benchmarks.search.load import serving
 from index import ShardStore
 from models.backbone import Backbone, load_backbone
 from models.probes import write_probes
@@ -60,7 +58,6 @@ _WORDS = (
     "old boat",
     "loud crowd",
 )
-_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -279,24 +276,6 @@ def _percentile(sent: list[_Sent], share: float) -> float:
     return float(np.percentile([one.milliseconds for one in sent], share))
 
 
-def _serve(port: int) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL)
-
-
-def _wait_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _START_SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            told = httpx.get(f"{url}/readyz", trust_env=False).json()
-            if told["ready"] and told["generation"]:
-                return
-        except (httpx.HTTPError, ValueError):
-            pass
-        time.sleep(0.1)
-    raise RuntimeError("the server did not become ready")
-
-
 def main() -> None:
     """Run, print, and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -324,18 +303,11 @@ def main() -> None:
         with ProcessPoolExecutor(1, spawn, _begin, (chosen.backbone,)) as writer:
             writer.submit(_prepare, _FIRST).result()
             writer.submit(_publish).result()
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                port = free.getsockname()[1]
-            url, server = f"http://127.0.0.1:{port}", _serve(port)
-            try:
-                _wait_ready(url, server)
+            with serving(settings()) as (url, _):
                 wanted = {
                     name: getattr(chosen, name) for name in ("rows", "rounds", "rate", "quiet", "distinct")
                 }
                 measured = asyncio.run(_rounds(url, writer, **wanted))
-            finally:
-                server.terminate()
-                server.wait()
     console = Console(highlight=False, width=120)
     ratio = statistics.median(one.p99_during / one.p99_before for one in measured)
     failed = sum(one.failed for one in measured)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.search.library import Library
+from service.settings import Settings
 
 __all__ = ["Memory", "memory", "serving", "throughput"]
 
@@ -36,12 +36,11 @@ class Memory:
 
 
 @contextmanager
-def serving(library: Library) -> Iterator[tuple[str, int]]:
+def serving(configured: Settings) -> Iterator[tuple[str, int]]:
     """A server for a library: its address and process id. It stops at the end of the ``with``."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    configured = library.configured
     environment = os.environ | {
         "CINESTRATA_DATA_DIR": str(configured.data_dir),
         "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share a catalog
