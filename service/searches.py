@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from index import Hit
 from models.confidence import HEAD
@@ -369,6 +369,13 @@ class _Known:
     captions: list[str]
 
 
+# Of the table and not of its class, and built once: asked for in every search, it takes half the time.
+_VIDEOS = Video.__table__.c
+_BY_VECTOR_ID = select(_VIDEOS.vector_id, _VIDEOS.id, _VIDEOS.captions).where(
+    _VIDEOS.vector_id.in_(bindparam("ids", expanding=True))
+)
+
+
 def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
     ids = list(dict.fromkeys(vector_ids))
     known: dict[int, _Known] = {}
@@ -376,11 +383,7 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
         return known
     with session_scope() as session:
         for start in range(0, len(ids), _CHUNK):
-            rows = session.execute(
-                select(Video.vector_id, Video.id, Video.captions).where(
-                    Video.vector_id.in_(ids[start : start + _CHUNK])
-                )
-            )
+            rows = session.execute(_BY_VECTOR_ID, {"ids": ids[start : start + _CHUNK]})
             known |= {vector_id: _Known(video, captions) for vector_id, video, captions in rows}
     return known
 
