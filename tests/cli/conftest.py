@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,15 @@ from service.catalog.models import Release, Shard, Task, Video
 from service.settings import Settings, settings
 
 DIM = 8
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Commands that run in this process set variables for those that they start."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture
