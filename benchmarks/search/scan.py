@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -181,14 +182,15 @@ def _exact_rivals(videos: Vectors, skipped: list[str]) -> dict[str, Search]:
     if not find_spec("usearch"):
         skipped.append("usearch is not installed")
         return rivals
-    from usearch.index import MetricKind  # type: ignore[attr-defined]
-    from usearch.index import search as exactly
+    usearch = import_module("usearch.index")
 
     for name, dtype in (("usearch f16", np.float16), ("usearch f32", np.float32)):
         held = videos.astype(dtype)
 
         def by_usearch(queries: Vectors, held: npt.NDArray[Any] = held) -> npt.NDArray[np.int64]:
-            found = exactly(held, queries.astype(held.dtype), _K, MetricKind.IP, exact=True, threads=1)
+            found = usearch.search(
+                held, queries.astype(held.dtype), _K, usearch.MetricKind.IP, exact=True, threads=1
+            )
             return np.asarray(found.keys, np.int64).reshape(len(queries), -1)
 
         rivals[name] = by_usearch
@@ -234,7 +236,7 @@ def _structures(
 
 def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dict[str, Any]]:
     """A graph of theirs, with the smallest queue, doubled from sixteen on, that passes our gate."""
-    import hnswlib  # type: ignore[import-untyped]
+    hnswlib = import_module("hnswlib")
 
     began = time.perf_counter()
     graph = hnswlib.Index(space="ip", dim=videos.shape[1])
