@@ -116,7 +116,8 @@ def result_table(
         table.add_column("right", justify="right")
     table.add_column("task", no_wrap=True)
     table.add_column("video", no_wrap=True)
-    if any(result.moments for result in found.results[:first]):
+    timed = any(result.moments for result in found.results[:first])
+    if timed:
         table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
     for result in found.results[:first]:
@@ -126,7 +127,7 @@ def result_table(
             *([f"{result.confidence or 0:.0%}"] if calibrated else []),
             result.task,
             result.video_id,
-            *([_moment(result)] if len(table.columns) > 5 else []),
+            *([_moment(result)] if timed else []),
             result.captions[0] if result.captions else "",
             style="bold green" if result.video_id == mark else "",
         )

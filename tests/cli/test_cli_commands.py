@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,9 +22,9 @@ from cli.client import Remote
 from cli.demo_world import World
 from cli.ingest import _name, _pack, _read, _settings
 from cli.main import app
-from cli.search import conditions
+from cli.search import conditions, result_table
 from service.errors import InvalidInput
-from service.views import VideoSpec
+from service.views import FoundMomentView, SearchResult, VideoSpec
 
 COMMANDS = (
     "up",
@@ -286,3 +287,25 @@ def test_a_filtered_search_goes_out_as_the_service_reads_it(monkeypatch: pytest.
     assert json.loads(parameters["where"]) == {"camera": {"min": 2}}
     assert (parameters["max_duration"], parameters["arrived_after"]) == ("5.0", "2026-01-02T00:00:00")
     assert "min_duration" not in parameters
+
+
+def test_every_cell_of_the_results_stands_under_its_heading() -> None:
+    shown = {
+        "task": "cars",
+        "task_id": "t",
+        "score": 0.5,
+        "captions": ["a taxi"],
+        "thumbnail_url": "",
+        "stream_url": "",
+    }
+    moment = FoundMomentView(start=40, end=60, score=0.5)
+    for confidence in (None, 0.5):
+        for moments in ([], [moment]):
+            more = {"confidence": confidence, "moments": moments}
+            result = SearchResult.model_validate({"rank": 1, "video_id": "v1", **shown, **more})
+            table = result_table(SimpleNamespace(results=[result]))  # type: ignore[arg-type]
+            cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
+            expected = {"": "1", "score": "0.500", "task": "cars", "video": "v1", "caption": "a taxi"}
+            expected |= {"right": "50%"} if confidence else {}
+            expected |= {"best moment": "0:40–1:00"} if moments else {}
+            assert cells == expected
