@@ -25,7 +25,7 @@ from benchmarks.markdown import table
 from benchmarks.preparation import prepare
 from benchmarks.protocol import load_protocol
 from models.backbone import Backbone, load_backbone
-from models.confidence import Confidence
+from models.confidence import Confidence, chance
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState
 from models.routing import PRIOR
@@ -154,8 +154,8 @@ def _scores(lists: Sequence[Asked]) -> Floats:
 
 
 def _said(lists: Sequence[Asked], confidence: Confidence) -> Floats:
-    odds = np.array([asked.rows[0] @ np.array(confidence.weights) for asked in lists]) + confidence.bias
-    return np.asarray(1 / (1 + np.exp(-odds)))
+    rows = np.array([asked.rows[0] for asked in lists])
+    return chance(rows @ np.array(confidence.weights) + confidence.bias)
 
 
 def _quality(name: str, said: Floats, elsewhere: Floats, there: Sequence[Asked], captions: int) -> Quality:

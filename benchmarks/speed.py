@@ -322,7 +322,11 @@ def _load(plan: Plan) -> Backbone:
     if plan.method in METHODS and not METHODS[plan.method].trains:
         raise ProtocolError(f"method {plan.method!r} trains nothing; choose another one")
     shape = plan.backbone.startswith(PREFIX) and plan.backbone.endswith(_RANDOM)
-    backbone = _random(plan) if shape else load_backbone(plan.backbone, plan.frames)
+    backbone = (
+        random_backbone(plan.backbone, plan.frames or 12)
+        if shape
+        else load_backbone(plan.backbone, plan.frames)
+    )
     if not backbone.open_blocks:
         raise ProtocolError(
             f"the speed of backbone {plan.backbone!r} is not measured: it pads texts itself; choose 'tiny' or "
@@ -331,17 +335,17 @@ def _load(plan: Plan) -> Backbone:
     return backbone.to(plan.device)
 
 
-def _random(plan: Plan) -> Backbone:
-    """The shape of an open_clip model: speed does not depend on what the weights are."""
-    model = plan.backbone.removeprefix(PREFIX).removesuffix(_RANDOM)
+def random_backbone(name: str, frames: int) -> Backbone:
+    """The shape of an open_clip model, by a name as in :class:`Plan`: speed does not depend on what the weights are."""
+    model = name.removeprefix(PREFIX).removesuffix(_RANDOM)
     if open_clip.get_model_config(model) is None:
         raise ProtocolError(f"open_clip knows no model {model!r}")
     torch.manual_seed(0)
     clip: Any = open_clip.create_model(model, pretrained=None)
-    spec = FrameSpec(plan.frames or 12, clip.visual.image_size[0])
+    spec = FrameSpec(frames, clip.visual.image_size[0])
     tokenizer = clip_tokenizer(model, clip.context_length)
     normalisation = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD
-    return OpenClipBackbone(plan.backbone, clip, tokenizer, spec, *normalisation)
+    return OpenClipBackbone(name, clip, tokenizer, spec, *normalisation)
 
 
 def _padded(backbone: Backbone) -> Backbone:

@@ -56,7 +56,6 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
 
     May run while tasks are learned: the manifest is replaced first, and the catalog follows.
     """
-    import numpy as np
     from sqlalchemy import select
 
     from index import ShardStore, videos_of
@@ -78,9 +77,8 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
                 wrong.append(
                     f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"
                 )
-    manifest = ShardStore(
-        settings.index_dir
-    ).manifest()  # after the catalog: what that calls ready is published
+    # After the catalog: what that calls ready is published.
+    manifest = ShardStore(settings.index_dir).manifest()
     for task, state in states.items():
         if state == "ready" and task not in manifest.shards:
             wrong.append(f"task {task} is ready, and the manifest has no shard of it; {_MEND}")

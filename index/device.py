@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index.errors import DeviceMissing
-from index.scan import Alive, ExactScan, Found
+from index.scan import Alive, ExactScan, Found, are_alive
 
 __all__ = ["Device", "GpuScan", "on_gpu"]
 
@@ -72,7 +72,7 @@ class GpuScan:
     ) -> Found:
         last = self._exact.search_rows(query, rows[-1:], 1).scores[0]
         if alive is not None:
-            rows = rows[(alive[rows >> 3] >> (rows & 7)) & 1 == 1]
+            rows = rows[are_alive(alive, rows)]
         found = self._exact.search_rows(query, rows, k)
         # Rounding a unit vector to half precision moves a score by no more than 2⁻¹¹ of the query's length.
         margin = np.linalg.norm(query) * 2.0**-10

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from index.errors import ManifestError
@@ -173,7 +173,7 @@ class Manifest:
         parts = [part for task in self.shards for part in self.parts(task)]
         body = {
             "schema": SCHEMA if any(part.structure or part.place for part in parts) else _PLAIN,
-            **asdict(self),
+            **asdict(replace(self, shards={}, appended={})),
             "shards": {task: entry.to_json() for task, entry in self.shards.items()},
             "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},
         }

@@ -475,11 +475,12 @@ class _MilvusTask:
         if k < _MOST:
             parts = [self._cut(queries, k, expression) for expression in self._filters(hidden, chosen)]
             found = [[part[number] for part in parts] for number in range(len(queries))]
-        hits = []
+        hits, left = [], chosen
         for query, every in zip(queries, found, strict=True):
             ranked = [part for part in every if part is not None]
             if len(ranked) < len(every):
-                left = np.setdiff1d(self.ids, hidden) if chosen is None else chosen
+                if left is None:
+                    left = np.setdiff1d(self.ids, hidden)
                 ranked = [(left, self._scores(query, left))]
             ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in ranked)])
             scores = np.concatenate([np.empty(0, np.float32), *(part[1] for part in ranked)])
@@ -492,7 +493,7 @@ class _MilvusTask:
         found = np.empty((len(ids), self.dim), np.float32)
         size = min(_MOST, max(_REQUEST_BYTES // (4 * self.dim), 1))
         wanted = np.setdiff1d(ids, self.deleted)
-        missing = np.isin(ids, self.deleted)
+        missing = np.ones(len(ids), bool)
         for start in range(0, len(wanted), size):
             asked = wanted[start : start + size]
             expression = f"{self._shards} and id in {_listed(asked)}"
@@ -500,7 +501,7 @@ class _MilvusTask:
             rows = np.searchsorted(there, ids)
             here = np.isin(ids, there)
             found[here] = vectors[rows[here]]
-            missing |= np.isin(ids, np.setdiff1d(asked, there))
+            missing &= ~here
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
         return found

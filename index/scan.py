@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from index.threads import search_threads
 
-__all__ = ["Alive", "ExactScan", "Found", "dtype_of", "empty"]
+__all__ = ["Alive", "ExactScan", "Found", "are_alive", "count_alive", "dtype_of", "empty"]
 
 Alive = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class ExactScan:
         Args:
             queries: ``float32 [n, dim]``.
         """
-        few = alive is not None and _living(alive) * _SCATTERED < self.count
+        few = alive is not None and count_alive(alive) * _SCATTERED < self.count
         if few or len(queries) < _MATMUL_FROM:
             return [self.search(query, k, alive) for query in queries]
         # |computed − true| ≤ dim · u · ‖x‖ · ‖q‖ in whatever order it is added up; two computed scores and two rows
@@ -122,7 +122,7 @@ class ExactScan:
         """The best ``wanted`` rows that are alive, or all of them where there are fewer."""
         if alive is None:
             return self._scan(query, wanted)
-        living = _living(alive)
+        living = count_alive(alive)
         if living * _SCATTERED < self.count:
             found = self.search_rows(query, np.flatnonzero(_bits(alive, 0, self.count)), wanted)
             return found.rows, found.scores
@@ -131,7 +131,7 @@ class ExactScan:
         more = 2 * wanted * self.count // living
         if more <= min(4 * wanted, self.count):
             rows, scores = self._scan(query, more)
-            kept = (alive[rows >> 3] >> (rows & 7)) & 1 == 1
+            kept = are_alive(alive, rows)
             if kept.sum() >= wanted:
                 return rows[kept][:wanted], scores[kept][:wanted]
         chosen = faiss.IDSelectorBitmap(
@@ -193,8 +193,14 @@ def _single(stored: npt.NDArray[np.floating], words: npt.NDArray[np.int32] | Non
     return single
 
 
-def _living(alive: Alive) -> int:
+def count_alive(alive: Alive) -> int:
+    """How many rows may be found."""
     return int(np.bitwise_count(alive).sum())
+
+
+def are_alive(alive: Alive, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which of these rows may be found."""
+    return np.asarray((alive[rows >> 3] >> (rows & 7)) & 1 == 1)
 
 
 def _bits(alive: Alive, start: int, count: int) -> npt.NDArray[np.bool_]:

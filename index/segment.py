@@ -17,7 +17,7 @@ from index.device import GpuScan
 from index.durable import damage
 from index.errors import ShardCorrupt, ShardMissing
 from index.format import ShardEntry, Structure
-from index.scan import Alive, ExactScan, Found, dtype_of
+from index.scan import Alive, ExactScan, Found, are_alive, count_alive, dtype_of
 
 __all__ = [
     "DESCRIPTION",
@@ -190,13 +190,13 @@ class Segment:
         self, structure: Structure, candidates: Candidates, query: Vectors, k: int, alive: Alive | None
     ) -> Found:
         """By the structure as far down as its recall was measured; exactly where it cannot tell."""
-        living = self.count if alive is None else int(np.bitwise_count(alive).sum())
+        living = self.count if alive is None else count_alive(alive)
         if k * self.count <= structure.depth * living:
             best = candidates.search(query, structure.parameter)
             # Which rows may be found can have to do with the query, so a structure that skips the others may miss
             # the best that are left. The best of all are found as measured, and those of them that are alive are the
             # best that are alive.
-            kept = slice(None) if alive is None else (alive[best.rows >> 3] >> (best.rows & 7)) & 1 == 1
+            kept = slice(None) if alive is None else are_alive(alive, best.rows)
             rows, scores = best.rows[kept][:k], best.scores[kept][:k]
             if len(rows) == k:
                 return Found(rows, scores)

@@ -285,7 +285,7 @@ class ShardStore:
                 if len(here):
                     stones = {**manifest.tombstones, shard.task: self._write_tombstones(shard.task, here)}
                     manifest = replace(manifest, tombstones=stones)
-            return self._publish(manifest)
+            return self._publish(current, manifest)
 
     def append(self, segment: ShardEntry) -> Manifest:
         """Make further vectors of a published task visible, beside those that it has.
@@ -301,7 +301,7 @@ class ShardStore:
             current = self.manifest()
             if segment.task in current.shards and segment in current.parts(segment.task):
                 return current
-            return self._publish(self._with_segment(segment, current))
+            return self._publish(current, self._with_segment(segment, current))
 
     def delete(self, ids: Iterable[int], *, task: str | None = None) -> Manifest:
         """Let no search find these ids any more. Their vectors stay where they are until the task is compacted.
@@ -329,11 +329,9 @@ class ShardStore:
                     tombstones[name] = self._write_tombstones(name, after)
             if len(unknown) and task is None:
                 raise ShardMissing(f"no task has a vector {int(unknown[0])}")
-            return (
-                self._publish(replace(current, tombstones=tombstones))
-                if tombstones != current.tombstones
-                else current
-            )
+            if tombstones == current.tombstones:
+                return current
+            return self._publish(current, replace(current, tombstones=tombstones))
 
     def compact(self, task: str) -> Manifest:
         """Copy what a task has, without what was deleted, into one new segment. Nothing is embedded again.
@@ -396,12 +394,13 @@ class ShardStore:
         shard = self._write(draft, ids, rows, holder, self._queries(parts))
         self._require_whole_shard(f"shard {shard.id[:12]}", shard)
         return self._publish(
+            current,
             replace(
                 current,
                 shards={**current.shards, task: shard},
                 appended={key: rest for key, rest in current.appended.items() if key != task},
                 tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
-            )
+            ),
         )
 
     def tombstones(self, manifest: Manifest, task: str) -> Ids:
@@ -422,9 +421,9 @@ class ShardStore:
             identifier, size, files = self._settle(staged, self._tombstones)
         return TombstoneEntry(identifier, task, len(ids), size, files)
 
-    def _publish(self, manifest: Manifest) -> Manifest:
+    def _publish(self, current: Manifest, manifest: Manifest) -> Manifest:
         """Make a changed manifest the next generation. What it does without stays for an hour: it may be read."""
-        for name in self.manifest().folders() - manifest.folders():
+        for name in current.folders() - manifest.folders():
             for parent in (self._shards, self._tombstones):
                 if (parent / name).exists():
                     os.utime(parent / name)

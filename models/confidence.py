@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HEAD", "OF_THE_RESULT", "Confidence", "evidence", "familiarity"]
+__all__ = ["HEAD", "OF_THE_RESULT", "Confidence", "chance", "evidence", "familiarity"]
 
 Floats = npt.NDArray[np.floating]
 
@@ -51,8 +51,7 @@ class Confidence:
 
     def __call__(self, scores: Floats, known: float, fit: float) -> Floats:
         """Probabilities ``[n]`` that each result of a list is right; arguments as of :func:`evidence`."""
-        odds = evidence(scores, known, fit) @ np.array(self.weights) + self.bias
-        return np.asarray(1 / (1 + np.exp(-np.clip(odds, -700, 700))))
+        return chance(evidence(scores, known, fit) @ np.array(self.weights) + self.bias)
 
     def holds(self, mode: str, prior: float) -> bool:
         """Whether it was fitted to searches like these."""
@@ -84,6 +83,11 @@ class Confidence:
 
 
 _COLUMNS = OF_THE_RESULT + 2
+
+
+def chance(odds: Floats) -> Floats:
+    """Probabilities of log odds."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(odds, -700, 700))))
 
 
 def evidence(scores: Floats, known: float, fit: float) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,14 @@ from models.backbone import Backbone
 from models.errors import ReleaseError
 from models.moe_adapter import ExpertTower, Selector, adapted_texts
 from models.precision import mixed_precision
-from models.release import ReleaseState
+from models.release import ReleaseState, under
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
 from models.text_update import TextUpdates, compact
 from models.towers import PerText, encode_texts
 
-__all__ = ["Mode", "QueryEncoder", "Tokens", "build_tame"]
+__all__ = ["QueryEncoder", "Tokens", "build_tame"]
 
-Mode = Literal["latest", "mapped", "pinned"]
 Vectors = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
 
@@ -261,8 +260,8 @@ class _MoeEncoder(QueryEncoder):
         self._tower = ExpertTower(width, depth, **sizes)
         self._selector = Selector(backbone.dim, config["selector_width"])
         try:
-            self._tower.load_tensors(_under("moe.text.", release.tensors))
-            self._selector.load_tensors(_under("moe.selector.", release.tensors))
+            self._tower.load_tensors(under("moe.text.", release.tensors))
+            self._selector.load_tensors(under("moe.selector.", release.tensors))
             self._routers = release.tensors["moe.tasks"]
         except (KeyError, RuntimeError) as error:
             raise ReleaseError(f"the experts of the release do not fit its configuration: {error}") from error
@@ -382,7 +381,7 @@ def _text_updates(backbone: Backbone, release: ReleaseState) -> TextUpdates:
     """
     try:
         scale = release.config["scale"]
-        update = compact(_under("text.", release.tensors), backbone.vocabulary, scale).to(backbone.device)
+        update = compact(under("text.", release.tensors), backbone.vocabulary, scale).to(backbone.device)
     except (KeyError, ValueError) as error:
         raise ReleaseError(f"the text update of the release cannot be used: {error}") from error
     if update.a.shape[1::3] != (len(backbone.text_blocks), backbone.text_width):
@@ -400,7 +399,7 @@ def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
         ReleaseError: the release's tensors do not fit its configuration.
     """
     config: dict[str, Any] = release.config
-    tensors = _under("tame.", release.tensors)
+    tensors = under("tame.", release.tensors)
     try:
         _, _, experts, _, rank = tensors["b"].shape
         tame = Tame(
@@ -421,14 +420,10 @@ def _text_identity(release: ReleaseState, prefix: str) -> str:
     """Of the text adapters of a release: two that are equal encode alike."""
     sizes = [release.backbone_fingerprint, release.config.get("top_k", 1), release.config["scale"]]
     digest = hashlib.sha256(json.dumps(sizes).encode())
-    for name, tensor in sorted(_under(prefix, release.tensors).items()):
+    for name, tensor in sorted(under(prefix, release.tensors).items()):
         values = tensor.detach().cpu().contiguous().numpy()
         digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
     return digest.hexdigest()
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _numpy(vectors: Tensor) -> Vectors:

@@ -24,7 +24,15 @@ from models.confidence import Confidence
 from models.errors import ReleaseError
 from models.profiles import Profiles
 
-__all__ = ["Kind", "ReleaseState", "ReleaseTask", "read_release", "video_fingerprint", "write_release"]
+__all__ = [
+    "Kind",
+    "ReleaseState",
+    "ReleaseTask",
+    "read_release",
+    "under",
+    "video_fingerprint",
+    "write_release",
+]
 
 SCHEMA = 2
 _DENSE_PROFILES = 1  # the schema that kept them with all their zeros
@@ -97,13 +105,6 @@ class ReleaseState:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     confidence: Confidence | None = None
 
-    def position(self, task_id: str) -> int:
-        """0-based position of a task among the learned ones."""
-        for position, task in enumerate(self.tasks):
-            if task.task_id == task_id:
-                return position
-        raise ReleaseError(f"the release of method {self.method!r} has not learned task {task_id!r}")
-
     def for_queries(self) -> ReleaseState:
         """Without the tensors that only training and embedding need."""
         begins = _FOR_QUERIES[self.kind]
@@ -113,6 +114,11 @@ class ReleaseState:
         """Without the tensors that only training and queries need."""
         begins = _FOR_VIDEOS[self.kind]
         return replace(self, tensors={n: t for n, t in self.tensors.items() if n.startswith(begins)})
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Tensor]) -> str:

@@ -25,7 +25,7 @@ from models.errors import ReleaseError
 from models.ffa import FrameFusion
 from models.low_rank import LowRankTower
 from models.moe_adapter import FROZEN, ExpertTower, adapted_frames
-from models.release import ReleaseState, video_fingerprint
+from models.release import ReleaseState, under, video_fingerprint
 from models.towers import encode_frames
 from models.video_proxy import VideoProxies, encode_with_proxies
 
@@ -137,7 +137,7 @@ class VideoEncoder:
                 return lambda frames: adapted_frames(backbone, frames, experts, _router(state))
             if state.kind in ("tower", "mapped"):
                 tuned = self._tuned(tensors)
-                added = _under(_PROXIES, tensors)
+                added = under(_PROXIES, tensors)
                 if not added:
                     return lambda frames: encode_frames(tuned, frames)[0]
                 proxies = VideoProxies(backbone, len(added["added"]) + 1)
@@ -155,7 +155,7 @@ class VideoEncoder:
             with torch.inference_mode(False):  # weights that are to be written again and again
                 self._low_rank = sizes, LowRankTower(self._copy(), rank=sizes[0], scale=sizes[1])
         tower = self._low_rank[1]
-        tower.load_tensors(_under(_IMAGE, state.tensors))
+        tower.load_tensors(under(_IMAGE, state.tensors))
         return tower
 
     def _tuned(self, tensors: Mapping[str, Tensor]) -> Backbone:
@@ -163,7 +163,7 @@ class VideoEncoder:
         if self._tower is None:
             with torch.inference_mode(False):
                 self._tower = self._copy()
-        self._tower.clip.visual.load_state_dict(_under(_VISUAL, tensors))
+        self._tower.clip.visual.load_state_dict(under(_VISUAL, tensors))
         return self._tower
 
     def _copy(self) -> Backbone:
@@ -197,7 +197,7 @@ def _experts(backbone: Backbone, state: ReleaseState) -> ExpertTower:
     sizes = {key: state.config[key] for key in ("experts", "rank", "top_k", "scale")}
     width = backbone.visual_blocks[0].attn.embed_dim
     tower = ExpertTower(width, len(backbone.visual_blocks), **sizes)
-    tower.load_tensors(_under(_MOE, state.tensors))
+    tower.load_tensors(under(_MOE, state.tensors))
     return tower.to(backbone.device).eval()
 
 
@@ -211,12 +211,8 @@ def _fusion(backbone: Backbone, state: ReleaseState) -> FrameFusion:
         neighbour=state.config["ffa_neighbour"],
         mix=state.config["ffa_mix"],
     )
-    fusion.load_state_dict(_under(_FFA, state.tensors))
+    fusion.load_state_dict(under(_FFA, state.tensors))
     return fusion.to(backbone.device)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _bytes(state: ReleaseState) -> int:

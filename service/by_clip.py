@@ -223,7 +223,8 @@ class ClipSearch:
         """Of two videos of a task's shard, estimated from some of them; 0 where there is only one."""
         state, mean = self._typical.get(task, ("", 0.0))
         if state != shard.state:
-            ids = shard.ids[~are_moments(shard.ids)]
+            every = shard.ids
+            ids = every[~are_moments(every)]
             chosen = ids[np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLE)).astype(np.int64)]
             mean = mean_cosine(shard.vectors(chosen))
             self._typical[task] = shard.state, mean

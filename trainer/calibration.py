@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.confidence import HEAD, OF_THE_RESULT, Confidence, evidence, familiarity
+from models.confidence import HEAD, OF_THE_RESULT, Confidence, chance, evidence, familiarity
 from models.routing import fill_silent, silent_tasks
 from trainer.evaluate.gallery import Encoder, Ids, ShardVectors, Vectors
 
@@ -123,7 +123,7 @@ def _by_others(lists: Sequence[Asked]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     for fold in range(_FOLDS):
         weights, bias = _fit([asked for asked in lists if asked.caption % _FOLDS != fold])
         tried = [a for a in lists if a.caption % _FOLDS == fold and a.present and len(a.rows)]
-        said += [float(_chance(asked.rows[:1] @ weights + bias)[0]) for asked in tried]
+        said += [float(chance(asked.rows[:1] @ weights + bias)[0]) for asked in tried]
         right += [bool(asked.right[0]) for asked in tried]
     return np.array(said), np.array(right, np.bool_)
 
@@ -230,9 +230,9 @@ def _newton(rows: Floats, right: npt.NDArray[np.bool_], counts: Floats) -> Float
         return float(counts @ (np.logaddexp(0, odds) - right * odds) + 0.5 * (ridge * at) @ at)
 
     for _ in range(_ITERATIONS):
-        chance = _chance(rows @ weights)
-        gradient = rows.T @ (counts * (chance - right)) + ridge * weights
-        curvature = (rows * (counts * chance * (1 - chance))[:, None]).T @ rows + np.diag(ridge)
+        likely = chance(rows @ weights)
+        gradient = rows.T @ (counts * (likely - right)) + ridge * weights
+        curvature = (rows * (counts * likely * (1 - likely))[:, None]).T @ rows + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
         size = 1.0
         while loss(weights - size * step) > loss(weights) and size > 1e-6:
@@ -241,10 +241,6 @@ def _newton(rows: Floats, right: npt.NDArray[np.bool_], counts: Floats) -> Float
         if np.abs(size * step).max() < 1e-8:
             break
     return np.asarray(weights)
-
-
-def _chance(odds: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(odds, -700, 700))))
 
 
 # -- how good it is -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -143,7 +143,9 @@ def lay_down(
     library: Library,
     task: TaskData,
     *,
-    calibrate: Callable[[ReleaseState, ShardVectors], Confidence | None] = lambda state, vectors: None,
+    calibrate: Callable[[QueryEncoder, ReleaseState, ShardVectors], Confidence | None] = (
+        lambda encoder, state, vectors: None
+    ),
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
     report: Callable[[int], None] = lambda done: None,
@@ -151,7 +153,8 @@ def lay_down(
     """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
 
     Args:
-        calibrate: tells from the release and the task's vectors how sure searches are: :func:`calibrate`.
+        calibrate: tells from the release, its query encoder and the task's vectors how sure searches are:
+            :func:`calibrate`.
         mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
         moments: ids and vectors, segment by segment; drawn when the whole videos are embedded.
         report: called with the number of videos that are embedded.
@@ -160,12 +163,13 @@ def lay_down(
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed(method.encode_videos, task.clips, report=report)
     state = method.release()
-    state = replace(state, confidence=calibrate(state, MemoryShard(ids, vectors)))
+    encoder = QueryEncoder.open(method.backbone, state, {**library.pinned(), task.task_id: state})
+    state = replace(state, confidence=calibrate(encoder, state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
         write_release(staged, state)
-        write_probes(staged, _probes(method.backbone, library, state, ids, vectors, mode))
+        write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
-    captions = cache(partial(_captions, method.backbone, library, task, state))
+    captions = cache(partial(_captions, encoder, task))
 
     def write(ids: Ids, vectors: Vectors) -> ShardEntry:
         return store.write_shard(
@@ -186,7 +190,7 @@ def lay_down(
 
 
 def calibrate(
-    backbone: Backbone,
+    encoder: QueryEncoder,
     library: Library,
     state: ReleaseState,
     vectors: ShardVectors,
@@ -200,6 +204,7 @@ def calibrate(
     """How sure searches with a release are, before it is written; None where too little is there to tell.
 
     Args:
+        encoder: of the release.
         state: the release, its task the last of its tasks.
         vectors: of the task.
         held_out: by task id; what releases are measured with is not calibrated with.
@@ -208,38 +213,41 @@ def calibrate(
         mode: the query mode that is going to be served, of those that the release offers.
         working: called once for every task.
     """
-    newest = state.tasks[-1].task_id
-    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
     known: list[Known] = []
     rows: list[int] = []
-    for position, task in enumerate(state.tasks):
-        shard = vectors if task.task_id == newest else library.shard(task.task_id)
-        if shard is None:
-            continue
-        measured = held_out[task.task_id].ids if task.task_id in held_out else np.empty(0, np.int64)
+    for position, task, shard in _readable(library, state, state.tasks[-1].task_id, vectors):
+        measured = held_out[task].ids if task in held_out else np.empty(0, np.int64)
         ids = np.setdiff1d(WholeVideos(shard).ids, measured)
         present = set(ids.tolist())
-        texts = tuple((video, text) for video, text in captions.get(task.task_id, ()) if video in present)
-        known.append(Known(task.task_id, shard, ids, texts))
+        texts = tuple((video, text) for video, text in captions.get(task, ()) if video in present)
+        known.append(Known(task, shard, ids, texts))
         rows.append(position)
     profiles = state.profiles.dense(rows)
     return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior, working=working)
 
 
+def _readable(
+    library: Library, state: ReleaseState, newest: str, vectors: ShardVectors
+) -> Iterator[tuple[int, str, ShardVectors]]:
+    """Position, id and vectors of each task of a release whose shard can be read; those of the newest are at hand."""
+    for position, task in enumerate(state.tasks):
+        shard = vectors if task.task_id == newest else library.shard(task.task_id)
+        if shard is not None:
+            yield position, task.task_id, shard
+
+
 def _probes(
-    backbone: Backbone,
+    encoder: QueryEncoder,
     library: Library,
     state: ReleaseState,
     ids: Ids,
     vectors: npt.NDArray[np.float32],
     mode: Callable[[Sequence[str]], str],
 ) -> Probes:
-    newest = state.tasks[-1].task_id
-    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), newest: state})
     older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-OLDER_TASKS:]}
     return make_probes(
         encoder,
-        newest,
+        state.tasks[-1].task_id,
         ids,
         vectors.astype(np.float16).astype(np.float32),  # as the store will keep them
         {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
@@ -247,14 +255,11 @@ def _probes(
     )
 
 
-def _captions(
-    backbone: Backbone, library: Library, task: TaskData, state: ReleaseState
-) -> npt.NDArray[np.float32] | None:
+def _captions(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] | None:
     """Query vectors of training captions ``[n, dim]``, evenly chosen: what a large shard must serve; None without."""
     texts = [pair.caption for pair in task.pairs]
     if not texts:
         return None
-    encoder = QueryEncoder.open(backbone, state, {**library.pinned(), task.task_id: state})
     return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
 
 
@@ -285,14 +290,10 @@ def measure(
     galleries: list[Gallery] = []
     rows: list[int] = []
     nothing = HeldOut.of([])
-    for position, task in enumerate(state.tasks):
-        own = task.task_id == laid.shard.task
-        shard = laid.vectors if own else library.shard(task.task_id)
-        if shard is None:
-            continue
+    for position, task, shard in _readable(library, state, laid.shard.task, laid.vectors):
         whole = WholeVideos(shard)
-        held = held_out.get(task.task_id, nothing).within(whole.ids)
-        galleries.append(Gallery(task.task_id, whole, held.ids, held.queries))
+        held = held_out.get(task, nothing).within(whole.ids)
+        galleries.append(Gallery(task, whole, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.dense(rows)
     return evaluate_row(

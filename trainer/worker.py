@@ -127,8 +127,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         method,
         library,
         task,
-        calibrate=lambda state, vectors: calibrate(
-            backbone,
+        calibrate=lambda encoder, state, vectors: calibrate(
+            encoder,
             library,
             state,
             vectors,
@@ -267,41 +267,34 @@ def _training_ids(library: Library) -> dict[str, Ids]:
     return {task: np.array(ids, np.int64) for task, ids in found.items()}
 
 
-def _held_out(task_id: str) -> dict[str, HeldOut]:
-    """By task: the held-out videos of a task and of all that the catalog knows as learned before."""
+def _captioned(task_id: str, split: str) -> list[tuple[str, int, list[str]]]:
+    """Task, vector id and captions of a split's videos: a task's, and those of all that are known as learned before."""
     query = (
         select(Video.task_id, Video.vector_id, Video.captions)
         .join(Task)
         .where(
             Video.status == "accepted",
-            Video.effective_split == "test",
+            Video.effective_split == split,
             Task.learned_order.is_not(None) | (Task.id == task_id),
         )
+        .order_by(Video.vector_id)
     )
-    found: dict[str, list[tuple[int, list[str]]]] = {}
     with session_scope() as session:
-        for task, vector_id, captions in session.execute(query.order_by(Video.vector_id)):
-            found.setdefault(task, []).append((vector_id, captions))
+        return [(task, vector_id, captions) for task, vector_id, captions in session.execute(query)]
+
+
+def _held_out(task_id: str) -> dict[str, HeldOut]:
+    """By task: the held-out videos."""
+    found: dict[str, list[tuple[int, list[str]]]] = {}
+    for task, vector_id, captions in _captioned(task_id, "test"):
+        found.setdefault(task, []).append((vector_id, captions))
     return {task: HeldOut.of(videos) for task, videos in found.items()}
 
 
 def _calibrating(task_id: str) -> dict[str, list[tuple[int, str]]]:
     """By task: captions of videos that are neither trained on nor held out, a sample over all tasks."""
-    query = (
-        select(Video.task_id, Video.vector_id, Video.captions)
-        .join(Task)
-        .where(
-            Video.status == "accepted",
-            Video.effective_split == "val",
-            Task.learned_order.is_not(None) | (Task.id == task_id),
-        )
-    )
-    with session_scope() as session:
-        listed = [
-            (task, vector_id, text)
-            for task, vector_id, captions in session.execute(query.order_by(Video.vector_id))
-            for text in captions
-        ]
+    videos = _captioned(task_id, "val")
+    listed = [(task, vector_id, text) for task, vector_id, captions in videos for text in captions]
     chosen = np.random.default_rng(0).permutation(len(listed))[:CAPTIONS]
     found: dict[str, list[tuple[int, str]]] = {}
     for number in np.sort(chosen):

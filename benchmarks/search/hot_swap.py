@@ -23,7 +23,6 @@ import tempfile
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -32,15 +31,14 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 
+from benchmarks.search.library import enter
 from benchmarks.search.load import serving
 from index import ShardStore
 from models.backbone import Backbone, load_backbone
 from models.probes import write_probes
 from models.query_encoder import QueryEncoder
 from models.release import write_release
-from service.catalog.database import session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.models import Task, Video
 from service.settings import settings
 from trainer.methods import Method, start_method
 from trainer.probes import make_probes
@@ -112,32 +110,7 @@ class _Writer:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         ids = np.arange(self._last, self._last + count) + 1
         self._last += count
-        with session_scope(write=True) as session:
-            position = len(self._method.learned)
-            session.add(
-                Task(
-                    id=name,
-                    position=position,
-                    name=name,
-                    method="zero_shot",
-                    state="ready",
-                    learned_order=position,
-                    created_at=datetime.now(UTC),
-                )
-            )
-            session.flush()
-            rows = [
-                {
-                    "vector_id": int(i),
-                    "id": f"v{i}",
-                    "task_id": name,
-                    "uri": f"{i}.mp4",
-                    "captions": ["x"],
-                    "extra": {},
-                }
-                for i in ids
-            ]
-            session.bulk_insert_mappings(Video, [{**row, "status": "accepted"} for row in rows])  # type: ignore[arg-type]
+        enter(self._method.learned[-1], int(ids[0]), count, "zero_shot")
         self._prepared = name, ids, vectors
 
     def publish(self) -> int:

@@ -31,7 +31,7 @@ from service.catalog.database import session_scope
 from service.catalog.models import Task
 from service.settings import Settings, settings
 
-__all__ = ["Asked", "Library", "make_library", "words_of"]
+__all__ = ["Asked", "Library", "enter", "make_library", "words_of"]
 
 _OWN, _COMMON = 50, 100  # words of a domain, and of all
 _VAGUE = 400
@@ -122,7 +122,7 @@ def make_library(
         )
         store.publish(release=release, shards=[shard])
         asked += [Asked(caption, next_id + place) for place, caption in enumerate(texts)]
-        _enter(task, number + 1, next_id, rows)
+        enter(task, next_id, rows)
         next_id += rows
     order = rng.permutation(len(asked))
     return Library(
@@ -197,8 +197,8 @@ def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArr
     return np.asarray(videos / np.linalg.norm(videos, axis=1, keepdims=True), np.float32)
 
 
-def _enter(task: ReleaseTask, order: int, first_id: int, rows: int) -> None:
-    """Task and videos in the catalog."""
+def enter(task: ReleaseTask, first_id: int, rows: int, method: str = "strata") -> None:
+    """Task and videos in the catalog, as if they had been learned by a method."""
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
         session.add(
@@ -206,7 +206,7 @@ def _enter(task: ReleaseTask, order: int, first_id: int, rows: int) -> None:
                 id=task.task_id,
                 name=task.name,
                 position=place,
-                method="strata",
+                method=method,
                 state="ready",
                 learned_order=place,
                 created_at=datetime.now(UTC),

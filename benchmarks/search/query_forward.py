@@ -22,19 +22,17 @@ from importlib import import_module
 from io import BytesIO
 
 import numpy as np
-import open_clip
 import torch
 from torch import Tensor, nn
 
 from benchmarks.markdown import table
-from models.backbone import Backbone, FrameSpec, load_backbone
-from models.open_clip_backbone import OpenClipBackbone
+from benchmarks.speed import random_backbone
+from models.backbone import Backbone, load_backbone
 from models.precision import bfloat16_pays, mixed_precision
 from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, ReleaseTask
 from models.text_update import TextUpdate
-from models.tokenizer import clip_tokenizer
 from models.towers import encode_texts
 
 __all__ = ["main", "pinned_encoder", "runtimes"]
@@ -60,12 +58,7 @@ class _Tower(nn.Module):
 
 def tower(name: str) -> Backbone:
     """``tiny``, or the shape of ViT-B/32 with random weights."""
-    if name == "tiny":
-        return load_backbone("tiny")
-    torch.manual_seed(0)
-    clip = open_clip.create_model("ViT-B-32", pretrained=None)
-    half = (0.5, 0.5, 0.5)
-    return OpenClipBackbone(name, clip, clip_tokenizer("ViT-B-32", 77), FrameSpec(8, 224), half, half)
+    return load_backbone("tiny") if name == "tiny" else random_backbone(f"open_clip:{name}/random", 8)
 
 
 def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], object] | str]]:

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from models.backbone import Backbone
 from models.fusion_encoder import FusionEncoder, frame_states, fusion_encoder
+from models.release import under
 from models.towers import encode_texts
 from trainer.data import Pair
 from trainer.methods.base import MethodError
@@ -185,9 +186,9 @@ class Ctp(Finetune):
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         self.online.load_tensors(tensors)
-        self.queues.load_state_dict(_under("queues.", tensors))
+        self.queues.load_state_dict(under("queues.", tensors))
         self._tasks = int(tensors["tasks"])
-        momentum = _under("momentum.", tensors)
+        momentum = under("momentum.", tensors)
         if momentum:
             self.momentum.load_tensors(momentum)
 
@@ -324,8 +325,4 @@ class _Networks(nn.Module):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         self.towers.load_tensors({n: t for n, t in tensors.items() if n.startswith("clip.")})
         if self.fusion is not None:
-            self.fusion.load_state_dict(_under("fusion.", tensors))
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            self.fusion.load_state_dict(under("fusion.", tensors))

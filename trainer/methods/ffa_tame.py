@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.backbone import Backbone
 from models.ffa import FrameFusion, Mix, Neighbour
-from models.release import ReleaseState
+from models.release import ReleaseState, under
 from models.tame import BARE, ROUTED, Tame
 from models.towers import encode_frames, encode_texts
 from trainer.data import Pair
@@ -163,8 +163,8 @@ class FfaTame(Method):
         return tensors | {f"tame.{name}": tensor for name, tensor in self.tame.tensors().items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        self.fusion.load_state_dict(_under("ffa.", tensors))
-        self.tame.load_tensors(_under("tame.", tensors))
+        self.fusion.load_state_dict(under("ffa.", tensors))
+        self.tame.load_tensors(under("tame.", tensors))
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -214,7 +214,3 @@ class FfaTame(Method):
         last = self.tame.prototypes[-1].detach().clone()
         self.tame.add_task(expert=self.tame.task_experts[-1]).data.copy_(last)
         self.end_task()
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from models.backbone import Backbone
 from models.moe_adapter import FROZEN, ExpertTower, Selector, adapted_frames, adapted_texts
-from models.release import ReleaseState
+from models.release import ReleaseState, under
 from models.towers import encode_frames, encode_texts
 from trainer.data import Pair
 from trainer.losses import in_task_loss
@@ -138,9 +138,9 @@ class MoeAdapter(Method):
         return tensors | {_TASKS: torch.tensor(self.routers, dtype=torch.int64)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        self.visual.load_tensors(_under(_VISUAL, tensors))
-        self.text.load_tensors(_under(_TEXT, tensors))
-        self.selector.load_tensors(_under(_SELECTOR, tensors))
+        self.visual.load_tensors(under(_VISUAL, tensors))
+        self.text.load_tensors(under(_TEXT, tensors))
+        self.selector.load_tensors(under(_SELECTOR, tensors))
         self.routers = tensors[_TASKS].tolist()
 
     # -- encoding ---------------------------------------------------------------------------------------
@@ -173,7 +173,3 @@ class MoeAdapter(Method):
         self.text.close()
         self.selector.requires_grad_(False)
         self.train(False)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
