@@ -144,7 +144,7 @@ class ClipSearch:
                 folder = Path(name)
                 path = folder / "clip"
                 with path.open("wb") as file:
-                    shutil.copyfileobj(_bounded(upload, self._settings.max_clip_bytes), file)
+                    shutil.copyfileobj(_Bounded(upload, self._settings.max_clip_bytes), file)
                 info = self._examiner.examine(
                     path, frames=count, size=size, name=_NAME, cache=folder, pictures=True
                 )
@@ -163,13 +163,12 @@ class ClipSearch:
         self, serving: Serving, backbone: Backbone, frames: Tensor, tasks: Sequence[str]
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
         """By task its vector of the clip; and by name of the tasks that cannot be searched by a clip, why."""
-        if self._encoder is None or self._encoder[0] is not serving:
+        known = self._encoder  # read once: another clip may bring the encoder of another generation meanwhile
+        if known is None or known[0] is not serving:
             fingerprints = {task: shard.entry.fingerprint for task, shard in serving.shards.items()}
-            self._encoder = (
-                serving,
-                VideoEncoder(backbone, fingerprints, _Makers(serving.snapshot, tuple(fingerprints))),
-            )
-        encoder = self._encoder[1]
+            encoder = VideoEncoder(backbone, fingerprints, _Makers(serving.snapshot, tuple(fingerprints)))
+            known = self._encoder = serving, encoder
+        encoder = known[1]
         alike: dict[str, list[str]] = {}
         for task in tasks:
             alike.setdefault(serving.shards[task].entry.fingerprint, []).append(task)
@@ -246,10 +245,6 @@ def _stretched(hits: Hits, mean: float) -> Hits:
 
 def _sentence(reason: str) -> str:
     return f"{reason[:1].upper()}{reason[1:]}."
-
-
-def _bounded(upload: BinaryIO, limit: int) -> _Bounded:
-    return _Bounded(upload, limit)
 
 
 class _Bounded:

@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from index import ShardMissing
 from service.catalog.database import session_scope
 from service.catalog.models import Video
-from service.errors import Conflict, FieldError, InvalidInput
+from service.errors import InvalidInput
 from service.serving import Serving
 from service.settings import QueryMode, Settings
-from service.similar import place
+from service.similar import stored, wrong
 from service.views import CaptionsResponse, CaptionView
 
 __all__ = ["Describer", "captions_of"]
@@ -34,7 +33,6 @@ Vectors = npt.NDArray[np.float32]
 _TEXTS = 4096  # of a task, those of its first videos: encoding them is what takes time
 _CHUNK = 256  # encoded at a time
 _REMEMBERED = 256 * 1024**2  # bytes of vectors
-_SCOPES = ("task", "all")
 
 
 @dataclass(frozen=True)
@@ -136,14 +134,9 @@ def captions_of(
         Conflict: it has no vector.
         Unavailable: the shard of its task is broken.
     """
-    _check(limits, k, scope)
-    vector_id, task = place(serving, video_id)
-    try:
-        vector = serving.shards[task].vectors(np.array([vector_id]))[0]
-    except ShardMissing:
-        raise Conflict(
-            f"Video {video_id!r} has no vector: it was not there when its task was laid down."
-        ) from None
+    if errors := wrong(limits, k, scope, "texts"):
+        raise InvalidInput.of(errors)
+    _, task, vector = stored(serving, video_id)
     with session_scope() as session:
         own = session.scalar(select(Video.captions).where(Video.id == video_id)) or []
     mode = limits.served_mode(serving.modes)
@@ -160,19 +153,6 @@ def captions_of(
         candidates=compared,
         degraded=serving.named_degraded if scope == "all" else {},
     )
-
-
-def _check(limits: Settings, k: int, scope: str) -> None:
-    errors = []
-    if not 1 <= k <= limits.max_results:
-        said = f"{k} texts" if abs(k) < 10**9 else "So many texts"
-        errors.append(FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {limits.max_results}."))
-    if scope not in _SCOPES:
-        errors.append(
-            FieldError("scope", f"There is no scope {scope[:40]!r}.", f"Use {' or '.join(_SCOPES)}.")
-        )
-    if errors:
-        raise InvalidInput.of(errors)
 
 
 def _nearest(texts: Mapping[str, _Texts], vector: Vectors, count: int) -> list[_Near]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
 from typing import Any, TypeVar
@@ -136,34 +136,11 @@ class FactsReader:
             shard: names what its shard holds: another one stands for other videos, and the former ones may be
                 deleted.
         """
-        key = task, shard
-        with self._lock:
-            if key not in self._facts:
-                _drop(self._facts, task)
-                with session_scope() as session:
-                    rows = session.execute(
-                        select(Video.vector_id, Video.duration, Video.extra)
-                        .where(Video.task_id == task, Video.status == "accepted")
-                        .order_by(Video.vector_id)
-                    ).all()
-                self._facts[key] = Facts([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
-            return _last_used(self._facts, key)
+        return self._held(self._facts, task, shard, _read_facts)
 
     def moments(self, task: str, shard: str) -> Moments:
         """Of a task, as :meth:`facts`."""
-        key = task, shard
-        with self._lock:
-            if key not in self._moments:
-                _drop(self._moments, task)
-                with session_scope() as session:
-                    rows = session.execute(
-                        select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
-                        .join(Video, Video.vector_id == Moment.video_vector_id)
-                        .where(Video.task_id == task)
-                        .order_by(Moment.vector_id)
-                    ).all()
-                self._moments[key] = Moments([(moment, start, end) for moment, start, end in rows])
-            return _last_used(self._moments, key)
+        return self._held(self._moments, task, shard, _read_moments)
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
         """When each task was posted; those that the catalog does not know are left out."""
@@ -178,16 +155,43 @@ class FactsReader:
                         self._arrivals |= {task: at for task, at in session.execute(wanted)}
             return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
 
+    def _held(
+        self,
+        kept: OrderedDict[tuple[str, str], Read],
+        task: str,
+        shard: str,
+        read: Callable[[str], Read],
+    ) -> Read:
+        """What is kept of a shard, or is read. That of the task's former shards goes, and where all of them take too
+        much, what was not used for longest."""
+        key = task, shard
+        with self._lock:
+            if key not in kept:
+                for former in [known for known in kept if known[0] == task]:
+                    del kept[former]
+                kept[key] = read(task)
+                while len(kept) > 1 and sum(len(one.ids) for one in kept.values()) > _KEPT:
+                    kept.popitem(last=False)
+            kept.move_to_end(key)
+            return kept[key]
 
-def _drop(kept: OrderedDict[tuple[str, str], Read], task: str) -> None:
-    """What is kept of a task's former shards."""
-    for former in [known for known in kept if known[0] == task]:
-        del kept[former]
+
+def _read_facts(task: str) -> Facts:
+    with session_scope() as session:
+        rows = session.execute(
+            select(Video.vector_id, Video.duration, Video.extra)
+            .where(Video.task_id == task, Video.status == "accepted")
+            .order_by(Video.vector_id)
+        ).all()
+    return Facts([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
 
 
-def _last_used(kept: OrderedDict[tuple[str, str], Read], key: tuple[str, str]) -> Read:
-    """What is kept of a shard; what was not used for longest goes where all of them take too much."""
-    kept.move_to_end(key)
-    while len(kept) > 1 and sum(len(one.ids) for one in kept.values()) > _KEPT:
-        kept.popitem(last=False)
-    return kept[key]
+def _read_moments(task: str) -> Moments:
+    with session_scope() as session:
+        rows = session.execute(
+            select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
+            .join(Video, Video.vector_id == Moment.video_vector_id)
+            .where(Video.task_id == task)
+            .order_by(Moment.vector_id)
+        ).all()
+    return Moments([(moment, start, end) for moment, start, end in rows])

@@ -75,6 +75,7 @@ class Reader:
         self._lock = Lock()
         self._known: OrderedDict[str, _Read] = OrderedDict()
         self._bytes = 0
+        self._anchors: dict[tuple[str, str], str | None] = {}
         self._gathered: Gathered[_Wanted, Vector] = Gathered(self._encode, _TOGETHER)
 
     def tokens(self, texts: Sequence[str]) -> list[Tokens]:
@@ -128,7 +129,10 @@ class Reader:
 
     def anchor(self, task: str, mode: str) -> str | None:
         """What encodes a text under a task, where no later release can change it."""
-        return self._encoder.anchor(task, mode)
+        key = task, mode
+        if key not in self._anchors:  # it hashes weights, and may read them first
+            self._anchors[key] = self._encoder.anchor(task, mode)
+        return self._anchors[key]
 
     def _encode(self, wanted: list[_Wanted]) -> list[Vector]:
         """Of several callers, some of whom may want the same."""
@@ -262,17 +266,15 @@ class Serving:
         k: int,
         *,
         exclude: Sequence[int] = (),
-        among: Ids | None = None,
         reduced: Callable[[Hits], Hits] = by_video,
     ) -> Hits:
         """The k nearest videos of a task's shard; none of one that cannot be opened any more, which is set aside.
 
         Args:
             exclude: ids to leave out.
-            among: ids that may be found, those of moments too; None: all.
             reduced: how hits become videos, where the shard holds moments.
         """
-        return self._search(task, query[None], k, exclude, among, reduced)[0]
+        return self._search(task, query[None], k, exclude, reduced=reduced)[0]
 
     def search_moments(self, task: str, query: Vector, ids: Ids) -> Hits:
         """Some moments of a task's videos by their scores, best first; equal ones by id."""

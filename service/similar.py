@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 
 from index import ShardMissing, TaskVectors, merge
@@ -23,7 +24,9 @@ from service.serving import Serving
 from service.settings import Settings
 from service.views import SimilarResponse
 
-__all__ = ["place", "similar"]
+__all__ = ["similar", "stored", "wrong"]
+
+Vector = npt.NDArray[np.float32]
 
 _SCOPES = ("task", "all")
 
@@ -42,15 +45,13 @@ def similar(
         Conflict: it has no vector, or with ``all`` there is no other task that it can be compared with.
         Unavailable: the shard of its task is broken.
     """
-    _check(limits, k, scope, min_score)
-    vector_id, task = place(serving, video_id)
+    errors = wrong(limits, k, scope, "results")
+    if min_score is not None and not math.isfinite(min_score):
+        errors.append(FieldError("min_score", "This is no score.", "Give a number, such as 0.2."))
+    if errors:
+        raise InvalidInput.of(errors)
+    vector_id, task, vector = stored(serving, video_id)
     own = serving.shards[task]
-    try:
-        vector = own.vectors(np.array([vector_id]))[0]
-    except ShardMissing:
-        raise Conflict(
-            f"Video {video_id!r} has no vector: it was not there when its task was laid down."
-        ) from None
     searched, apart = _comparable(serving, task, own, scope)
     hits = {
         name: serving.search(name, vector, k, exclude=[vector_id], reduced=whole_videos) for name in searched
@@ -69,23 +70,31 @@ def similar(
     )
 
 
-def _check(limits: Settings, k: int, scope: str, min_score: float | None) -> None:
+def wrong(limits: Settings, k: int, scope: str, what: str) -> list[FieldError]:
+    """What is wrong with how many are asked for, and in which tasks.
+
+    Args:
+        what: is asked for, in the plural.
+    """
     errors = []
     if not 1 <= k <= limits.max_results:
-        said = f"{k} results" if abs(k) < 10**9 else "So many results"
+        said = f"{k} {what}" if abs(k) < 10**9 else f"So many {what}"
         errors.append(FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {limits.max_results}."))
     if scope not in _SCOPES:
         errors.append(
             FieldError("scope", f"There is no scope {scope[:40]!r}.", f"Use {' or '.join(_SCOPES)}.")
         )
-    if min_score is not None and not math.isfinite(min_score):
-        errors.append(FieldError("min_score", "This is no score.", "Give a number, such as 0.2."))
-    if errors:
-        raise InvalidInput.of(errors)
+    return errors
 
 
-def place(serving: Serving, video_id: str) -> tuple[int, str]:
-    """Vector id and task of a video that is laid down."""
+def stored(serving: Serving, video_id: str) -> tuple[int, str, Vector]:
+    """Vector id, task and vector of a video that is laid down.
+
+    Raises:
+        NotFound: there is no such video.
+        Conflict: it has no vector.
+        Unavailable: the shard of its task is broken.
+    """
     with session_scope() as session:
         row = session.execute(
             select(Video.vector_id, Video.task_id, Video.status, Video.reason).where(Video.id == video_id)
@@ -103,7 +112,13 @@ def place(serving: Serving, video_id: str) -> tuple[int, str]:
         raise Conflict(
             f"Video {video_id!r} has no vector yet: see GET /tasks/{task} for how far its task is."
         )
-    return vector_id, task
+    try:
+        vector = serving.shards[task].vectors(np.array([vector_id]))[0]
+    except ShardMissing:
+        raise Conflict(
+            f"Video {video_id!r} has no vector: it was not there when its task was laid down."
+        ) from None
+    return vector_id, task, vector
 
 
 def _comparable(
