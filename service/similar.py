@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from index import ShardMissing, TaskVectors, merge
+from index import ShardMissing, ShardStoreError, TaskVectors, merge
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
@@ -118,6 +118,9 @@ def stored(serving: Serving, video_id: str) -> tuple[int, str, Vector]:
         raise Conflict(
             f"Video {video_id!r} has no vector: it was not there when its task was laid down."
         ) from None
+    except ShardStoreError as error:
+        serving.set_aside(task, error)
+        raise Unavailable(f"Task {serving.names[task]!r} cannot be searched: {error}", 30) from error
     return vector_id, task, vector
 
 

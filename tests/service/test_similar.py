@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from index import Shard, StoreUnavailable
 from models.backbone import Backbone, load_backbone
 from service import query
 from service.catalog.database import dispose, session_scope
@@ -183,3 +184,25 @@ def test_a_broken_shard_and_an_empty_library(
     answer = service.similar("cars-0", scope="all")
     assert list(answer.degraded) == ["birds"]
     assert service.similar("cars-0").degraded == {}
+
+
+def test_a_shard_that_breaks_while_it_serves_is_unavailable_and_set_aside(
+    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured, backbone = settings_factory(tmp_path), load_backbone("tiny")
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    library = Library(configured, backbone, "zero_shot")
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    service = QueryService(configured)
+    service.refresh()
+
+    def lost(self: Any, ids: Any) -> Any:
+        raise StoreUnavailable("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "vectors", lost)
+        with pytest.raises(Unavailable, match="'birds' cannot be searched: the store does not answer"):
+            service.similar("birds-0")
+    assert list(service.degraded().values()) == ["the store does not answer"]
+    assert service.similar("cars-0").results
