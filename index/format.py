@@ -165,8 +165,11 @@ class Manifest:
 
     def living(self, task: str) -> int:
         """How many vectors of a task can be found."""
-        stones = self.tombstones.get(task)
-        return sum(part.count for part in self.parts(task)) - (stones.count if stones else 0)
+        return sum(part.count for part in self.parts(task)) - self.deleted(task)
+
+    def deleted(self, task: str) -> int:
+        """How many of a task cannot be found any more."""
+        return self.tombstones[task].count if task in self.tombstones else 0
 
     def dumps(self) -> str:
         """JSON with its own checksum."""

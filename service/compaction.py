@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import or_, select, update
 
-from index import Manifest, ShardRefused, ShardStore, ShardStoreError
+from index import Manifest, ShardRefused, ShardStoreError
+from service import storage
 from service.catalog.database import session_scope
 from service.catalog.models import Shard, Task
 from service.errors import Conflict, NotFound, Unavailable
@@ -50,7 +51,7 @@ def dead(task: str | None = None) -> list[Dead]:
         NotFound: there is no such task, or it is not laid down.
         Unavailable: the index cannot be read.
     """
-    manifest = _manifest()
+    manifest = storage.manifest()
     with session_scope() as session:
         query = select(Task.id, Task.name)
         names = dict(
@@ -108,16 +109,7 @@ def _dead(manifest: Manifest, task_id: str, name: str) -> Dead:
         task_id=task_id,
         name=name,
         vectors=sum(part.count for part in parts),
-        deleted=stones.count if stones else 0,
+        deleted=manifest.deleted(task_id),
         segments=len(parts),
         bytes=sum(part.bytes for part in parts) + (stones.bytes if stones else 0),
     )
-
-
-def _manifest() -> Manifest:
-    if not settings().index_dir.exists():
-        return Manifest.empty()
-    try:
-        return ShardStore(settings().index_dir).manifest()
-    except ShardStoreError as error:
-        raise Unavailable(f"The index cannot be read: {error}", 30) from error

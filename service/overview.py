@@ -59,7 +59,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
         videos=videos,
         searchable=searchable,
-        vectors=sum(shard.count - _deleted(manifest, shard.task_id) for shard in shards),
+        vectors=sum(shard.count - manifest.deleted(shard.task_id) for shard in shards),
         shards=[
             ShardView(
                 id=shard.id,
@@ -70,7 +70,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
                 dim=shard.dim,
                 bytes=shard.bytes,
                 created_at=shard.created_at,
-                deleted=_deleted(manifest, shard.task_id),
+                deleted=manifest.deleted(shard.task_id),
                 degraded=reasons.get(shard.task_id),
             )
             for shard in shards
@@ -107,10 +107,6 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         database="ok",
         broker="ok" if messages.check() else "The broker does not answer; tasks wait until it does.",
     )
-
-
-def _deleted(manifest: Manifest, task: str) -> int:
-    return manifest.tombstones[task].count if task in manifest.tombstones else 0
 
 
 def _manifest() -> tuple[Manifest, dict[str, str]]:

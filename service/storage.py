@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from index import ShardStore, ShardStoreError
+from index import Manifest, ShardStore, ShardStoreError
 from media import MediaError, resolve_uri
 from service.errors import Unavailable
 from service.settings import settings
 
-__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "thumbnail"]
+__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "manifest", "thumbnail"]
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
 
@@ -47,9 +47,18 @@ def is_published(task_id: str) -> bool:
     Raises:
         Unavailable: the manifest cannot be read.
     """
+    return task_id in manifest().shards
+
+
+def manifest() -> Manifest:
+    """What is published; nothing, where there is no index yet.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
     if not settings().index_dir.exists():
-        return False
+        return Manifest.empty()
     try:
-        return task_id in ShardStore(settings().index_dir).manifest().shards
+        return ShardStore(settings().index_dir).manifest()
     except ShardStoreError as error:
         raise Unavailable(f"The index cannot be read: {error}", 30) from error
