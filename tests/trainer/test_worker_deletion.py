@@ -69,8 +69,8 @@ def test_what_is_deleted_while_it_is_learned_does_not_come_back(
     shown: list[set[str]] = []
     publish = ShardStore._publish
 
-    def watched(self: ShardStore, manifest: Manifest) -> Manifest:
-        published = publish(self, manifest)
+    def watched(self: ShardStore, current: Manifest, manifest: Manifest) -> Manifest:
+        published = publish(self, current, manifest)
         shown.append(set() if number in _found(task) else {victim})
         return published
 
