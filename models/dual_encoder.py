@@ -144,6 +144,10 @@ class Backbone(nn.Module, ABC):
         """Blocks of the text tower."""
         raise self.closed()
 
+    def with_text_blocks(self, blocks: Sequence[nn.Module]) -> Backbone:
+        """A backbone that walks these blocks in place of its own, and shares everything else with this one."""
+        raise self.closed()
+
     @property
     def text_width(self) -> int:
         """Width of the text tower."""

@@ -5,6 +5,7 @@ Named ``open_clip:<model>/<pretrained tag or local file>``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ class OpenClipBackbone(Backbone):
         _require_plain_towers(name, clip)
         super().__init__(name, clip, tokenizer, spec, mean, std)
         self.text: CLIP | TextTransformer = getattr(clip, "text", clip)
+        self._text_blocks = list(self.text.transformer.resblocks)
 
     @property
     def dim(self) -> int:
@@ -57,8 +59,13 @@ class OpenClipBackbone(Backbone):
         return list(self.clip.visual.transformer.resblocks)
 
     @property
-    def text_blocks(self) -> list[ResidualAttentionBlock]:
-        return list(self.text.transformer.resblocks)
+    def text_blocks(self) -> list[Any]:
+        return list(self._text_blocks)
+
+    def with_text_blocks(self, blocks: Sequence[nn.Module]) -> OpenClipBackbone:
+        other = copy.copy(self)
+        other._text_blocks = list(blocks)
+        return other
 
     @property
     def text_width(self) -> int:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from models.backbone import Backbone
 from models.errors import ReleaseError
 from models.moe_adapter import ExpertTower, Selector, adapted_texts
+from models.packed import query_tower
 from models.precision import mixed_precision
 from models.release import ReleaseState, under
 from models.routing import token_presence
@@ -53,8 +54,9 @@ class QueryEncoder:
             )
         self.tasks = [task.task_id for task in release.tasks]
         self.modes: tuple[str, ...] = ("latest",)
-        self._backbone = backbone
-        self._mixed = backbone.query_precision == "bfloat16"
+        self._backbone = query_tower(backbone)
+        # A packed tower has a precision of its own.
+        self._mixed = self._backbone is backbone and backbone.query_precision == "bfloat16"
         self._position = {task: position for position, task in enumerate(self.tasks)}
 
     @classmethod
@@ -203,9 +205,10 @@ class _TowerEncoder(QueryEncoder):
 
     def __init__(self, backbone: Backbone, release: ReleaseState) -> None:
         super().__init__(backbone, release)
-        self._tower = backbone.clone()
+        tower = backbone.clone()
         # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
-        self._tower.load_tensors({n: t for n, t in release.tensors.items() if n.startswith("clip.")})
+        tower.load_tensors({n: t for n, t in release.tensors.items() if n.startswith("clip.")})
+        self._tower = query_tower(tower)
 
     def shared(self, mode: str) -> bool:
         return mode == "latest"
@@ -254,6 +257,8 @@ class _MoeEncoder(QueryEncoder):
 
     def __init__(self, backbone: Backbone, release: ReleaseState) -> None:
         super().__init__(backbone, release)
+        # Experts stand beside whole blocks, which bring their own attention.
+        self._backbone, self._mixed = backbone, backbone.query_precision == "bfloat16"
         config: dict[str, Any] = release.config
         width, depth = backbone.text_width, len(backbone.text_blocks)
         sizes = {key: config[key] for key in ("experts", "rank", "top_k", "scale")}

@@ -2,8 +2,8 @@
 
 Open blocks are walked with the backbone's own weights; adapters join at their attention. Without adapters the results
 equal open_clip's own ``encode_image`` and ``encode_text``, up to rounding. A backbone whose blocks are not open runs
-them as they are, or says that it cannot have adapters. What only the class tokens are wanted of, the last block of an
-open image tower, is computed for them alone.
+them as they are, or says that it cannot have adapters. Of the last block of an open tower only the class tokens or the
+ends of the texts are wanted, so what follows its attention is computed for them alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from models.attention import attend, merge_heads, split_heads
 from models.backbone import Backbone
 from models.checkpointing import checkpointed
 from models.ffa import FrameFusion, FrameFusionAdapter
+from models.packed import PackedBlock, in_projection
 from models.precision import forward_precision
 
 __all__ = ["Condition", "PerText", "encode_frames", "encode_texts", "first_blocks"]
@@ -116,7 +117,7 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
     end = backbone.end_of_text(ids)
     with forward_precision(backbone.device):
         if backbone.open_blocks or condition is not None:
-            hidden = _walk_text(backbone, ids, end, condition)
+            hidden, end = _walk_text(backbone, ids, end, condition), torch.zeros_like(end)
         else:
             hidden = backbone.text_states(ids).unsqueeze(0)
     return backbone.pool_text(hidden.float(), end)
@@ -158,30 +159,42 @@ def _image_block(
 
 
 def _walk_text(backbone: Backbone, ids: Tensor, end: Tensor, condition: Condition | None) -> Tensor:
-    """States ``[C, n, L, d]`` after the last block of the text tower."""
+    """States ``[C, n, 1, d]`` at the ends of the texts after the last block of the text tower."""
     hidden = backbone.embed_tokens(ids).unsqueeze(0)
     if condition is not None:
         hidden = hidden.expand(condition.candidates, -1, -1, -1)
         learned = condition.embedding_delta(ids)
         hidden = hidden if learned is None else hidden + learned
-    for layer, block in enumerate(backbone.text_blocks):
-        hidden = checkpointed(_text_block, block, layer, hidden, end, condition, device=backbone.device)
+    blocks, device = backbone.text_blocks, backbone.device
+    for layer, block in enumerate(blocks):
+        last = layer == len(blocks) - 1
+        hidden = checkpointed(_text_block, block, layer, hidden, end, condition, last, device=device)
     return hidden
 
 
 def _text_block(
-    block: ResidualAttentionBlock, layer: int, hidden: Tensor, end: Tensor, condition: Condition | None
+    block: ResidualAttentionBlock | PackedBlock,
+    layer: int,
+    hidden: Tensor,
+    end: Tensor,
+    condition: Condition | None,
+    last: bool,
 ) -> Tensor:
-    """A block of the text tower, ``[C, n, L, d]``; its self-attention is causal, and eq. 6 reaches each of its four
-    projections."""
+    """A block of the text tower, ``[C, n, L, d]`` to the same shape; the last one to ``[C, n, 1, d]``, the ends.
+
+    Its self-attention is causal, and eq. 6 reaches each of its four projections.
+    """
     attention, normalised = block.attn, block.ln_1(hidden)
-    projected = F.linear(normalised, attention.in_proj_weight, attention.in_proj_bias)
-    query, key, value = projected.chunk(3, dim=-1)
+    query, key, value = in_projection(attention, normalised).chunk(3, dim=-1)
     if condition is not None:
         deltas = condition.input_deltas(layer, normalised, end)
         query, key, value = query + deltas[0], key + deltas[1], value + deltas[2]
     query, key, value = (split_heads(t, attention.num_heads) for t in (query, key, value))
     joined = merge_heads(attend(query, key, value, causal=True))
+    if last:
+        rows = torch.arange(end.shape[0], device=end.device)
+        joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
+        end = torch.zeros_like(end)
     attended = attention.out_proj(joined)
     if condition is not None:
         attended = attended + condition.output_delta(layer, joined, end)

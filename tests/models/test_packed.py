@@ -1,0 +1,90 @@
+"""A packed text tower computes what the tower's own blocks compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from models.backbone import Backbone, tiny_backbone
+from models.packed import PackedBlock, PackedLinear, query_tower
+from models.text_update import TextUpdate
+from models.towers import encode_texts
+
+TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=2)
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 300])
+def test_a_packed_layer_is_its_layer(rows: int) -> None:
+    torch.manual_seed(rows)
+    layer = nn.Linear(48, 80)
+    x = torch.randn(2, rows, 48)
+    torch.testing.assert_close(
+        PackedLinear(layer.weight, layer.bias, "float32")(x), F.linear(x, layer.weight, layer.bias)
+    )
+    rounded = PackedLinear(layer.weight, layer.bias, "bfloat16")(x)
+    assert rounded.dtype == torch.float32
+    expected = F.linear(
+        x.bfloat16().double(), layer.weight.bfloat16().double(), layer.bias.bfloat16().double()
+    )
+    torch.testing.assert_close(rounded.double(), expected, rtol=2**-8, atol=1e-6)  # rounded once, at the end
+
+
+def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(backbone: Backbone) -> None:
+    ids = backbone.tokenize(TEXTS)
+    tower = query_tower(backbone)
+    assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
+    assert not any(isinstance(block, PackedBlock) for block in backbone.text_blocks)
+    torch.testing.assert_close(encode_texts(tower, ids), encode_texts(backbone, ids), atol=1e-6, rtol=0)
+    update = TextUpdate(
+        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
+    )
+    nn.init.normal_(update.b, std=0.05)
+    with_update = encode_texts(tower, ids, update.updates())
+    torch.testing.assert_close(with_update, encode_texts(backbone, ids, update.updates()), atol=1e-6, rtol=0)
+    assert (with_update - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-3
+
+
+def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(backbone: Backbone) -> None:
+    tower = query_tower(backbone)
+    assert query_tower(backbone) is tower
+    copied = backbone.clone()
+    copied.load_tensors({name: 1.5 * tensor for name, tensor in backbone.tensors().items()})
+    ids = backbone.tokenize(TEXTS)
+    found = encode_texts(query_tower(copied), ids)
+    torch.testing.assert_close(found, encode_texts(copied, ids), atol=1e-6, rtol=0)
+    assert (found - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
+    copied.query_precision = "bfloat16"
+    off = (encode_texts(query_tower(copied), ids) - found).norm(dim=-1).max()
+    assert 1e-5 < off < 0.05
+
+
+def test_a_tower_is_left_alone_where_it_cannot_be_packed(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tiny_backbone(frames=2).to("meta")
+    assert query_tower(elsewhere) is elsewhere
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert query_tower(backbone) is backbone
+
+
+def test_towers_end_where_open_clip_ends(backbone: Backbone) -> None:
+    ids = backbone.tokenize(TEXTS)
+    padded = F.pad(ids, (0, backbone.clip.context_length - ids.shape[1]))
+    expected = backbone.clip.encode_text(padded, normalize=True)
+    torch.testing.assert_close(encode_texts(query_tower(backbone), ids)[0], expected, atol=1e-6, rtol=0)
