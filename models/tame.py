@@ -113,9 +113,9 @@ class Condition:
     def embedding_delta(self, ids: Tensor) -> None:
         """Token embeddings stay."""
 
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """λ·E(X) for query, key and value, ``[3, C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
-        return self._deltas(layer, _INPUT, hidden, end)
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """λ·E(X) for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+        return self._deltas(layer, _INPUT, hidden, end).unbind()
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """λ·E(X) for the out-projection: ``[C, n, L, d]`` of the concatenated heads ``[C, n, L, d]``."""

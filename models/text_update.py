@@ -105,8 +105,8 @@ class TextUpdates:
         place = torch.searchsorted(self.keys, wanted).clamp_(max=len(self.keys) - 1)
         return torch.where(self.keys[place] == wanted, place, 0)
 
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """λ·BAX for query, key and value, ``[3, C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
+        """λ·BAX for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
         a, b = self._layers[layer]
         return _deltas(a[:, _INPUT], b[:, _INPUT], self.scale, hidden)
 
@@ -118,7 +118,8 @@ class TextUpdates:
 
 @dataclass(frozen=True)
 class ChosenUpdates:
-    """Some of the candidates of ``updates``, gathered layer by layer, so that no copy of them all is ever made.
+    """Some of the candidates of ``updates``, gathered layer by layer, so that no copy of them all is ever made. Those
+    that follow one another, as all of them do, are not copied at all.
 
     Attributes:
         which: ``[C]`` int64, their positions.
@@ -136,23 +137,28 @@ class ChosenUpdates:
         ids = ids.expand(self.candidates, *ids.shape[-2:])
         return F.embedding(self.updates._rows(self.which, ids), self.updates.words)
 
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
         """As :meth:`TextUpdates.input_deltas`."""
         a, b = self.updates._layers[layer]
-        return _deltas(a[self.which, _INPUT], b[self.which, _INPUT], self.updates.scale, hidden)
+        return _deltas(a[self._places, _INPUT], b[self._places, _INPUT], self.updates.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """As :meth:`TextUpdates.output_delta`."""
         a, b = self.updates._layers[layer]
-        return _deltas(a[self.which, _OUTPUT], b[self.which, _OUTPUT], self.updates.scale, hidden)[0]
+        return _deltas(a[self._places, _OUTPUT], b[self._places, _OUTPUT], self.updates.scale, hidden)[0]
+
+    @cached_property
+    def _places(self) -> Tensor | slice:
+        places = self.which.tolist()
+        first, last = places[0], places[-1] + 1
+        return slice(first, last) if places == list(range(first, last)) else self.which
 
 
-def _deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> Tensor:
-    """λ·BAX of P projections, ``[P, C, n, L, d]``, by A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
+def _deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> list[Tensor]:
+    """λ·BAX of each of P projections, ``[C, n, L, d]``, by A ``[C, P, r, d]`` and B ``[C, P, d, r]``."""
     low = hidden.flatten(1, 2) @ a.flatten(1, 2).transpose(-1, -2)  # [C, n·L, P·r]
-    low = low.view(*low.shape[:2], *a.shape[1:3]).movedim(2, 0)  # [P, C, n·L, r]
-    deltas = low @ b.transpose(0, 1).transpose(-1, -2)
-    return torch.mul(deltas, scale).view(len(deltas), *hidden.shape)
+    each = torch.mul(low, scale).chunk(a.shape[1], dim=-1)
+    return [(x @ b[:, p].transpose(-1, -2)).view(hidden.shape) for p, x in enumerate(each)]
 
 
 class TextUpdate(nn.Module):

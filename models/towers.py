@@ -38,8 +38,8 @@ class Condition(Protocol):
         """What is added to the token embeddings of ids ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``; None: nothing."""
         ...
 
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """What is added to query, key and value, ``[3, C, n, L, d]``; ``hidden [C, n, L, d]`` is what they read, and
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """What is added to query, key and value, each ``[C, n, L, d]``; ``hidden [C, n, L, d]`` is what they read, and
         ``end``, ``[n]`` or ``[C, n]``, where the texts end."""
         ...
 
@@ -67,9 +67,10 @@ class PerText:
         delta = self._each.embedding_delta(ids.unsqueeze(1))
         return None if delta is None else delta.transpose(0, 1)
 
-    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """``[3, 1, n, L, d]`` of ``hidden [1, n, L, d]``."""
-        return self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(1, 2)
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Each ``[1, n, L, d]`` of ``hidden [1, n, L, d]``."""
+        deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
+        return [delta.transpose(0, 1) for delta in deltas]
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """``[1, n, L, d]`` of ``hidden [1, n, L, d]``."""
@@ -188,7 +189,7 @@ def _text_block(
     query, key, value = in_projection(attention, normalised).chunk(3, dim=-1)
     if condition is not None:
         deltas = condition.input_deltas(layer, normalised, end)
-        query, key, value = query + deltas[0], key + deltas[1], value + deltas[2]
+        query, key, value = (x + delta for x, delta in zip((query, key, value), deltas, strict=True))
     query, key, value = (split_heads(t, attention.num_heads) for t in (query, key, value))
     joined = merge_heads(attend(query, key, value, causal=True))
     if last:
