@@ -80,10 +80,11 @@ class ExactScan:
         # make four of them. Rows have unit length, to within a thousandth.
         slack = 4.01 * self.dim * _HALF * np.linalg.norm(queries, axis=1)
         pool = _Pool(k, slack)
+        across = np.ascontiguousarray(queries.T)
         for start, block in self._blocks():
-            products = queries @ block.T
+            products = block @ across
             if alive is not None:
-                products[:, ~_bits(alive, start, len(block))] = -np.inf
+                products[~_bits(alive, start, len(block))] = -np.inf
             pool.add(start, products)
         owners, rows = pool.settle()
         ends = np.searchsorted(owners, np.arange(len(queries) + 1))
@@ -108,15 +109,18 @@ class ExactScan:
 
     def vectors(self, rows: Rows) -> Vectors:
         """``float32 [len(rows), dim]``, as they are stored."""
-        return _single(self._stored[rows])
+        return self._stored[rows].astype(np.float32)
 
     def _blocks(self) -> Iterator[tuple[int, Vectors]]:
         """First row and vectors of each block, in single precision, until the next one is asked for."""
+        # numpy converts one half at a time, torch a vector of them. It takes a second to import, where nobody has yet.
+        import torch
+
         step = max(_BLOCK_BYTES // (4 * self.dim), 1)
-        words = np.empty((min(step, self.count), self.dim), np.int32)
+        single = torch.empty(min(step, self.count), self.dim)
         for start in range(0, self.count, step):
-            stored = self._stored[start : start + step]
-            yield start, _single(stored, words[: len(stored)])
+            stored = torch.from_numpy(self._stored[start : start + step])
+            yield start, single[: len(stored)].copy_(stored).numpy()
 
     def _search(self, query: Vectors, wanted: int, alive: Alive | None) -> tuple[Rows, Scores]:
         """The best ``wanted`` rows that are alive, or all of them where there are fewer."""
@@ -172,27 +176,6 @@ def _best(rows: Rows, scores: Scores, k: int) -> Found:
     return Found(rows[order], scores[order])
 
 
-def _single(stored: npt.NDArray[np.floating], words: npt.NDArray[np.int32] | None = None) -> Vectors:
-    """In single precision. numpy converts one half at a time; on whole words it is five times as fast.
-
-    The fields of a half are moved to where single precision has them. Its exponent is then too small by 127 − 15, which
-    a product with a power of two mends, exactly, for numbers below the normal ones as well. Stored numbers are finite.
-
-    Args:
-        words: where to put them.
-    """
-    if stored.dtype == np.float32:
-        return np.asarray(stored, np.float32)
-    if words is None:
-        words = np.empty(stored.shape, np.int32)
-    np.copyto(words, stored.view(np.int16))
-    words <<= 13
-    words &= np.int32(-0x70002000)  # the sign, which was drawn out over the upper bits, and the fields
-    single = words.view(np.float32)
-    single *= np.float32(2.0**112)
-    return single
-
-
 def count_alive(alive: Alive) -> int:
     """How many rows may be found."""
     return int(np.bitwise_count(alive).sum())
@@ -216,7 +199,8 @@ class _Pool:
     def __init__(self, k: int, slack: npt.NDArray[np.float64]) -> None:
         self._k = k
         self._slack = slack.astype(np.float32)
-        self._bound = np.full(len(slack), -np.inf, np.float32)  # what scores less is not among them
+        # What scores less is not among them; −∞ never is.
+        self._bound = np.full(len(slack), np.finfo(np.float32).min, np.float32)
         self._owners: list[Rows] = []
         self._rows: list[Rows] = []
         self._scores: list[Scores] = []
@@ -224,15 +208,15 @@ class _Pool:
         self._most = _HELD * k * len(slack)
 
     def add(self, start: int, products: Scores) -> None:
-        """Scores ``[n, m]`` of m rows from ``start`` on; −∞ for those that must not be found."""
-        if not self._held and products.shape[1] > self._k:
-            place = products.shape[1] - self._k
-            self._bound = np.partition(products, place, axis=1)[:, place] - self._slack
-        # Far faster than asking for lines and columns at once.
-        met = np.flatnonzero((products >= self._bound[:, None]) & (products > -np.inf))
-        owners, columns = np.divmod(met, products.shape[1])
+        """Scores ``[m, n]`` of m rows from ``start`` on; −∞ for those that must not be found."""
+        if not self._held and len(products) > self._k:
+            place = len(products) - self._k
+            kth = np.partition(products, place, axis=0)[place] - self._slack
+            self._bound = np.maximum(self._bound, kth)
+        met = np.flatnonzero(products >= self._bound)  # far faster than asking for lines and columns at once
+        rows, owners = np.divmod(met, len(self._bound))
         self._owners.append(owners)
-        self._rows.append(columns + start)
+        self._rows.append(rows + start)
         self._scores.append(products.ravel()[met])
         self._held += len(met)
         if self._held > self._most:

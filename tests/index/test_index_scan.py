@@ -71,27 +71,20 @@ def test_a_product_that_rounds_otherwise_loses_nothing(unit: Callable) -> None:
         assert (found.scores == one.scores).all()
 
 
-def test_every_half_becomes_the_same_single() -> None:
-    finite = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    finite = finite[np.isfinite(finite)].reshape(-1, 2)
-    single = scan._single(finite)
-    assert single.dtype == np.float32
-    assert single.tobytes() == finite.astype(np.float32).tobytes()  # zeros keep their sign
-
-
-def test_no_more_than_a_block_is_held_in_single_precision(
-    unit: Callable, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_vectors_are_read_once_in_blocks_of_single_precision(
+    unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    sizes: list[int] = []
-    single = scan._single
-    monkeypatch.setattr(
-        scan, "_single", lambda stored, words: sizes.append(words.nbytes) or single(stored, words)
-    )
     monkeypatch.setattr(scan, "_BLOCK_BYTES", 4096)
-    exact = _exact(unit(1000, seed=9, dim=DIM), "float16")
-    exact.search_many(unit(8, seed=10, dim=DIM), 5)
-    assert max(sizes) <= 4096
-    assert sum(sizes) == 1000 * DIM * 4  # each vector once, for all queries
+    vectors = unit(1000, seed=9, dim=DIM)
+    blocks = [(start, block.copy()) for start, block in _exact(vectors, dtype)._blocks()]
+    assert max(block.nbytes for _, block in blocks) <= 4096
+    assert [start for start, _ in blocks] == np.cumsum(
+        [0, *(len(block) for _, block in blocks[:-1])]
+    ).tolist()
+    found = np.concatenate([block for _, block in blocks])
+    assert found.dtype == np.float32
+    assert found.tobytes() == vectors.astype(dtype).astype(np.float32).tobytes()
 
 
 def test_a_shard_of_segments_and_deletions_answers_many_as_one(

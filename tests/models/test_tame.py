@@ -58,7 +58,7 @@ def test_equations_4_to_6(tame: Tame) -> None:
             for text in range(3):
                 for projection in range(3):
                     expected = _delta(tame, task, layer, projection, hidden[task, text], int(end[text]))
-                    torch.testing.assert_close(inputs[projection, task, text], expected, atol=1e-5, rtol=1e-4)
+                    torch.testing.assert_close(inputs[projection][task, text], expected, atol=1e-5, rtol=1e-4)
                 expected = _delta(tame, task, layer, 3, hidden[task, text], int(end[text]))
                 torch.testing.assert_close(output[task, text], expected, atol=1e-5, rtol=1e-4)
 

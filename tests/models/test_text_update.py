@@ -37,7 +37,7 @@ def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
         inputs, output = updates.input_deltas(layer, hidden, end), updates.output_delta(layer, hidden, end)
         for c, part in enumerate(parts):
             for p in range(4):
-                found = output[c] if p == 3 else inputs[p, c]
+                found = (output if p == 3 else inputs[p])[c]
                 for text in range(4):
                     for place in range(6):
                         x = hidden[c, text, place]
