@@ -322,8 +322,7 @@ def _told() -> Iterator[None]:
 
 
 def _device(asked: str) -> str:
-    import torch
+    from models.precision import compute_device
 
-    if asked != "auto":
-        return asked
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    with _told():
+        return compute_device(asked).type

@@ -1,4 +1,6 @@
-"""Mixed precision: matrix products of the towers may run in bfloat16, in training, and for queries if settings say so.
+"""Where and how exactly towers compute.
+
+Mixed precision: matrix products of the towers may run in bfloat16, in training, and for queries if settings say so.
 
 Weights, gradients, losses and everything that is stored stay float32, and so do all vectors that are searched.
 """
@@ -13,11 +15,29 @@ from typing import Literal
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["Precision", "bfloat16_pays", "forward_precision", "is_mixed", "mixed_precision"]
+from models.errors import ModelError
+
+__all__ = ["Precision", "bfloat16_pays", "compute_device", "forward_precision", "is_mixed", "mixed_precision"]
 
 Precision = Literal["float32", "bfloat16"]
 
 _mixed: ContextVar[bool] = ContextVar("mixed", default=False)
+
+
+def compute_device(asked: str) -> torch.device:
+    """Where towers compute: ``cpu``, ``cuda``, or ``auto``, which is a GPU if there is one.
+
+    Raises:
+        ModelError: another name, or a GPU is asked for, and there is none that torch can use.
+    """
+    if asked not in ("cpu", "cuda", "auto"):
+        raise ModelError(f"there is no device {asked!r}: ask for cpu, cuda or auto")
+    there = torch.cuda.is_available()
+    if asked == "cuda" and not there:
+        raise ModelError(
+            "a GPU is asked for (cuda), and torch finds none that it can use: ask for cpu or auto"
+        )
+    return torch.device("cuda" if there and asked != "cpu" else "cpu")
 
 
 def bfloat16_pays(device: torch.device) -> bool:

@@ -244,7 +244,7 @@ class _MappedEncoder(_TowerEncoder):
 
     def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         # A text goes through the tower once for all its tasks.
-        once, place = np.unique(ids.numpy(), axis=0, return_inverse=True)
+        once, place = np.unique(ids.cpu().numpy(), axis=0, return_inverse=True)
         newest = super()._encode(torch.from_numpy(once), (), "latest")[0, torch.from_numpy(place)]
         if mode == "latest":
             return newest

@@ -118,8 +118,7 @@ class TextUpdates:
 
 @dataclass(frozen=True)
 class ChosenUpdates:
-    """Some of the candidates of ``updates``, gathered layer by layer, so that no copy of them all is ever made. Those
-    that follow one another, as all of them do, are not copied at all.
+    """Some of the candidates of ``updates``, gathered layer by layer, so that no copy of them all is ever made.
 
     Attributes:
         which: ``[C]`` int64, their positions.
@@ -140,18 +139,12 @@ class ChosenUpdates:
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
         """As :meth:`TextUpdates.input_deltas`."""
         a, b = self.updates._layers[layer]
-        return _deltas(a[self._places, _INPUT], b[self._places, _INPUT], self.updates.scale, hidden)
+        return _deltas(a[self.which, _INPUT], b[self.which, _INPUT], self.updates.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """As :meth:`TextUpdates.output_delta`."""
         a, b = self.updates._layers[layer]
-        return _deltas(a[self._places, _OUTPUT], b[self._places, _OUTPUT], self.updates.scale, hidden)[0]
-
-    @cached_property
-    def _places(self) -> Tensor | slice:
-        places = self.which.tolist()
-        first, last = places[0], places[-1] + 1
-        return slice(first, last) if places == list(range(first, last)) else self.which
+        return _deltas(a[self.which, _OUTPUT], b[self.which, _OUTPUT], self.updates.scale, hidden)[0]
 
 
 def _deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> list[Tensor]:

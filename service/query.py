@@ -20,6 +20,7 @@ import torch
 from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
 from models.errors import ModelError
+from models.precision import compute_device
 from service import metrics
 from service.by_clip import ClipSearch
 from service.describing import Describer, captions_of
@@ -71,6 +72,10 @@ class QueryService:
         self._settings = configured or settings()
         self.admission = Admission(self._settings.max_waiting)
         self._store = library_store(self._settings, device=self._settings.index_device)
+        try:
+            self._device = compute_device(self._settings.query_device)
+        except ModelError as error:
+            raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
@@ -343,7 +348,7 @@ class QueryService:
     def _load(self) -> Serving | None:
         """A new generation, ready to answer; None when there is nothing new."""
         if self._backbone is None:
-            backbone = load_backbone(self._settings.backbone, self._settings.frames)
+            backbone = load_backbone(self._settings.backbone, self._settings.frames).to(self._device)
             backbone.query_precision = self._settings.query_precision
             self._backbone = backbone
         previous = self._serving

@@ -63,6 +63,9 @@ class Settings(BaseSettings):
     # of the text tower: bfloat16 is two to three times as fast where the hardware multiplies it, and moves a cosine by
     # some thousandths, which depends on what else is encoded at that moment
     query_precision: Precision = "float32"
+    query_device: Device = (
+        "cpu"  # of the text tower, and of clips that are searched with; auto: a GPU if there is one
+    )
     open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
     index_device: Device = "cpu"  # auto: a GPU if there is one
     # a shard of more rows gets a search structure if it passes the recall gate

@@ -24,6 +24,7 @@ from sqlalchemy import select
 from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path, windows
 from models.backbone import Backbone, load_backbone
+from models.precision import compute_device
 from models.release import ReleaseState
 from service import lifecycle, storage
 from service.catalog.database import session_scope
@@ -418,7 +419,7 @@ def _rows(row: Row, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFa
 def _backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
     if threads:
         torch.set_num_threads(threads)
-    return load_backbone(name, frames).to("cuda" if torch.cuda.is_available() else "cpu")
+    return load_backbone(name, frames).to(compute_device("auto"))
 
 
 def _keep(library: Library, ledger: Ledger) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import faiss
 import pytest
+import torch
 from pydantic import ValidationError
 
 from index import DeviceMissing
+from models.errors import ModelError
 from service.query import QueryService
 from service.settings import Settings
 
@@ -24,7 +26,16 @@ def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(
     QueryService(settings_factory(tmp_path, index_device="auto"))  # the processor serves
 
 
-@pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"exact_rows": -1}])
+def test_a_gpu_for_the_text_tower_that_is_not_there_is_told_when_the_service_starts(
+    tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match="CINESTRATA_QUERY_DEVICE: a GPU is asked for"):
+        QueryService(settings_factory(tmp_path, query_device="cuda"))
+    QueryService(settings_factory(tmp_path, query_device="auto"))  # the processor serves
+
+
+@pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"query_device": "tpu"}, {"exact_rows": -1}])
 def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         Settings(**wrong)
