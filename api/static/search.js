@@ -4,7 +4,7 @@ import { $, el } from "./dom.js";
 import { api } from "./http.js";
 import { blame, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
 import { count, short } from "./format.js";
-import { dot, stackBar, strata, tone } from "./layers.js";
+import { dot, searchable, stackBar, strata, tone } from "./layers.js";
 import { card } from "./result.js";
 import { watchHealth } from "./shell.js";
 
@@ -70,7 +70,7 @@ async function domains() {
     message("The library cannot be read.", error.message);
     return;
   }
-  state.learned = tasks.filter((task) => task.state === "ready");
+  state.learned = tasks.filter(searchable);
   $("options").hidden = $("filter").hidden = !state.learned.length;
   [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
   if (!state.learned.length) {
