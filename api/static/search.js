@@ -2,8 +2,8 @@
 
 import { $, el } from "./dom.js";
 import { api } from "./http.js";
-import { blame, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
-import { count, short } from "./format.js";
+import { blame, filtered, leastConfidence, readFilters, wireFilters, writeFilters } from "./filters.js";
+import { count, percent, short } from "./format.js";
 import { dot, searchable, stackBar, strata, tone } from "./layers.js";
 import { card } from "./result.js";
 import { watchHealth } from "./shell.js";
@@ -43,6 +43,13 @@ function wire() {
   $("k").addEventListener("change", () => again());
   wireFilters(() => again());
   $("more-button").addEventListener("click", more);
+  document.addEventListener("videodeleted", async ({ detail }) => {
+    $("search-done").hidden = false;
+    $("search-done").textContent = `“${detail}” was deleted.`;
+    $("search-done").focus(); // the result that was open is gone
+    await repeat({ remember: false });
+    await domains();
+  });
   for (const popover of [$("filter"), $("options")]) {
     // A button that removes itself is nowhere by now, and was not outside.
     document.addEventListener("click", (event) => { if (event.target.isConnected && !popover.contains(event.target)) popover.open = false; });
@@ -72,7 +79,7 @@ async function domains() {
   }
   state.learned = tasks.filter(searchable);
   $("options").hidden = $("filter").hidden = !state.learned.length;
-  [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
+  tasks.filter((task) => task.learned_order).sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
   if (!state.learned.length) {
     nothingLearned(tasks);
     setTimeout(domains, 4000);
@@ -179,7 +186,7 @@ function byClip(file) {
   document.title = `${file.name} · Cinestrata`;
   const query = new URLSearchParams({ k: $("k").value, captions: 3 });
   if (state.task) query.set("task", state.task);
-  writeFilters(query);
+  writeFilters(query, ["min_confidence"]);
   const form = new FormData();
   form.append("clip", file);
   return ask(`/search/clip?${query}`, { method: "POST", body: form }, drawClip);
@@ -190,6 +197,7 @@ async function ask(address, options, show) {
   mark();
   running?.abort();
   const mine = (running = new AbortController());
+  if (document.activeElement !== $("search-done")) $("search-done").hidden = true;
   waiting();
   try {
     const answer = await api(address, { ...options, signal: mine.signal });
@@ -285,10 +293,13 @@ function listed(answer) {
   follow(answer);
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
+  else if (!results.length && leastConfidence() && answer.confidence != null) message("No result is that likely to be right.", `${among(answer)} None of them alone reaches ${leastConfidence()}: ask for less, or try other words.`);
   else if (!results.length) message("No video was found.", filtered() ? "Loosen the filters, or try other words." : "Try other words, or search all domains.");
-  else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", "The library may hold no such video. What comes nearest is below.");
+  else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", `The library may hold no such video. ${among(answer)} They are shown all the same.`);
   else $("message").hidden = true;
 }
+
+const among = ({ confidence }) => `The right one is among the ten best with a probability of ${percent(confidence, confidence < 0.1 ? 1 : 0)}.`;
 
 function message(title, text, ...more) {
   $("answer").hidden = false;
