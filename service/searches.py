@@ -525,8 +525,8 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
 def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
     """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same.
 
-    Those whose videos are all deleted are left out where others are not: words that speak for them would take weight from
-    the others, and make results seem to be of a domain that the library knows.
+    Those whose videos are all deleted are left out where others are not: words that speak for them would take weight
+    from the others, and make results seem to be of a domain that the library knows.
     """
     if search.tasks is None:
         return serving.held or tuple(serving.shards)

@@ -446,7 +446,9 @@ class ForgettingView(_View):
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     held_out: list[Literal["given", "derived"] | None]
-    after: list[str] = Field(description="Of each release, the name of the task that it was made or kept for.")
+    after: list[str] = Field(
+        description="Of each release, the name of the task that it was made or kept for."
+    )
 
 
 class ShardView(_View):

@@ -34,7 +34,7 @@ def delete_many(
 
 @router.delete("/tasks/{task_id}", operation_id="delete_task", tags=["tasks"])
 def delete_domain(task_id: str) -> DeletionView:
-    """Delete all videos of a task, as one by one, and what was measured of it. One that goes on is cancelled first: 409.
+    """Delete all videos of a task, as one by one; nothing measured of it is shown. One that goes on is cancelled first.
 
     A task that was never laid down is gone afterwards. One that was learned stays in its place without videos, and its
     name stays taken: later releases are built on what it taught.

@@ -21,7 +21,7 @@ export function writeFilters(parameters, but = []) {
   for (const [name, value] of Object.entries(set)) if (!but.includes(name)) parameters.set(name, value);
 }
 
-export const leastConfidence = () => set.min_confidence;
+export const chosen = (name) => set[name];
 export const filtered = () => Object.keys(set).length > 0;
 
 /** @param changed called when others are to be applied */

@@ -2,7 +2,7 @@
 
 import { $, el } from "./dom.js";
 import { api } from "./http.js";
-import { blame, filtered, leastConfidence, readFilters, wireFilters, writeFilters } from "./filters.js";
+import { blame, chosen, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
 import { count, percent, short } from "./format.js";
 import { dot, searchable, stackBar, strata, tone } from "./layers.js";
 import { card } from "./result.js";
@@ -293,7 +293,7 @@ function listed(answer) {
   follow(answer);
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
-  else if (!results.length && leastConfidence() && answer.confidence != null) message("No result is that likely to be right.", `${among(answer)} None of them alone reaches ${leastConfidence()}: ask for less, or try other words.`);
+  else if (!results.length && chosen("min_confidence") && !chosen("min_score") && answer.confidence != null) message("No result is that likely to be right.", `${among(answer)} None of them alone reaches ${chosen("min_confidence")}: ask for less, or try other words.`);
   else if (!results.length) message("No video was found.", filtered() ? "Loosen the filters, or try other words." : "Try other words, or search all domains.");
   else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", `The library may hold no such video. ${among(answer)} They are shown all the same.`);
   else $("message").hidden = true;
