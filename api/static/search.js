@@ -97,9 +97,10 @@ async function domains() {
 
 function nothingLearned(tasks) {
   const waiting = tasks.find((task) => !FINAL.includes(task.state));
+  const emptied = tasks.some((task) => task.learned_order);
   $("lead").textContent = "Text-to-video search that keeps learning and never re-indexes.";
   message(
-    waiting ? `“${waiting.name}” is being learned.` : "Nothing has been learned yet.",
+    waiting ? `“${waiting.name}” is being learned.` : emptied ? "All videos were deleted." : "Nothing has been learned yet.",
     waiting ? "Search opens as soon as it is laid down. The library page shows how far it is."
       : "Add a domain of videos on the library page, or send one with POST /tasks: a name, and for each video its path and what is seen in it.",
     el("a", { href: "/admin", textContent: waiting ? "Watch it being learned" : "Open the library" }),

@@ -107,7 +107,7 @@ class Row {
         $("tasks-done").hidden = false;
         say($("tasks-done"), `“${name}” was deleted, with ${count(deleted.length, "video")}.`);
         $("tasks-done").focus(); // the button that was pressed is gone
-        await this.refresh();
+        await this.refresh().catch(() => {}); // the page asks again by itself
       },
     });
   }

@@ -18,6 +18,7 @@ from api.routes import deletion
 from service import tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Video
+from service.deletion import delete_task
 from service.errors import Unavailable
 from service.views import DeletionView, TaskSpec
 from tests.api.test_dashboard import FIRST, SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
@@ -36,8 +37,10 @@ def _press(browser: WebDriver, *keys: str) -> None:  # noqa: F811
 
 
 def _focused(browser: WebDriver) -> str:  # noqa: F811
-    return browser.execute_script(
-        "return document.activeElement.id || document.activeElement.textContent.trim()"
+    return str(
+        browser.execute_script(
+            "return document.activeElement.id || document.activeElement.textContent.trim()"
+        )
     )
 
 
@@ -95,7 +98,7 @@ def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(
     library: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    going, answers = threading.Event(), iter([_refused, deletion.delete_task])
+    going, answers = threading.Event(), iter([_refused, delete_task])
 
     def slow(task_id: str) -> DeletionView:
         answer: Callable[[str], DeletionView] = next(answers)
