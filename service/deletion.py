@@ -1,4 +1,4 @@
-"""Deleting videos: so that nothing of them is found, shown, learned from or measured any more.
+"""Deleting videos, one, some, or all of a task: nothing of them is found, shown, learned from or measured any more.
 
 A deletion goes from what is found to what it is known by, and all of it holds the task's row::
 
@@ -18,6 +18,8 @@ seen the tombstones yet, and lists that were begun before, do not show it either
 * A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
 * The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
   had counted goes (it holds query vectors of captions), and is counted anew with the next task.
+* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; it has no
+  column in the matrix any more.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from index import ShardStore, ShardStoreError
 from media import MediaError
 from service import storage
 from service.catalog.database import session_scope
-from service.catalog.models import Event, Task, Video
-from service.errors import NotFound, Unavailable
+from service.catalog.models import ACTIVE_STATES, Event, Task, Video
+from service.errors import Conflict, NotFound, Unavailable
 from service.events import record
 from service.lifecycle.transitions import locked
 from service.settings import settings
 from service.views import CountsView, DeletionView
 
-__all__ = ["delete_videos", "discard_files"]
+__all__ = ["delete_task", "delete_videos", "discard_files"]
 
 _CHUNK = 500  # ids in one IN (…)
 
@@ -70,6 +72,26 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     )
 
 
+def delete_task(task_id: str) -> DeletionView:
+    """Delete all videos of a task, and the task too where it was never laid down. What a kill left is finished by a
+    repetition.
+
+    Raises:
+        NotFound: there is no such task, or not any more.
+        Conflict: a worker is at it, or will be.
+        Unavailable: as for :func:`delete_videos`.
+    """
+    with session_scope(write=True) as session:
+        task = locked(session, task_id)
+        if task.state in ACTIVE_STATES:
+            raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
+        own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
+        gone = _remove(session, task, session.scalars(own).all())
+        if task.learned_order is None and not storage.is_published(task_id):
+            session.delete(task)
+    return DeletionView(deleted=gone, not_found=[])
+
+
 def discard_files(session: Session, video_id: str, uri: str, content_hash: str | None) -> None:
     """Remove the files of a video that are ours, and no other video's."""
     storage.thumbnail(video_id).unlink(missing_ok=True)
@@ -93,20 +115,23 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
             for chunk in _chunks(video_ids)
             for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
-        if not videos:
-            return []
-        _bury(task_id, [video.vector_id for video in videos])
-        storage.ledger().unlink(missing_ok=True)
-        for video in videos:
-            discard_files(session, video.id, video.uri, video.content_hash)
-        gone = [video.id for video in videos]
-        _forget_events(session, task_id, set(gone))
-        for chunk in _chunks(gone):
-            session.execute(delete(Video).where(Video.id.in_(chunk)))
-        task.counts = _counted(session, task_id)
-        record(
-            session, task_id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)}
-        )
+        return _remove(session, task, videos)
+
+
+def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
+    """Videos of a locked task."""
+    if not videos:
+        return []
+    _bury(task.id, [video.vector_id for video in videos])
+    storage.ledger().unlink(missing_ok=True)
+    for video in videos:
+        discard_files(session, video.id, video.uri, video.content_hash)
+    gone = [video.id for video in videos]
+    _forget_events(session, task.id, set(gone))
+    for chunk in _chunks(gone):
+        session.execute(delete(Video).where(Video.id.in_(chunk)))
+    task.counts = _counted(session, task.id)
+    record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
     return gone
 
 

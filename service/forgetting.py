@@ -24,10 +24,15 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
         mode: default: the mode in which the service searches, or the one for which there are figures.
     """
     with session_scope() as session:
-        rows = session.scalars(select(Recall)).all()
         tasks = {
             t.learned_order: t for t in session.scalars(select(Task).where(Task.learned_order.is_not(None)))
         }
+        # What was measured of a task says nothing any more once all its videos are deleted.
+        rows = [
+            row
+            for row in session.scalars(select(Recall))
+            if tasks[row.task_order].counts.get("accepted") != 0
+        ]
         releases = {r.learned_order: r.id for r in session.scalars(select(Release))}
     modes = sorted({row.mode for row in rows})
     wanted = mode or (settings().served_mode(modes) if modes else settings().query_mode)
@@ -62,6 +67,7 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
         recall_over_time_global=[_mean(row) for row in union],
         router_accuracy=[_router_accuracy(cells["global"], i) for i in i_orders],
         held_out=[tasks[t].held_out for t in t_orders],  # type: ignore[misc]
+        after=[tasks[i].name for i in i_orders],
     )
 
 

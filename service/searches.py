@@ -523,11 +523,17 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
 
 
 def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
-    """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same."""
+    """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same.
+
+    Those whose videos are all deleted are left out where others are not: words that speak for them would take weight
+    from the others, and make results seem to be of a domain that the library knows.
+    """
     if search.tasks is None:
-        return tuple(serving.shards)
+        return serving.held or tuple(serving.shards)
     chosen = {_candidate(serving, task, f"{search.at}task") for task in search.tasks}
-    return tuple(task for task in serving.shards if task in chosen)
+    return tuple(task for task in serving.held if task in chosen) or tuple(
+        task for task in serving.shards if task in chosen
+    )
 
 
 def _candidate(serving: Serving, task: str, field: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from threading import Lock
 from typing import NamedTuple
@@ -335,6 +336,11 @@ class Serving:
         """Search without a shard that broke while it served."""
         self.snapshot.set_aside(task, str(error))
         self.degraded[task] = str(error)
+
+    @cached_property
+    def held(self) -> tuple[str, ...]:
+        """Tasks whose videos are not all deleted, in learned order."""
+        return tuple(task for task, shard in self.shards.items() if shard.count)
 
     @property
     def named_degraded(self) -> dict[str, str]:

@@ -422,7 +422,8 @@ class ForgettingView(_View):
     """The recall matrix and what follows from it.
 
     All recalls are shares, 0..1. Rows are releases, columns are tasks, both in learned order; tasks that
-    were indexed without training have no queries and are left out. Local: each task's own shard, known
+    were indexed without training have no queries and are left out, and so are those whose videos were all
+    deleted. Local: each task's own shard, known
     task. Global: the union of all shards, unknown task. Galleries hold the held-out videos; ``…_all`` hold
     all videos.
     """
@@ -445,6 +446,9 @@ class ForgettingView(_View):
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     held_out: list[Literal["given", "derived"] | None]
+    after: list[str] = Field(
+        description="Of each release, the name of the task that it was made or kept for."
+    )
 
 
 class ShardView(_View):

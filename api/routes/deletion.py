@@ -1,4 +1,4 @@
-"""Videos go for good."""
+"""Videos go for good, one, some, or a whole domain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body
 
-from service.deletion import delete_videos
+from service.deletion import delete_task, delete_videos
 from service.views import DeletionSpec, DeletionView
 
 __all__ = ["router"]
@@ -30,3 +30,13 @@ def delete_many(
 ) -> DeletionView:
     """Delete videos of a task, as one by one. Ids of other tasks' videos are not found here, and stay."""
     return delete_videos(chosen.videos, task_id=task_id)
+
+
+@router.delete("/tasks/{task_id}", operation_id="delete_task", tags=["tasks"])
+def delete_domain(task_id: str) -> DeletionView:
+    """Delete all videos of a task, as one by one; nothing measured of it is shown. One that goes on is cancelled first.
+
+    A task that was never laid down is gone afterwards. One that was learned stays in its place without videos, and its
+    name stays taken: later releases are built on what it taught.
+    """
+    return delete_task(task_id)

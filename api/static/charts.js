@@ -41,12 +41,12 @@ function heat(measures, cells, colours) {
   const narrow = $("heat").clientWidth < 520;
   Plotly.react("heat", [{
     type: "heatmap", z: cells, x: measures.tasks.map((_, t) => t), y: measures.releases.map((_, i) => i), xgap: 4, ygap: 4, zmin: 0, zmax: highest, hoverongaps: false, showscale: false,
-    texttemplate: narrow && measures.tasks.length > 5 ? "%{z:.0f}" : "%{z:.1f}", textfont: { size: narrow ? 12 : 14 }, customdata: cells.map((row, i) => row.map((_, t) => [measures.tasks[i], measures.tasks[t]])),
+    texttemplate: narrow && measures.tasks.length > 5 ? "%{z:.0f}" : "%{z:.1f}", textfont: { size: narrow ? 12 : 14 }, customdata: cells.map((row, i) => row.map((_, t) => [measures.after[i], measures.tasks[t]])),
     hovertemplate: "Release %{customdata[0]}<br>on %{customdata[1]}: Recall@1 %{z:.1f} %<extra></extra>",
     colorscale: [[0, colours["heat-0"]], [0.55, colours["heat-1"]], [1, colours["heat-2"]]],
   }], layout(colours, {
     xaxis: { tickvals: measures.tasks.map((_, t) => t), ticktext: measures.tasks.map(clip), tickangle: narrow || measures.tasks.length > 7 ? -40 : 0, ticks: "" },
-    yaxis: { tickvals: measures.releases.map((_, i) => i), ticktext: measures.releases.map((_, i) => (narrow ? `${i + 1} ` : `after ${clip(measures.tasks[i] ?? i + 1)} `)), autorange: "reversed", showgrid: false, ticks: "" },
+    yaxis: { tickvals: measures.releases.map((_, i) => i), ticktext: measures.releases.map((_, i) => (narrow ? `${i + 1} ` : `after ${clip(measures.after[i])} `)), autorange: "reversed", showgrid: false, ticks: "" },
   }), config);
 }
 

@@ -3,7 +3,7 @@
 
 import { $, el } from "./dom.js";
 
-const NUMBERS = ["min_duration", "max_duration", "min_score"];
+const NUMBERS = ["min_duration", "max_duration", "min_confidence", "min_score"];
 const NAMES = [...NUMBERS, "arrived_after", "arrived_before", "where"];
 let set = {};
 
@@ -13,11 +13,15 @@ export function readFilters(parameters) {
   fill();
 }
 
-/** Add to the parameters of a search. */
-export function writeFilters(parameters) {
-  for (const [name, value] of Object.entries(set)) parameters.set(name, value);
+/** Add to the parameters of a search.
+ *
+ * @param but those that it does not know
+ */
+export function writeFilters(parameters, but = []) {
+  for (const [name, value] of Object.entries(set)) if (!but.includes(name)) parameters.set(name, value);
 }
 
+export const chosen = (name) => set[name];
 export const filtered = () => Object.keys(set).length > 0;
 
 /** @param changed called when others are to be applied */
@@ -30,10 +34,14 @@ export function wireFilters(changed) {
     $("filter").firstElementChild.focus();
     changed();
   });
+  // What the browser finds wrong is said where the server's findings are, and stays there.
+  $("filter-form").addEventListener("invalid", (event) => { event.preventDefault(); accuse([event.target], event.target.validationMessage); }, true);
+  $("filter-form").addEventListener("input", (event) => acquit(event.target));
   $("clear-filters").addEventListener("click", () => {
     const had = filtered();
     set = {};
     fill();
+    blame([]);
     $("filter").firstElementChild.focus();
     if (had) changed();
   });
@@ -41,14 +49,35 @@ export function wireFilters(changed) {
   $("filter").addEventListener("toggle", () => { if ($("filter").open && !$("conditions").children.length) condition(); });
 }
 
-/** Point to the fields that the server found wrong; none: all is well again. */
+/** Show what the server found wrong at the fields that it names; none: all is well again. */
 export function blame(fields) {
-  const wrong = fields.map(({ field }) => field.split(".")[0]);
-  for (const input of $("filter-form").querySelectorAll("input")) {
-    const bad = wrong.includes(input.id) || (wrong.includes("where") && Boolean(input.closest("#conditions")));
-    if (bad) input.setAttribute("aria-invalid", "true");
-    else input.removeAttribute("aria-invalid");
+  for (const input of wrong()) acquit(input);
+  for (const { field, message, mend } of fields) {
+    const name = field.split(".")[0];
+    const inputs = name === "where" ? [...$("conditions").querySelectorAll("input")] : [$(name)].filter((input) => input?.form === $("filter-form"));
+    if (inputs.length) accuse(inputs, `${message} ${mend}`.trim());
   }
+}
+
+const wrong = () => $("filter-form").querySelectorAll("[aria-invalid]");
+
+/** One sentence below the row of these inputs; the first that is wrong gets the focus. */
+function accuse(inputs, text) {
+  const said = el("p", { className: "field-error", id: `${inputs[0].id || "conditions"}-error`, textContent: text });
+  for (const input of inputs) {
+    acquit(input);
+    input.setAttribute("aria-invalid", "true");
+    input.setAttribute("aria-describedby", said.id);
+  }
+  inputs[0].closest(".two, #conditions").after(said);
+  $("filter").open = true;
+  wrong()[0].focus();
+}
+
+function acquit(input) {
+  $(input.getAttribute("aria-describedby"))?.remove();
+  input.removeAttribute("aria-invalid");
+  input.removeAttribute("aria-describedby");
 }
 
 // -- the form --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import { $, button, say } from "./dom.js";
 import { bytes, count, duration, percent, points } from "./format.js";
 import { api } from "./http.js";
-import { stackBar } from "./layers.js";
+import { searchable, stackBar } from "./layers.js";
 
 const FINAL = ["ready", "failed", "cancelled"];
 let advised = "";
@@ -20,10 +20,11 @@ export function glance(tasks, measures, overview, actions) {
 }
 
 function learned(tasks, measures, overview) {
-  const ready = tasks.filter((task) => task.state === "ready");
+  const ready = tasks.filter(searchable);
+  const held = overview.shards.filter((shard) => shard.count > shard.deleted);
   say($("learned"), count(ready.length, "domain"));
-  $("learned-bar").hidden = !overview.shards.length;
-  stackBar($("learned-bar"), "Vectors by domain", overview.shards.map((shard) => ({ name: shard.task, share: shard.count })));
+  $("learned-bar").hidden = !held.length;
+  stackBar($("learned-bar"), "Vectors by domain", held.map((shard) => ({ name: shard.task, share: shard.count - shard.deleted })));
   const recall = measures.recall_over_time_local.at(-1);
   say($("learned-note"), !ready.length ? "Nothing yet."
     : `${count(overview.searchable, "video")} can be searched.` + (recall == null ? "" : ` Asked in their own shard, ${percent(recall, 0)} of queries find the right video first.`));

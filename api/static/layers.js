@@ -16,6 +16,9 @@ export function tone(name) {
   return (known.indexOf(name) % TONES) + 1;
 }
 
+/** Whether a task was learned, and has videos left to be found. */
+export const searchable = (task) => task.state === "ready" && task.counts.accepted > 0;
+
 export function dot(name) {
   return el("span", { className: "dot", "data-tone": tone(name), "aria-hidden": "true" });
 }

@@ -16,8 +16,8 @@ export function drawMatrix(measures, view) {
   $("matrix").tHead.replaceChildren(el("tr", {}, el("th", { scope: "col", textContent: "After" }), ...measures.tasks.map((name) => el("th", { scope: "col", textContent: name }))));
   const zero = measures.zero_shot.some((value) => value !== null)
     ? [el("tr", {}, el("th", { scope: "row", textContent: "nothing (zero-shot)" }), ...measures.zero_shot.map((value) => el("td", { className: "muted", textContent: cell(value) })))] : [];
-  $("matrix").tBodies[0].replaceChildren(...zero, ...cells.map((row, i) => el("tr", {}, el("th", { scope: "row", textContent: measures.tasks[i] ?? `release ${i + 1}` }),
-    ...row.map((value, t) => el("td", { className: i === t ? "own" : "", "data-testid": `cell-${i + 1}-${t + 1}`, textContent: cell(value) })))));
+  $("matrix").tBodies[0].replaceChildren(...zero, ...cells.map((row, i) => el("tr", {}, el("th", { scope: "row", textContent: measures.after[i] }),
+    ...row.map((value, t) => el("td", { className: measures.after[i] === measures.tasks[t] ? "own" : "", "data-testid": `cell-${i + 1}-${t + 1}`, textContent: cell(value) })))));
 }
 
 export function drawFigures(measures) {

@@ -1,6 +1,7 @@
 // One found video: a picture that moves under the pointer, and a player for a closer look.
 
-import { $, closable, drawing, el } from "./dom.js";
+import { askToDelete } from "./delete.js";
+import { $, button, closable, drawing, el } from "./dom.js";
 import { api } from "./http.js";
 import { bytes, span } from "./format.js";
 import { badge } from "./layers.js";
@@ -97,6 +98,7 @@ async function show(result) {
   $("player-facts").replaceChildren(pair("Domain", badge(result.task)), pair("Rank and score", `${result.rank} · ${result.score.toFixed(3)}`),
     ...(result.confidence == null ? [] : [pair("Probably right", `${(100 * result.confidence).toFixed(1)} %`)]),
     ...(result.moments.length ? [pair("Best moments", el("span", { className: "moments" }, ...result.moments.map((moment) => jump(moment))))] : []));
+  $("player-act").replaceChildren(button("Delete this video", () => ask(result)));
   $("player").showModal();
   const known = await api(`/videos/${encodeURIComponent(result.video_id)}`).catch(() => null);
   if (!known) return;
@@ -109,6 +111,29 @@ async function show(result) {
     ...Object.entries(known.metadata).slice(0, 12).map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
   ];
   $("player-facts").append(...facts.filter(([, value]) => value).map(([name, value]) => pair(name, value)));
+}
+
+/** Whoever shows results hears of it by the event `videodeleted`. */
+function ask({ video_id: id, captions }) {
+  askToDelete({
+    title: "Delete this video?",
+    name: id,
+    path: `/videos/${encodeURIComponent(id)}`,
+    lost: [
+      captions.length ? `The video “${captions[0]}”, its captions, metadata and preview. No search finds it any more.` : "The video, its metadata and preview. No search finds it any more.",
+      "Its file, where it was uploaded.",
+    ],
+    stays: [
+      "Your own file below the media root.",
+      "What the encoders learned from it, and what was measured with it.",
+      "Its vector takes room on disk until the domain is compacted; nobody can reach it.",
+      "What snapshots hold that were made before.",
+    ],
+    done: () => {
+      $("player").close();
+      document.dispatchEvent(new CustomEvent("videodeleted", { detail: captions[0] || id }));
+    },
+  });
 }
 
 function jump(moment) {

@@ -2,9 +2,9 @@
 
 import { $, el } from "./dom.js";
 import { api } from "./http.js";
-import { blame, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
-import { count, short } from "./format.js";
-import { dot, stackBar, strata, tone } from "./layers.js";
+import { blame, chosen, filtered, readFilters, wireFilters, writeFilters } from "./filters.js";
+import { count, percent, short } from "./format.js";
+import { dot, searchable, stackBar, strata, tone } from "./layers.js";
 import { card } from "./result.js";
 import { watchHealth } from "./shell.js";
 
@@ -43,6 +43,13 @@ function wire() {
   $("k").addEventListener("change", () => again());
   wireFilters(() => again());
   $("more-button").addEventListener("click", more);
+  document.addEventListener("videodeleted", async ({ detail }) => {
+    $("search-done").hidden = false;
+    $("search-done").textContent = `“${detail}” was deleted.`;
+    $("search-done").focus(); // the result that was open is gone
+    await repeat({ remember: false });
+    await domains();
+  });
   for (const popover of [$("filter"), $("options")]) {
     // A button that removes itself is nowhere by now, and was not outside.
     document.addEventListener("click", (event) => { if (event.target.isConnected && !popover.contains(event.target)) popover.open = false; });
@@ -70,9 +77,9 @@ async function domains() {
     message("The library cannot be read.", error.message);
     return;
   }
-  state.learned = tasks.filter((task) => task.state === "ready");
+  state.learned = tasks.filter(searchable);
   $("options").hidden = $("filter").hidden = !state.learned.length;
-  [...state.learned].sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
+  tasks.filter((task) => task.learned_order).sort((a, b) => a.learned_order - b.learned_order).forEach((task) => tone(task.name));
   if (!state.learned.length) {
     nothingLearned(tasks);
     setTimeout(domains, 4000);
@@ -90,9 +97,10 @@ async function domains() {
 
 function nothingLearned(tasks) {
   const waiting = tasks.find((task) => !FINAL.includes(task.state));
+  const emptied = tasks.some((task) => task.learned_order);
   $("lead").textContent = "Text-to-video search that keeps learning and never re-indexes.";
   message(
-    waiting ? `“${waiting.name}” is being learned.` : "Nothing has been learned yet.",
+    waiting ? `“${waiting.name}” is being learned.` : emptied ? "All videos were deleted." : "Nothing has been learned yet.",
     waiting ? "Search opens as soon as it is laid down. The library page shows how far it is."
       : "Add a domain of videos on the library page, or send one with POST /tasks: a name, and for each video its path and what is seen in it.",
     el("a", { href: "/admin", textContent: waiting ? "Watch it being learned" : "Open the library" }),
@@ -179,7 +187,7 @@ function byClip(file) {
   document.title = `${file.name} · Cinestrata`;
   const query = new URLSearchParams({ k: $("k").value, captions: 3 });
   if (state.task) query.set("task", state.task);
-  writeFilters(query);
+  writeFilters(query, ["min_confidence"]);
   const form = new FormData();
   form.append("clip", file);
   return ask(`/search/clip?${query}`, { method: "POST", body: form }, drawClip);
@@ -190,6 +198,7 @@ async function ask(address, options, show) {
   mark();
   running?.abort();
   const mine = (running = new AbortController());
+  if (document.activeElement !== $("search-done")) $("search-done").hidden = true;
   waiting();
   try {
     const answer = await api(address, { ...options, signal: mine.signal });
@@ -285,10 +294,13 @@ function listed(answer) {
   follow(answer);
   const degraded = Object.entries(answer.degraded);
   if (degraded.length) message(`${degraded.map(([name]) => name).join(", ")} could not be searched.`, degraded[0][1]);
+  else if (!results.length && chosen("min_confidence") && !chosen("min_score") && answer.confidence != null) message("No result is that likely to be right.", `${among(answer)} None of them alone reaches ${chosen("min_confidence")}: ask for less, or try other words.`);
   else if (!results.length) message("No video was found.", filtered() ? "Loosen the filters, or try other words." : "Try other words, or search all domains.");
-  else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", "The library may hold no such video. What comes nearest is below.");
+  else if (answer.confidence != null && answer.confidence < FITS) message("Nothing fits well.", `The library may hold no such video. ${among(answer)} They are shown all the same.`);
   else $("message").hidden = true;
 }
+
+const among = ({ confidence }) => `The right one is among the ten best with a probability of ${percent(confidence, confidence < 0.1 ? 1 : 0)}.`;
 
 function message(title, text, ...more) {
   $("answer").hidden = false;

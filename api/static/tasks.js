@@ -1,9 +1,10 @@
 // The domains and how far each is. Rows are kept and brought up to date, so that focus and open lists survive.
 
+import { askToDelete } from "./delete.js";
 import { $, button, el, say } from "./dom.js";
 import { ago, count, duration } from "./format.js";
 import { api } from "./http.js";
-import { badge } from "./layers.js";
+import { badge, searchable } from "./layers.js";
 
 const FINAL = ["ready", "failed", "cancelled"];
 const STAGES = ["probing", "training", "indexing", "evaluating"];
@@ -16,14 +17,14 @@ export function drawTasks(tasks, refresh) {
   const order = [...live, ...tasks.filter((task) => FINAL.includes(task.state)).reverse()];
   $("tasks-empty").hidden = tasks.length > 0;
   say($("curl"), `curl ${location.origin}/tasks -H 'Content-Type: application/json' \\\n  -d '{"name": "night traffic", "videos": [{"uri": "clips/1.mp4", "captions": ["a taxi turns left"]}]}'`);
-  const ready = tasks.filter((task) => task.state === "ready").length;
+  const ready = tasks.filter(searchable).length;
   say($("tasks-note"), tasks.length ? `${ready} learned${live.length ? `, ${live.length} on the way` : ""}` : "");
   for (const task of tasks) {
     if (!rows.has(task.id)) rows.set(task.id, new Row(task, refresh));
     rows.get(task.id).update(task);
   }
   const wanted = order.map((task) => rows.get(task.id).node);
-  if (wanted.some((node, index) => $("tasks").children[index] !== node)) $("tasks").replaceChildren(...wanted);
+  if (wanted.length !== $("tasks").children.length || wanted.some((node, index) => $("tasks").children[index] !== node)) $("tasks").replaceChildren(...wanted);
   for (const task of live.filter((entry) => entry.state !== "queued" || entry === live[0]).slice(0, MOST_STREAMS)) watch(task.id, refresh);
 }
 
@@ -44,9 +45,10 @@ class Row {
     this.count = el("span", { className: "count" });
     this.cancel = button("Cancel", () => this.act("cancel"), { hidden: true, "aria-label": `Cancel ${task.name}` });
     this.retry = button("Retry", () => this.act("retry"), { hidden: true, "aria-label": `Retry ${task.name}` });
+    this.remove = button("Delete", () => this.ask(), { hidden: true, "aria-label": `Delete ${task.name}` });
     this.node = el("li", { "data-task": task.id }, this.t, el("span", { className: "name" }, badge(task.name)), el("span", {}, this.state),
       el("div", { className: "work" }, this.rail, this.progress, this.facts, this.why, this.hint, this.details), this.count,
-      el("span", { className: "act" }, this.cancel, this.retry));
+      el("span", { className: "act" }, this.cancel, this.retry, this.remove));
     this.node.children[2].style.gridArea = "state";
   }
 
@@ -56,8 +58,9 @@ class Row {
     const progress = task.progress;
     say(this.t, task.learned_order ? String(task.learned_order) : "");
     this.t.title = task.learned_order ? `t = ${task.learned_order}: the place in which it was learned` : "";
-    say(this.state, task.cancel_requested && live ? "stopping" : task.state);
-    this.state.dataset.state = task.state;
+    const emptied = task.state === "ready" && !searchable(task);
+    say(this.state, task.cancel_requested && live ? "stopping" : emptied ? "deleted" : task.state);
+    this.state.dataset.state = emptied ? "deleted" : task.state;
     this.state.toggleAttribute("data-live", live && task.state !== "queued");
     this.rail.hidden = !live || task.state === "queued";
     const stage = STAGES.indexOf(task.state);
@@ -81,6 +84,32 @@ class Row {
     this.cancel.hidden = !live;
     this.cancel.disabled = task.cancel_requested;
     this.retry.hidden = !["failed", "cancelled"].includes(task.state);
+    this.remove.hidden = live || (emptied && !counts.videos);
+  }
+
+  ask() {
+    const { id, name, learned_order: learned, counts } = this.task;
+    askToDelete({
+      title: `Delete “${name}”?`,
+      name,
+      path: `/tasks/${encodeURIComponent(id)}`,
+      lost: [
+        `${count(counts.videos, "video")} with captions, metadata and previews, and the files that were uploaded. No search finds them any more.`,
+        learned && "What was measured of it: its column of the recall matrix.",
+      ],
+      stays: [
+        "Your own files below the media root.",
+        learned && "What the encoders learned from it, its place as a layer, and its name, which stays taken.",
+        learned && "Its vectors take room on disk; nobody can reach them.",
+        "What snapshots hold that were made before.",
+      ],
+      done: async ({ deleted }) => {
+        $("tasks-done").hidden = false;
+        say($("tasks-done"), `“${name}” was deleted, with ${count(deleted.length, "video")}.`);
+        $("tasks-done").focus(); // the button that was pressed is gone
+        await this.refresh().catch(() => {}); // the page asks again by itself
+      },
+    });
   }
 
   async act(verb) {
@@ -111,6 +140,7 @@ function lively(task) {
 function finished(task) {
   if (task.state === "cancelled") return `cancelled ${ago(task.finished_at || task.created_at)}`;
   if (task.state !== "ready") return "";
+  if (!searchable(task)) return "its videos are deleted; later releases are built on what it taught";
   const how = task.trained ? `learned with ${task.method}` : "indexed without training: there were no captions";
   const took = duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000); // its wait for others included
   return `${how} · searchable ${took} after it was posted, ${ago(task.finished_at)}${task.held_out === "derived" ? " · a share was held out to measure with" : ""}`;

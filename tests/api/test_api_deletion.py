@@ -68,10 +68,24 @@ def test_what_is_wrong_is_named(
 def test_without_the_key_nothing_is_deleted(configured: Settings) -> None:
     secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
     guarded = TestClient(create_app(secured), base_url="http://127.0.0.1:8000")
-    for path in ("/videos/x", "/tasks/x/videos"):
+    for path in ("/videos/x", "/tasks/x/videos", "/tasks/x"):
         assert guarded.request("DELETE", path, json={"videos": ["x"]}).status_code == 401
     assert guarded.delete("/videos/x", headers={"X-API-Key": "s3cret"}).json()["not_found"] == ["x"]
 
 
-def test_another_site_cannot_delete(client: TestClient) -> None:
-    assert client.delete("/videos/x", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+@pytest.mark.parametrize("path", ["/videos/x", "/tasks/x"])
+def test_another_site_cannot_delete(client: TestClient, path: str) -> None:
+    assert client.delete(path, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+def test_a_domain_goes_as_a_whole(client: TestClient, library: list[str]) -> None:
+    held = {
+        video for video in _found(client) if client.get(f"/videos/{video}").json()["task_id"] == library[0]
+    }
+    answer = client.delete(f"/tasks/{library[0]}")
+    assert (answer.status_code, set(answer.json()["deleted"])) == (200, held)
+    assert held
+    assert not _found(client) & held
+    assert client.get(f"/tasks/{library[0]}").json()["counts"]["videos"] == 0
+    assert client.delete(f"/tasks/{library[0]}").json() == {"deleted": [], "not_found": []}
+    assert client.delete("/tasks/nowhere").status_code == 404

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,7 +15,9 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
 
+from models.confidence import Confidence
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from tests.api.test_dashboard import SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
@@ -130,6 +133,83 @@ def test_what_is_wrong_is_pointed_at(browser: WebDriver, page: Callable[[str], N
     _fill(browser, max_duration="90", min_duration="0")
     _until(browser, lambda b: len(_shown(b)) == 24)
     assert browser.find_element(By.ID, "min_duration").get_attribute("aria-invalid") is None
+
+
+@pytest.fixture
+def calibrated(client: TestClient, library: list[str]) -> Iterator[Callable[[float], None]]:
+    """``calibrated(bias)``: the release is as sure of its results as this lets it be."""
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    before = service._serving
+
+    def sure(bias: float) -> None:
+        fitted = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04)
+        service._serving = replace(before, confidence=fitted)
+
+    yield sure
+    service._serving = before
+
+
+def test_a_least_confidence_is_kept_in_the_address_and_refused_at_its_field(
+    browser: WebDriver,  # noqa: F811
+    page: Callable[[str], None],
+    client: TestClient,
+    calibrated: Callable[[float], None],
+) -> None:
+    calibrated(0.0)
+    sure = [
+        r["confidence"]
+        for r in client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
+    ]
+    assert sure[3] > sure[4] > 0
+    page("?q=a+ball+moves")
+    _fill(browser, min_confidence="7")  # the browser knows that it is too much
+    assert "1" in _at(browser, "min_confidence").text
+    assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
+    least = f"{(sure[3] + sure[4]) / 2:.9f}"
+    _fill(browser, min_confidence=least)
+    _until(browser, lambda b: len(_shown(b)) == 4)
+    assert parse_qs(urlsplit(browser.current_url).query)["min_confidence"] == [least]
+    assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters · 1"
+    browser.refresh()
+    _until(browser, lambda b: len(_shown(b)) == 4)
+    assert browser.find_element(By.ID, "min_confidence").get_property("value") == least
+    page("?q=a+ball+moves&min_confidence=1.5")
+    assert _at(browser, "min_confidence").text == "This is no probability. Give a number from 0 to 1."
+    assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
+    browser.get_log("browser")  # the refused request itself is logged by the browser
+    _fill(browser, min_confidence="")
+    _until(browser, lambda b: len(_shown(b)) == 24)
+    assert not browser.find_elements(By.CSS_SELECTOR, "#filter [aria-invalid], #filter .field-error")
+
+
+def _at(browser: WebDriver, field: str) -> WebElement:  # noqa: F811
+    """What is said of a field, as whoever cannot see the page is told."""
+    said = browser.find_element(By.ID, field).get_attribute("aria-describedby")
+    return browser.find_element(By.ID, said or "")
+
+
+def test_where_nothing_is_likely_to_be_right_the_page_says_so_and_hides_nothing(
+    browser: WebDriver,  # noqa: F811
+    page: Callable[[str], None],
+    client: TestClient,
+    calibrated: Callable[[float], None],
+) -> None:
+    calibrated(-9.0)
+    among = client.get("/search", params={"q": "a ball moves"}).json()["confidence"]
+    assert 0 < among < 0.1
+    page("?q=a+ball+moves")
+    said = browser.find_element(By.ID, "message").text
+    assert "Nothing fits well." in said
+    assert f"with a probability of {100 * among:.1f} %" in said
+    assert len(_shown(browser)) == 24
+    assert set(_texts(browser, ".likelihood")) == {"unlikely"}
+    page("?q=a+ball+moves&min_confidence=0.5")
+    assert "None of them alone reaches 0.5" in browser.find_element(By.ID, "message").text
+    assert not _shown(browser)
+    calibrated(3.0)
+    page("?q=a+ball+moves")
+    assert len(_shown(browser)) == 24
+    assert not browser.find_element(By.ID, "message").is_displayed()
 
 
 def test_more_results_follow_until_there_are_none(

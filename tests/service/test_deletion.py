@@ -16,10 +16,11 @@ from models.backbone import Backbone, load_backbone
 from service import compaction, deletion, lifecycle, probing, query, storage, tasks
 from service import library as catalog_library
 from service.catalog.database import session_scope
-from service.catalog.models import Event, Moment, Release, Shard, Task, Video
-from service.deletion import delete_videos
+from service.catalog.models import Event, Moment, Recall, Release, Shard, Task, Video
+from service.deletion import delete_task, delete_videos
 from service.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.events import record
+from service.forgetting import forgetting
 from service.overview import overview
 from service.query import QueryService
 from service.settings import Settings, settings
@@ -174,6 +175,68 @@ def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
     assert service.search("an owl", 50, task="birds").results == []
     with pytest.raises(Conflict, match="every vector of task tsk_birds is deleted"):
         compaction.compact("tsk_birds")
+
+
+def test_a_learned_task_goes_at_once_and_stays_in_its_place(served: Served) -> None:
+    _, service = served
+    with session_scope(write=True) as session:
+        for number, task in enumerate(("tsk_birds", "tsk_cars"), 1):
+            session.get_one(Task, task).learned_order = number
+        cells = {(0, 1): 0.2, (1, 1): 0.9, (2, 1): 0.7, (0, 2): 0.1, (2, 2): 0.8}
+        session.add_all(_measured(release, task, value) for (release, task), value in cells.items())
+    assert forgetting().bwf_local == pytest.approx(0.2)
+    told = delete_task("tsk_birds")
+    assert (told.deleted, told.not_found) == ([f"birds-{n}" for n in range(3)], [])
+    assert delete_task("tsk_birds").deleted == [], "twice is like once"
+    with session_scope() as session:
+        row = session.get_one(Task, "tsk_birds")
+        assert (row.state, row.counts["videos"], row.learned_order) == ("ready", 0, 1)
+    figures = forgetting()
+    assert (figures.tasks, figures.after) == (["cars"], ["cars"])
+    assert (figures.matrix_local, figures.zero_shot, figures.bwf_local) == ([[0.8]], [0.1], None)
+    before = service.search("an owl", 50).routing
+    assert {one.task for one in before} == {"birds", "cars"}, "this server has not seen it yet"
+    service.refresh()
+    answer = service.search("an owl", 50)
+    assert [(one.task, one.weight) for one in answer.routing] == [("cars", pytest.approx(1))]
+    assert {result.task for result in answer.results} == {"cars"}
+    assert service.search("an owl", 50, task=["birds", "cars"]).results == answer.results
+    assert service.search("an owl", 50, task="birds").results == []
+    assert delete_task("tsk_cars").deleted
+    service.refresh()
+    assert service.search("an owl", 50).results == []
+    assert forgetting().matrix_local == []
+
+
+def _measured(release: int, task: int, share: float) -> Recall:
+    return Recall(
+        release_order=release,
+        task_order=task,
+        mode="pinned",
+        gallery="local",
+        queries=10,
+        r1=share,
+        r5=share,
+        r10=share,
+        medr=1,
+        meanr=1,
+    )
+
+
+def test_a_task_that_was_never_laid_down_is_gone_and_its_name_is_free(
+    sqlite_catalog: Settings, post: Callable[..., TaskView]
+) -> None:
+    task = post("birds", 2)
+    with pytest.raises(Conflict, match="is queued; cancel it"):
+        delete_task(task.id)
+    assert tasks.get_task(task.id).counts.videos == 2
+    tasks.cancel_task(task.id)
+    assert len(delete_task(task.id).deleted) == 2
+    with session_scope() as session:
+        assert [session.query(table).count() for table in (Task, Video, Event)] == [0, 0, 0]
+    with pytest.raises(NotFound):
+        delete_task(task.id)
+    assert post("birds", 1).name == "birds"
 
 
 @pytest.mark.usefixtures("served")
