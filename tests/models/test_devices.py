@@ -1,5 +1,7 @@
-"""Towers and what they are asked under stay on one device. Without a GPU, torch's make-believe tensors stand for it: they
-have shapes and devices, and refuse to be mixed."""
+"""Towers and what they are asked under stay on one device.
+
+Without a GPU, torch's make-believe tensors stand for it: they have shapes and devices, and refuse to be mixed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from models.backbone import Backbone, tiny_backbone
+from models.backbone import tiny_backbone
 from models.errors import ModelError
 from models.packed import query_tower
 from models.precision import compute_device
