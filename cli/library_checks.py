@@ -29,7 +29,7 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
     store, manifest = ShardStore(settings.index_dir), found.manifest
     wrong: list[str] = []
     for identifier in manifest.releases:
-        if any(said.startswith(f"release {identifier[:12]}") for said in found.wrong):
+        if identifier in found.damaged_releases:
             continue
         try:
             release = read_release(store.release_folder(identifier), for_queries=True)
