@@ -92,6 +92,7 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
 def run_restore(source: Path, data: Path | None) -> None:
     """Put a snapshot into a data folder that has neither catalog nor index, after reading all of it."""
     from index import ShardStoreError, audit
+    from service.catalog.database import sqlite_file
     from service.vectors import library_store
 
     settings = enter(data)
@@ -102,7 +103,7 @@ def run_restore(source: Path, data: Path | None) -> None:
             _reading(source) as open_file,
         ):
             files = _described(open_file)
-            catalog = _catalog_path(settings)
+            catalog = sqlite_file(settings.database_url)
             there = [path for path in (settings.index_dir, catalog) if path and path.exists()]
             if there:
                 fail(f"{there[0]} is there already.", "Restore into a new folder, or move it away first.")
@@ -141,9 +142,10 @@ class _Damaged(Exception):
 def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _File]:
     """The files of a snapshot by name; what does not stand still is copied to ``work`` first."""
     from index import ShardStore, generation_files
+    from service.catalog.database import sqlite_file
 
     files: dict[str, _File] = {}
-    catalog = _catalog_path(settings)
+    catalog = sqlite_file(settings.database_url)
     if catalog is None and not index_only:
         fail(
             "The catalog is in PostgreSQL, which has a tool of its own for this.",
@@ -280,13 +282,6 @@ def _require_whole_catalog(path: Path) -> None:
         said = connection.execute("PRAGMA integrity_check").fetchone()[0]
     if said != "ok":
         raise _Damaged(f"the catalog is damaged ({said})")
-
-
-def _catalog_path(settings: Settings) -> Path | None:
-    """The file of an SQLite catalog; None for another database."""
-    from service.catalog.database import engine
-
-    return Path(engine(settings).url.database or "") if settings.database_url.startswith("sqlite") else None
 
 
 def _told(files: Mapping[str, _File]) -> Iterator[tuple[str, _File]]:
