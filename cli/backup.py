@@ -104,7 +104,9 @@ def run_restore(source: Path, data: Path | None) -> None:
         ):
             files = _described(open_file)
             catalog = sqlite_file(settings.database_url)
-            there = [path for path in (settings.index_dir, catalog) if path and path.exists()]
+            # A write-ahead log that was left without its catalog would be played into the restored one.
+            places = (settings.index_dir, *([catalog, Path(f"{catalog}-wal")] if catalog else []))
+            there = [path for path in places if path.exists()]
             if there:
                 fail(f"{there[0]} is there already.", "Restore into a new folder, or move it away first.")
             if _CATALOG in files and catalog is None:
@@ -121,8 +123,16 @@ def run_restore(source: Path, data: Path | None) -> None:
                 raise _Damaged("; ".join(wrong))
             if catalog and _CATALOG in files:
                 _require_whole_catalog(Path(work) / _CATALOG)
-                os.rename(Path(work) / "index", settings.index_dir)
-                os.rename(Path(work) / _CATALOG, catalog)
+                catalog.parent.mkdir(parents=True, exist_ok=True)
+                # It may belong on another file system, so it is copied there before anything is put in place.
+                with (
+                    TemporaryDirectory(dir=catalog.parent, prefix=".restore-") as beside,
+                    (Path(work) / _CATALOG).open("rb") as whole,
+                ):
+                    _digest(whole, Path(beside) / _CATALOG)
+                    os.rename(Path(work) / "index", settings.index_dir)
+                    os.rename(Path(beside) / _CATALOG, catalog)
+                    sync(catalog.parent)
             else:
                 os.rename(Path(work) / "index", settings.index_dir)
             sync(settings.data_dir)
