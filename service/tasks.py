@@ -67,10 +67,12 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     if replayed:
         return replayed
     try:
-        return _store(_new_id("tsk"), check_task(spec), idempotency_key, caller)
+        stored = _store(_new_id("tsk"), check_task(spec), idempotency_key, caller)
     except BaseException:
         _forget(caller, idempotency_key)
         raise
+    messages.send_probe(stored.task.id)
+    return stored
 
 
 def create_task_from_archive(
@@ -110,11 +112,13 @@ def create_task_from_archive(
             )
         except ValidationError as error:
             raise InvalidInput.from_pydantic(error.errors()) from None
-        return _store(task_id, check_task(spec), idempotency_key, caller)
+        stored = _store(task_id, check_task(spec), idempotency_key, caller)
     except BaseException:
         archives.remove(task_id)
         _forget(caller, idempotency_key)
         raise
+    messages.send_probe(task_id)  # the task has its files from here on, whatever becomes of the message
+    return stored
 
 
 def list_tasks() -> list[TaskView]:
@@ -242,7 +246,6 @@ def _store(task_id: str, checked: CheckedTask, key: str | None, caller: str) -> 
                 idempotency.settle(session, caller, key, task_id, view.model_dump(mode="json"))
     except IntegrityError as error:
         raise Conflict("The name or an id of this task was taken a moment ago; choose another.") from error
-    messages.send_probe(task_id)
     return CreateOutcome(view, replayed=False)
 
 
