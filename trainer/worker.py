@@ -171,7 +171,9 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
         if vectors is not None:
             _restore_frames(claim, task, backbone)
             recalls, ledger = _facts(claim, backbone, library, Laid(state, release, shard, vectors), task)
-    except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
+    except CinestrataError:
+        raise
+    except Exception as error:  # what is laid down is ready, measured or not
         claim.log(f"The task could not be measured: {error}")
     trained = METHODS[state.method].trains and bool(task.pairs)
     moments = library.manifest.parts(task.task_id)[1:]
@@ -340,7 +342,8 @@ def _moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple
             [video for video, _ in videos],
             *backbone.spec,
             locate=lambda video: storage.locate(uris[video.vector_id]),
-            scratch=settings().cache_dir.parent / "moments.npy",
+            # Of this claim alone: one that lost its lease may still be writing, and removes its own in the end.
+            scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
             limits=Limits(max_bytes=settings().max_video_bytes),
             left_out=left_out,
             report=lambda done: claim.progress("moments", done / total, done=done, total=total),
@@ -425,10 +428,12 @@ def _keep(library: Library, ledger: Ledger) -> None:
     """Only what is published: the ledger of a task that failed after all would fit no later row.
 
     One in which a video counts that was deleted meanwhile would fit none either, and keep what was made of its caption.
+    Whoever deletes one sets its tombstone before removing the ledger, so looking after the writing misses none.
     """
     try:
-        if library.store.manifest().tombstones == library.manifest.tombstones:
-            write_ledger(storage.ledger(), ledger)
+        write_ledger(storage.ledger(), ledger)
+        if library.store.manifest().tombstones != library.manifest.tombstones:
+            storage.ledger().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:
         log.warning("the next task will be measured afresh", error=str(error))
 

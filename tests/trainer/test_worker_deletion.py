@@ -141,19 +141,19 @@ def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_
     _ready(post_videos("night"))
 
 
+@pytest.mark.parametrize("stage", ["_publish", "write_ledger"])
 def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A video of an earlier task goes while the next one is measured."""
+    """A video of an earlier task goes once the next one is measured: before it is published, or at the very last."""
     _ready(post_videos("day"))
-    facts = worker._facts
+    original = getattr(worker, stage)
 
-    def meanwhile(*given: Any) -> Any:
-        measured = facts(*given)
+    def meanwhile(*given: Any, **how: Any) -> Any:
         delete_videos(["day-0"])
-        return measured
+        return original(*given, **how)
 
-    monkeypatch.setattr(worker, "_facts", meanwhile)
+    monkeypatch.setattr(worker, stage, meanwhile)
     _ready(post_videos("night"))
     assert not storage.ledger().exists()
 

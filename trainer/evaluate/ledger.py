@@ -139,10 +139,14 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
             parts = [table[name] for table in tables]
             columns[f"{mode}/{name}"] = np.concatenate([part for part in parts if len(part)] or parts[:1])
     staged = path.with_suffix(".new")
-    with staged.open("wb") as file:
-        np.savez(file, **columns)  # type: ignore[arg-type]
-    sync(staged)
-    os.replace(staged, path)
+    try:
+        with staged.open("wb") as file:
+            np.savez(file, **columns)  # type: ignore[arg-type]
+        sync(staged)
+        os.replace(staged, path)
+    except OSError:
+        staged.unlink(missing_ok=True)  # a full disk needs the room
+        raise
     sync(path.parent)
 
 
