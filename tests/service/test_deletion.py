@@ -12,8 +12,8 @@ import torch
 from sqlalchemy import select
 
 from index import Snapshot, audit, moment_ids
-from models.backbone import Backbone, load_backbone
-from service import compaction, deletion, lifecycle, probing, query, storage, tasks
+from models.backbone import Backbone
+from service import compaction, deletion, lifecycle, probing, storage, tasks
 from service import library as catalog_library
 from service.catalog.database import session_scope
 from service.catalog.models import Event, Moment, Release, Shard, Task, Video
@@ -31,25 +31,12 @@ torch.set_num_threads(1)
 Served = tuple[Library, QueryService]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
 @pytest.fixture
-def served(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Served:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    configured = settings_factory(tmp_path)
+def served(configured: Settings, backbone: Backbone, service: QueryService) -> Served:
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     facts = [{"extra": {"place": f"spot {n}"}, "duration": float(n + 1)} for n in range(3)]
     library.lay_down("birds", BIRDS, facts=facts)
     library.lay_down("cars", CARS)
-    service = QueryService(configured)
     assert service.refresh()
     return library, service
 
