@@ -22,7 +22,7 @@ seen the tombstones yet, and lists that were begun before, do not show it either
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from sqlalchemy import delete, func, select
@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session
 from index import ShardStore, ShardStoreError
 from media import MediaError
 from service import storage
-from service.catalog.database import session_scope
+from service.catalog.database import in_chunks, session_scope
 from service.catalog.models import Event, Task, Video
 from service.errors import NotFound, Unavailable
 from service.events import record
@@ -40,8 +40,6 @@ from service.settings import settings
 from service.views import CountsView, DeletionView
 
 __all__ = ["delete_videos", "discard_files"]
-
-_CHUNK = 500  # ids in one IN (…)
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionView:
@@ -59,7 +57,7 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     with session_scope() as session:
         if task_id is not None and session.get(Task, task_id) is None:
             raise NotFound(f"There is no task {task_id!r}.")
-        for chunk in _chunks(wanted):
+        for chunk in in_chunks(wanted):
             for video, task in session.execute(select(Video.id, Video.task_id).where(Video.id.in_(chunk))):
                 if task_id in (None, task):
                     by_task.setdefault(task, []).append(video)
@@ -90,7 +88,7 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         task = locked(session, task_id)
         videos = [
             video
-            for chunk in _chunks(video_ids)
+            for chunk in in_chunks(video_ids)
             for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
         if not videos:
@@ -101,7 +99,7 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
             discard_files(session, video.id, video.uri, video.content_hash)
         gone = [video.id for video in videos]
         _forget_events(session, task_id, set(gone))
-        for chunk in _chunks(gone):
+        for chunk in in_chunks(gone):
             session.execute(delete(Video).where(Video.id.in_(chunk)))
         task.counts = _counted(session, task_id)
         record(
@@ -140,8 +138,3 @@ def _counted(session: Session, task_id: str) -> dict[str, int]:
         **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
         **{part: sum(n for _, split, n in rows if split == part) for part in ("train", "val", "test")},
     ).model_dump()
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _CHUNK):
-        yield ids[start : start + _CHUNK]

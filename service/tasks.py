@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service import archives, idempotency, messages, storage
-from service.catalog.database import now, session_scope
+from service.catalog.database import in_chunks, now, session_scope
 from service.catalog.models import ACTIVE_STATES, Task, Video
 from service.checks import CheckedTask, check_task
 from service.errors import Conflict, InvalidInput, NotFound
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 _GUESSED_SECONDS_PER_VIDEO = 1.0  # before the first task is ready, from which the real figure comes
-_CHUNK = 500  # ids in one IN (…)
 
 
 @dataclass(frozen=True)
@@ -253,10 +252,9 @@ def _refuse_taken(session: Session, checked: CheckedTask) -> None:
     if session.scalar(select(exists().where(Task.name == checked.name))):
         raise Conflict(f"name: There is a task {checked.name!r} already. Choose another name.")
     numbers = {video.id: number for number, video in enumerate(checked.videos) if video.id is not None}
-    ids = list(numbers)
-    for start in range(0, len(ids), _CHUNK):
+    for chunk in in_chunks(list(numbers)):
         taken = session.execute(
-            select(Video.id, Task.name).join(Task).where(Video.id.in_(ids[start : start + _CHUNK])).limit(1)
+            select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
         ).first()
         if taken:
             raise Conflict(
@@ -298,10 +296,10 @@ def _views(session: Session, tasks: Sequence[Task]) -> list[TaskView]:
 
 def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedView]]:
     found: dict[str, list[RejectedView]] = {}
-    for start in range(0, len(task_ids), _CHUNK):
+    for chunk in in_chunks(task_ids):
         rows = session.execute(
             select(Video.task_id, Video.uri, Video.reason)
-            .where(Video.status == "rejected", Video.task_id.in_(task_ids[start : start + _CHUNK]))
+            .where(Video.status == "rejected", Video.task_id.in_(chunk))
             .order_by(Video.vector_id)
         )
         for task_id, uri, reason in rows:

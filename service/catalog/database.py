@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 from service.errors import Unavailable
 from service.settings import Settings, settings
 
-__all__ = ["check", "dispose", "engine", "now", "session_scope", "sqlite_file"]
+__all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
 
+_CHUNK = 500
 _engines: dict[tuple[str, float], Engine] = {}
 
 
@@ -62,6 +63,12 @@ def now(session: Session) -> datetime:
         server: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         return server.astimezone(UTC)
     return datetime.now(UTC)
+
+
+def in_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many ids at a time as one ``IN (…)`` takes."""
+    for start in range(0, len(ids), _CHUNK):
+        yield ids[start : start + _CHUNK]
 
 
 def check() -> None:
