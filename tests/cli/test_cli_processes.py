@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +130,17 @@ def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
     assert running(run) is None
     with locked(run, tmp_path):
         pass
+
+
+def test_who_only_looks_is_not_taken_for_a_holder(tmp_path: Path) -> None:
+    with locked(tmp_path / "run", tmp_path):
+        pass
+    with (tmp_path / "run" / "up.lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        looked = threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN))
+        looked.start()
+        with locked(tmp_path / "run", tmp_path):
+            looked.join()
 
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
