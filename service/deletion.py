@@ -50,7 +50,8 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
     Raises:
         NotFound: there is no such task.
-        Unavailable: the index or the catalog cannot be written; what was not reported deleted can be sent again.
+        Unavailable: the index or the catalog cannot be written, or a file cannot be removed; what was not reported
+            deleted can be sent again.
     """
     wanted = list(dict.fromkeys(video_ids))
     by_task: dict[str, list[str]] = {}
@@ -94,9 +95,12 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         if not videos:
             return []
         _bury(task_id, [video.vector_id for video in videos])
-        storage.ledger().unlink(missing_ok=True)
-        for video in videos:
-            discard_files(session, video.id, video.uri, video.content_hash)
+        try:
+            storage.ledger().unlink(missing_ok=True)
+            for video in videos:
+                discard_files(session, video.id, video.uri, video.content_hash)
+        except OSError as error:
+            raise Unavailable(f"A file of task {task_id} cannot be removed: {error}", 30) from error
         gone = [video.id for video in videos]
         _forget_events(session, task_id, set(gone))
         for chunk in in_chunks(gone):

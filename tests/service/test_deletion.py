@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def _counts(task: str) -> dict[str, int]:
 
 def _killed(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
+
+
+def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Served) -> None:
+    in_the_way = storage.thumbnail("birds-0") / "in the way"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(Unavailable, match=r"cannot be removed: .*birds-0\.jpg"):
+        delete_videos(["cars-0", "birds-0"])
+    shutil.rmtree(in_the_way.parent)
+    assert delete_videos(["birds-0"]).deleted == ["birds-0"]
 
 
 # -- what was deleted is nowhere ----------------------------------------------------------------------------
