@@ -78,17 +78,21 @@ class Checkpoints:
         staged = final.with_suffix(".tmp")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
-        save_file(_storable(checkpoint.method), staged / _METHOD)
-        torch.save(checkpoint.optimiser, staged / _OPTIMISER)
         description = {
             "schema": SCHEMA,
             "run": self.run,
             "epoch": checkpoint.epoch,
             "losses": checkpoint.losses,
         }
-        (staged / _DESCRIPTION).write_text(json.dumps(description))
-        for path in (*staged.iterdir(), staged):
-            sync(path)
+        try:
+            save_file(_storable(checkpoint.method), staged / _METHOD)
+            torch.save(checkpoint.optimiser, staged / _OPTIMISER)
+            (staged / _DESCRIPTION).write_text(json.dumps(description))
+            for path in (*staged.iterdir(), staged):
+                sync(path)
+        except Exception:  # each of the three writers has errors of its own
+            shutil.rmtree(staged, ignore_errors=True)  # a full disk needs the room
+            raise
         shutil.rmtree(final, ignore_errors=True)
         staged.replace(final)
         sync(self.folder)
