@@ -37,7 +37,7 @@ from service.settings import settings
 from service.vectors import library_store
 from trainer.calibration import CAPTIONS
 from trainer.data import Clip, TaskData
-from trainer.errors import FramesMissing, TrainingDiverged
+from trainer.errors import FramesMissing, NothingToLearn, TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
 from trainer.evaluate.matrix import Row
 from trainer.evaluate.metrics import Recall
@@ -117,6 +117,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
     claim.advance("indexing")
     task = _left(task)
+    if not task.clips:
+        raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
     held_out, captions = _held_out(task.task_id), _calibrating(task.task_id)
 
@@ -244,7 +246,7 @@ def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
         for video in videos
     )
     if not clips:
-        raise FramesMissing("the task has no accepted video; see the reasons of its rejected ones")
+        raise NothingToLearn("All accepted videos of the task were deleted")
     return TaskData(claim.task.id, claim.task.name, clips)
 
 
