@@ -116,6 +116,23 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     until(lambda: not alive(orphan))
 
 
+def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
+    code = (
+        "import os, signal, time\n"
+        "from cli.demo_service import interruptible\n"
+        "from cli.demo_world import _children_spared_ctrl_c\n"
+        "with interruptible():\n"
+        "    try:\n"
+        "        with _children_spared_ctrl_c():\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('in order')\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout) == (0, "in order\n"), told.stderr
+
+
 def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert running(run) is None
