@@ -25,7 +25,7 @@ from service.overview import overview
 from service.query import QueryService
 from service.settings import Settings, settings
 from service.views import SearchQuery, TaskView
-from tests.service.caption_library import BIRDS, CARS, Library
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
 
@@ -173,8 +173,8 @@ def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
         compaction.compact("tsk_birds")
 
 
-@pytest.mark.usefixtures("served")
-def test_counts_and_shares_say_what_is_left() -> None:
+def test_counts_and_shares_say_what_is_left(served: Served) -> None:
+    library, _ = served
     delete_videos(["cars-1", "cars-2"])
     counts = _counts("tsk_cars")
     assert (counts["videos"], counts["accepted"]) == (1, 1)
@@ -183,6 +183,8 @@ def test_counts_and_shares_say_what_is_left() -> None:
         ("cars", 3, 2, True),
     ]
     assert [d.task_id for d in compaction.dead("cars")] == ["tsk_cars"]
+    library.lay_down("tsk_cars", SEA)
+    assert [d.task_id for d in compaction.dead("tsk_cars")] == ["tsk_cars"], "whose id it is, not whose name"
     with pytest.raises(NotFound, match="No task 'boats' is laid down"):
         compaction.dead("boats")
 
