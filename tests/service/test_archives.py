@@ -81,6 +81,12 @@ def test_a_folder_around_everything_is_fine() -> None:
     assert storage.locate(videos[1].uri).read_bytes() == b"B" * 50
 
 
+def test_a_tar_that_ends_with_a_zip_is_a_tar() -> None:
+    inner = _zip({"notes.txt": b"of the shoot"}).getvalue()  # type: ignore[attr-defined]
+    videos = archives.unpack_archive(_tar({**FILES, "notes.zip": inner}, "w"), "videos.tar", "tsk_1")
+    assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
+
+
 def test_csv() -> None:
     manifest = "\ufeffuri,captions,id,split,place\n" + "\n".join(
         [
