@@ -252,9 +252,8 @@ def _described(open_file: _Opener) -> dict[str, _File]:
         raise _Damaged(f"{_DESCRIPTION} cannot be read ({error})") from error
     for name in files:
         path = PurePosixPath(name)
-        if ".." in path.parts or not (
-            name == _CATALOG or (path.parts[:1] == ("index",) and len(path.parts) > 1)
-        ):
+        inside = name == _CATALOG or (path.parts[:1] == ("index",) and len(path.parts) > 1)
+        if ".." in path.parts or "\0" in name or not inside:
             raise _Damaged(f"{_DESCRIPTION} names a file outside the data folder ({name!r})")
     if _MANIFEST not in files:
         raise _Damaged(f"it lacks {_MANIFEST}")

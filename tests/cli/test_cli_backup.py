@@ -207,6 +207,12 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
         ),
         (
             lambda copy: _edit(
+                copy, lambda body: body["files"].update({"index/\0": {"bytes": 0, "sha256": ""}})
+            ),
+            "outside the data folder",
+        ),
+        (
+            lambda copy: _edit(
                 copy, lambda body: body["files"].update({"/etc/x": {"bytes": 0, "sha256": ""}})
             ),
             "outside the data folder",
