@@ -92,6 +92,7 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
 def run_restore(source: Path, data: Path | None) -> None:
     """Put a snapshot into a data folder that has neither catalog nor index, after reading all of it."""
     from index import ShardStoreError, audit
+    from service.catalog.database import sqlite_file
     from service.vectors import library_store
 
     settings = enter(data)
@@ -102,8 +103,10 @@ def run_restore(source: Path, data: Path | None) -> None:
             _reading(source) as open_file,
         ):
             files = _described(open_file)
-            catalog = _catalog_path(settings)
-            there = [path for path in (settings.index_dir, catalog) if path and path.exists()]
+            catalog = sqlite_file(settings.database_url)
+            # A write-ahead log that was left without its catalog would be played into the restored one.
+            places = (settings.index_dir, *([catalog, Path(f"{catalog}-wal")] if catalog else []))
+            there = [path for path in places if path.exists()]
             if there:
                 fail(f"{there[0]} is there already.", "Restore into a new folder, or move it away first.")
             if _CATALOG in files and catalog is None:
@@ -120,8 +123,16 @@ def run_restore(source: Path, data: Path | None) -> None:
                 raise _Damaged("; ".join(wrong))
             if catalog and _CATALOG in files:
                 _require_whole_catalog(Path(work) / _CATALOG)
-                os.rename(Path(work) / "index", settings.index_dir)
-                os.rename(Path(work) / _CATALOG, catalog)
+                catalog.parent.mkdir(parents=True, exist_ok=True)
+                # It may belong on another file system, so it is copied there before anything is put in place.
+                with (
+                    TemporaryDirectory(dir=catalog.parent, prefix=".restore-") as beside,
+                    (Path(work) / _CATALOG).open("rb") as whole,
+                ):
+                    _digest(whole, Path(beside) / _CATALOG)
+                    os.rename(Path(work) / "index", settings.index_dir)
+                    os.rename(Path(beside) / _CATALOG, catalog)
+                    sync(catalog.parent)
             else:
                 os.rename(Path(work) / "index", settings.index_dir)
             sync(settings.data_dir)
@@ -141,9 +152,10 @@ class _Damaged(Exception):
 def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _File]:
     """The files of a snapshot by name; what does not stand still is copied to ``work`` first."""
     from index import ShardStore, generation_files
+    from service.catalog.database import sqlite_file
 
     files: dict[str, _File] = {}
-    catalog = _catalog_path(settings)
+    catalog = sqlite_file(settings.database_url)
     if catalog is None and not index_only:
         fail(
             "The catalog is in PostgreSQL, which has a tool of its own for this.",
@@ -240,9 +252,8 @@ def _described(open_file: _Opener) -> dict[str, _File]:
         raise _Damaged(f"{_DESCRIPTION} cannot be read ({error})") from error
     for name in files:
         path = PurePosixPath(name)
-        if ".." in path.parts or not (
-            name == _CATALOG or (path.parts[:1] == ("index",) and len(path.parts) > 1)
-        ):
+        inside = name == _CATALOG or (path.parts[:1] == ("index",) and len(path.parts) > 1)
+        if ".." in path.parts or "\0" in name or not inside:
             raise _Damaged(f"{_DESCRIPTION} names a file outside the data folder ({name!r})")
     if _MANIFEST not in files:
         raise _Damaged(f"it lacks {_MANIFEST}")
@@ -280,13 +291,6 @@ def _require_whole_catalog(path: Path) -> None:
         said = connection.execute("PRAGMA integrity_check").fetchone()[0]
     if said != "ok":
         raise _Damaged(f"the catalog is damaged ({said})")
-
-
-def _catalog_path(settings: Settings) -> Path | None:
-    """The file of an SQLite catalog; None for another database."""
-    from service.catalog.database import engine
-
-    return Path(engine(settings).url.database or "") if settings.database_url.startswith("sqlite") else None
 
 
 def _told(files: Mapping[str, _File]) -> Iterator[tuple[str, _File]]:

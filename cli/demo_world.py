@@ -102,9 +102,8 @@ def _children_spared_ctrl_c() -> Iterator[None]:
     def listen() -> None:
         while not done.is_set():
             if signal.sigtimedwait({signal.SIGINT}, 0.2) is not None and main is not None:
-                signal.pthread_kill(
-                    main, signal.SIGUSR1
-                )  # a real signal, or a blocked main thread would not wake
+                # A real signal, or a blocked main thread would not wake.
+                signal.pthread_kill(main, signal.SIGTERM)
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     listener = threading.Thread(target=listen, daemon=True)

@@ -92,10 +92,11 @@ def _catalog(settings: Settings) -> str:
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    from service.catalog.database import check, engine
+    from service.catalog.database import check, engine, sqlite_file
     from service.catalog.migrations import config
 
-    if settings.database_url.startswith("sqlite") and not Path(engine(settings).url.database or "").exists():
+    file = sqlite_file(settings.database_url)
+    if file and not file.exists():
         return "not made yet; the first start makes it"
     check()
     with engine(settings).connect() as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["FolderBusy", "FolderLock", "enter", "locked", "running"]
 
 _NAME = "up.lock"
+_TRIES, _TRY_SECONDS = 20, 0.01
 
 
 class FolderBusy(Exception):
@@ -52,10 +54,8 @@ def locked(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
     run_dir.mkdir(parents=True, exist_ok=True)
     # Opened for appending: the holder's note must survive the attempt of a second one.
     with (run_dir / _NAME).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FolderBusy(data_dir, _read(file)) from None
+        if not _taken(file):
+            raise FolderBusy(data_dir, _read(file))
         lock = FolderLock(file)
         lock.note()
         yield lock
@@ -90,6 +90,17 @@ def running(run_dir: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return None
+
+
+def _taken(file: IO[str]) -> bool:
+    """Whether the lock is ours now. Who only looks whether it is held holds it for a moment, too."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(_TRY_SECONDS)
+    return False
 
 
 def _read(file: IO[str]) -> dict[str, Any]:

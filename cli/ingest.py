@@ -12,11 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import typer
+from pydantic import ValidationError
 
 from cli.client import Client, TaskSettings, connect
 from cli.console import console, fail, progress_bar
 from cli.tasks import follow
 from service.archives import parse_manifest
+from service.errors import InvalidInput
 from service.settings import settings as configured
 from service.views import TaskSpec, TaskView, VideoSpec
 
@@ -83,7 +85,11 @@ def _post_files(
     inside = not remote and all(file.is_relative_to(configured().media_root) for file in files.values())
     if in_place or inside:
         placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
-        return client.create_task(TaskSpec(name=name, method=method, settings=settings, videos=placed))
+        try:
+            spec = TaskSpec(name=name, method=method, settings=settings, videos=placed)
+        except ValidationError as error:
+            raise InvalidInput.from_pydantic(error.errors()) from None
+        return client.create_task(spec)
     with tempfile.TemporaryFile() as archive:
         _pack(archive, videos, files)
         archive.seek(0)
@@ -129,7 +135,8 @@ def _pack(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]
         video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_none=True)
         for video in videos
     ]
-    with tarfile.open(fileobj=archive, mode="w") as tar, progress_bar("files") as bar:
+    # Two names of one file come as two files: the service takes no links.
+    with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar, progress_bar("files") as bar:
         manifest = "\n".join(lines).encode()
         entry = tarfile.TarInfo("manifest.jsonl")
         entry.size = len(manifest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +28,7 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
     store, manifest = ShardStore(settings.index_dir), found.manifest
     wrong: list[str] = []
     for identifier in manifest.releases:
-        if any(said.startswith(f"release {identifier[:12]}") for said in found.wrong):
+        if identifier in found.damaged_releases:
             continue
         try:
             release = read_release(store.release_folder(identifier), for_queries=True)
@@ -59,10 +58,11 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
     from sqlalchemy import select
 
     from index import ShardStore, videos_of
-    from service.catalog.database import engine, session_scope
+    from service.catalog.database import session_scope, sqlite_file
     from service.catalog.models import FINAL_STATES, Shard, Task, Video
 
-    if settings.database_url.startswith("sqlite") and not Path(engine(settings).url.database or "").exists():
+    file = sqlite_file(settings.database_url)
+    if file and not file.exists():
         return [f"there is no catalog; {_MEND}"] if found.manifest.shards else []
     wrong: list[str] = []
     with session_scope() as session:

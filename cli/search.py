@@ -36,6 +36,8 @@ def run_search(
         where: conditions on metadata, as :func:`conditions` reads them.
         further: the other fields of a ``SearchQuery``.
     """
+    from rich.markup import escape
+
     from cli.client import connect
 
     with console.status("Loading the model …" if url is None else "Searching …"):
@@ -45,7 +47,7 @@ def run_search(
         return
     console.print(result_table(found))
     for name, reason in found.degraded.items():
-        console.print(f"[yellow]Not searched: {name}: {reason}[/yellow]")
+        console.print(f"[yellow]Not searched: {escape(name)}: {escape(reason)}[/yellow]")
     timing, searched = found.timing_ms, sum(task.searched for task in found.routing)
     console.print(
         f"[dim]{searched} tasks searched, mode {found.mode}, release {str(found.release)[:12]}, "
@@ -106,6 +108,7 @@ def result_table(
     found: SearchResponse | SimilarResponse, first: int | None = None, mark: str | None = None
 ) -> Table:
     """The results, best first; the video ``mark`` stands out."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -128,7 +131,7 @@ def result_table(
             result.task,
             result.video_id,
             *([_moment(result)] if timed else []),
-            result.captions[0] if result.captions else "",
+            escape(result.captions[0]) if result.captions else "",
             style="bold green" if result.video_id == mark else "",
         )
     return table

@@ -26,15 +26,28 @@ class Audit:
     Attributes:
         manifest: the generation that was read.
         ids: task → ids that can be found in it, of the shards that are whole.
-        wrong: what must be mended, each with the folder or the task that it is about.
+        damaged_releases: release → what is wrong with its files.
+        damaged_shards: task → what is wrong with its files or vectors.
+        contradictions: what the entries of the manifest say of each other that cannot be.
         leftovers: folders that no manifest names. They do no harm: a writer is about to publish them, or they are
             swept away an hour after they were left.
     """
 
     manifest: Manifest
     ids: dict[str, Ids]
-    wrong: list[str]
+    damaged_releases: dict[str, str]
+    damaged_shards: dict[str, str]
+    contradictions: list[str]
     leftovers: list[Path]
+
+    @property
+    def wrong(self) -> list[str]:
+        """All that must be mended, each with the folder or the task that it is about."""
+        releases = [
+            f"release {release[:12]}: {problem}; restore releases/{release} from a backup"
+            for release, problem in self.damaged_releases.items()
+        ]
+        return [*releases, *self.damaged_shards.values(), *self.contradictions]
 
 
 def audit(store: ShardStore) -> Audit:
@@ -48,15 +61,19 @@ def audit(store: ShardStore) -> Audit:
     # Folders first: one that is published meanwhile is then not taken for a leftover.
     folders = store.folders()
     manifest = store.manifest()
-    wrong: list[str] = []
+    damaged_releases: dict[str, str] = {}
+    damaged_shards: dict[str, str] = {}
+    contradictions: list[str] = []
     ids: dict[str, Ids] = {}
     deleted: dict[str, Ids] = {}
     for release in manifest.releases.values():
         problem = damage(store.release_folder(release.id), release.files, release.bytes, verify=True)
         if problem:
-            wrong.append(f"release {release.id[:12]}: {problem}; restore releases/{release.id} from a backup")
+            damaged_releases[release.id] = problem
     if manifest.release is not None and manifest.release not in manifest.releases:
-        wrong.append(f"the current release {manifest.release[:12]} is not among the releases of the manifest")
+        contradictions.append(
+            f"the current release {manifest.release[:12]} is not among the releases of the manifest"
+        )
     for task in manifest.shards:
         parts = manifest.parts(task)
         try:
@@ -66,22 +83,25 @@ def audit(store: ShardStore) -> Audit:
                 store.check(part, "bytes")
             ids[task] = store.open(parts).ids
         except ShardStoreError as error:
-            wrong.append(str(error))
+            damaged_shards[task] = str(error)
             continue
         if len(np.setdiff1d(deleted[task], ids[task])):
-            wrong.append(f"task {task}: ids were deleted that it never had")
+            contradictions.append(f"task {task}: ids were deleted that it never had")
         for part in parts:
             name = f"shard {part.id[:12]} of task {part.task}"
             if part.task != task:
-                wrong.append(f"{name} stands in the manifest under task {task}")
+                contradictions.append(f"{name} stands in the manifest under task {task}")
             if part.release not in manifest.releases:
-                wrong.append(f"{name} pins release {part.release[:12]}, which is not there")
+                contradictions.append(f"{name} pins release {part.release[:12]}, which is not there")
             if (part.release, part.fingerprint) != (parts[0].release, parts[0].fingerprint):
-                wrong.append(f"{name} was made by another encoder than the first segment of the task")
-    wrong += _shared(ids)
+                contradictions.append(
+                    f"{name} was made by another encoder than the first segment of the task"
+                )
+    contradictions += _shared(ids)
     found = {task: np.setdiff1d(every, deleted[task]) for task, every in ids.items()}
     named = manifest.folders()
-    return Audit(manifest, found, wrong, [path for path in folders if path.name not in named])
+    leftovers = [path for path in folders if path.name not in named]
+    return Audit(manifest, found, damaged_releases, damaged_shards, contradictions, leftovers)
 
 
 def _shared(ids: dict[str, Ids]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["damage", "exclusive", "hash_files", "replace_text", "sync"]
+__all__ = ["damage", "exclusive", "hash_files", "replace_text", "replacing", "sync"]
 
 
 def sync(path: Path) -> None:
@@ -21,17 +21,24 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file by a whole new one; readers of the old one keep it."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Replace a file by a whole new one, which the block writes where it is told; readers of the old one keep it."""
     staged = path.with_suffix(".new")
     try:
-        staged.write_text(text, encoding="utf-8")
+        yield staged
         sync(staged)
         os.replace(staged, path)
     except OSError:
         staged.unlink(missing_ok=True)  # a full disk needs the room
         raise
     sync(path.parent)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file by a text."""
+    with replacing(path) as staged:
+        staged.write_text(text, encoding="utf-8")
 
 
 def hash_files(folder: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import stat
 import tarfile
@@ -29,6 +30,7 @@ from typing import IO, Any, BinaryIO, Protocol
 
 from pydantic import ValidationError
 
+from index.durable import sync
 from service.errors import CinestrataError, InvalidInput, TooLarge, Unavailable
 from service.settings import settings
 from service.storage import UPLOAD_SCHEME
@@ -40,6 +42,7 @@ _FIELD = "archive"
 _MANIFESTS = ("manifest.jsonl", "manifest.csv")
 _MAX_MANIFEST = 32 * 1024**2
 _MAX_READ = 40 * 1024**2  # a central directory, or a manifest, at once
+_MAX_NAMED = 32 * 1024**2  # characters that the headers of a tar say of its members
 _BLOCK = 1024**2
 
 
@@ -132,7 +135,12 @@ class _Tar:
         self._opened = opened
 
     def members(self) -> Iterator[_Member | None]:
+        said = 0
         for info in self._opened:
+            # All of it stays in memory, and a run of one letter is packed to nothing.
+            said += sum(map(len, (info.name, info.linkname, *info.pax_headers.values())))
+            if said > _MAX_NAMED:
+                raise _refused("Its headers are absurdly long.", "Pack it again.")
             if info.isdir():
                 yield None
                 continue
@@ -149,8 +157,10 @@ class _Tar:
 
 @contextmanager
 def _opened(archive: BinaryIO, filename: str) -> Iterator[_Archive]:
-    archive.seek(0)
-    if zipfile.is_zipfile(archive):
+    archive.seek(
+        257
+    )  # where a tar says that it is one; a zip inside it, near its end, would be taken for all of it
+    if archive.read(5) != b"ustar" and zipfile.is_zipfile(archive):
         with zipfile.ZipFile(_Bounded(archive)) as opened:
             yield _Zip(opened)
         return
@@ -355,10 +365,16 @@ def _write(
                     if budget < 0:
                         raise _too_large()
                     sink.write(block)
+                sink.flush()
+                os.fsync(sink.fileno())
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise _refused(
                 f"{str(path)!r} collides with another name in it.", "Rename one of them."
             ) from None
+    # The task survives a power cut once it is stored, and so do its videos.
+    for inside in {folder.joinpath(*above.parts) for path in wanted for above in path.parents}:
+        sync(inside)
+    sync(folder.parent)
 
 
 def _safe(name: str, field: str = _FIELD) -> PurePosixPath:

@@ -59,6 +59,8 @@ def dead(task: str | None = None) -> list[Dead]:
                 query if task is None else query.where(or_(Task.id == task, Task.name == task))
             ).all()
         )
+    if task in names:  # its id; another task may be called so
+        names = {task: names[task]}
     chosen = [name for name in manifest.shards if task is None or name in names]
     if task is not None and not chosen:
         raise NotFound(f"No task {task!r} is laid down.")

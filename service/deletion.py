@@ -24,7 +24,7 @@ seen the tombstones yet, and lists that were begun before, do not show it either
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from sqlalchemy import delete, func, select
@@ -33,7 +33,7 @@ from sqlalchemy.orm import Session
 from index import ShardStore, ShardStoreError
 from media import MediaError
 from service import storage
-from service.catalog.database import session_scope
+from service.catalog.database import in_chunks, session_scope
 from service.catalog.models import ACTIVE_STATES, Event, Task, Video
 from service.errors import Conflict, NotFound, Unavailable
 from service.events import record
@@ -42,8 +42,6 @@ from service.settings import settings
 from service.views import CountsView, DeletionView
 
 __all__ = ["delete_task", "delete_videos", "discard_files"]
-
-_CHUNK = 500  # ids in one IN (…)
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionView:
@@ -54,14 +52,15 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
     Raises:
         NotFound: there is no such task.
-        Unavailable: the index or the catalog cannot be written; what was not reported deleted can be sent again.
+        Unavailable: the index or the catalog cannot be written, or a file cannot be removed; what was not reported
+            deleted can be sent again.
     """
     wanted = list(dict.fromkeys(video_ids))
     by_task: dict[str, list[str]] = {}
     with session_scope() as session:
         if task_id is not None and session.get(Task, task_id) is None:
             raise NotFound(f"There is no task {task_id!r}.")
-        for chunk in _chunks(wanted):
+        for chunk in in_chunks(wanted):
             for video, task in session.execute(select(Video.id, Video.task_id).where(Video.id.in_(chunk))):
                 if task_id in (None, task):
                     by_task.setdefault(task, []).append(video)
@@ -112,7 +111,7 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         task = locked(session, task_id)
         videos = [
             video
-            for chunk in _chunks(video_ids)
+            for chunk in in_chunks(video_ids)
             for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
         return _remove(session, task, videos)
@@ -123,12 +122,15 @@ def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
     if not videos:
         return []
     _bury(task.id, [video.vector_id for video in videos])
-    storage.ledger().unlink(missing_ok=True)
-    for video in videos:
-        discard_files(session, video.id, video.uri, video.content_hash)
+    try:
+        storage.ledger().unlink(missing_ok=True)
+        for video in videos:
+            discard_files(session, video.id, video.uri, video.content_hash)
+    except OSError as error:
+        raise Unavailable(f"A file of task {task.id} cannot be removed: {error}", 30) from error
     gone = [video.id for video in videos]
     _forget_events(session, task.id, set(gone))
-    for chunk in _chunks(gone):
+    for chunk in in_chunks(gone):
         session.execute(delete(Video).where(Video.id.in_(chunk)))
     task.counts = _counted(session, task.id)
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
@@ -165,8 +167,3 @@ def _counted(session: Session, task_id: str) -> dict[str, int]:
         **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
         **{part: sum(n for _, split, n in rows if split == part) for part in ("train", "val", "test")},
     ).model_dump()
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _CHUNK):
-        yield ids[start : start + _CHUNK]

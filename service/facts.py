@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index import videos_of
-from service.catalog.database import session_scope
+from service.catalog.database import in_chunks, session_scope
 from service.catalog.models import Moment, Task, Video
 
 __all__ = ["Column", "Facts", "FactsReader", "Moments", "Value"]
@@ -28,7 +28,6 @@ Read = TypeVar("Read", "Facts", "Moments")
 Value = str | int | float | bool
 
 _KEPT = 2_000_000  # videos whose facts are kept, and moments
-_CHUNK = 500  # ids in one IN (…)
 
 
 class Column:
@@ -148,10 +147,8 @@ class FactsReader:
             new = [task for task in tasks if task not in self._arrivals]
             if new:
                 with session_scope() as session:
-                    for start in range(0, len(new), _CHUNK):
-                        wanted = select(Task.id, Task.created_at).where(
-                            Task.id.in_(new[start : start + _CHUNK])
-                        )
+                    for chunk in in_chunks(new):
+                        wanted = select(Task.id, Task.created_at).where(Task.id.in_(chunk))
                         self._arrivals |= {task: at for task, at in session.execute(wanted)}
             return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
 

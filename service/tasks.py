@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service import archives, idempotency, messages, storage
-from service.catalog.database import now, session_scope
+from service.catalog.database import in_chunks, now, session_scope
 from service.catalog.models import ACTIVE_STATES, Task, Video
 from service.checks import CheckedTask, check_task
 from service.errors import Conflict, InvalidInput, NotFound
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 _GUESSED_SECONDS_PER_VIDEO = 1.0  # before the first task is ready, from which the real figure comes
-_CHUNK = 500  # ids in one IN (…)
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,12 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     if replayed:
         return replayed
     try:
-        return _store(_new_id("tsk"), check_task(spec), idempotency_key, caller)
+        stored = _store(_new_id("tsk"), check_task(spec), idempotency_key, caller)
     except BaseException:
         _forget(caller, idempotency_key)
         raise
+    messages.send_probe(stored.task.id)
+    return stored
 
 
 def create_task_from_archive(
@@ -110,11 +111,13 @@ def create_task_from_archive(
             )
         except ValidationError as error:
             raise InvalidInput.from_pydantic(error.errors()) from None
-        return _store(task_id, check_task(spec), idempotency_key, caller)
+        stored = _store(task_id, check_task(spec), idempotency_key, caller)
     except BaseException:
         archives.remove(task_id)
         _forget(caller, idempotency_key)
         raise
+    messages.send_probe(task_id)  # the task has its files from here on, whatever becomes of the message
+    return stored
 
 
 def list_tasks() -> list[TaskView]:
@@ -242,7 +245,6 @@ def _store(task_id: str, checked: CheckedTask, key: str | None, caller: str) -> 
                 idempotency.settle(session, caller, key, task_id, view.model_dump(mode="json"))
     except IntegrityError as error:
         raise Conflict("The name or an id of this task was taken a moment ago; choose another.") from error
-    messages.send_probe(task_id)
     return CreateOutcome(view, replayed=False)
 
 
@@ -250,10 +252,9 @@ def _refuse_taken(session: Session, checked: CheckedTask) -> None:
     if session.scalar(select(exists().where(Task.name == checked.name))):
         raise Conflict(f"name: There is a task {checked.name!r} already. Choose another name.")
     numbers = {video.id: number for number, video in enumerate(checked.videos) if video.id is not None}
-    ids = list(numbers)
-    for start in range(0, len(ids), _CHUNK):
+    for chunk in in_chunks(list(numbers)):
         taken = session.execute(
-            select(Video.id, Task.name).join(Task).where(Video.id.in_(ids[start : start + _CHUNK])).limit(1)
+            select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
         ).first()
         if taken:
             raise Conflict(
@@ -295,10 +296,10 @@ def _views(session: Session, tasks: Sequence[Task]) -> list[TaskView]:
 
 def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedView]]:
     found: dict[str, list[RejectedView]] = {}
-    for start in range(0, len(task_ids), _CHUNK):
+    for chunk in in_chunks(task_ids):
         rows = session.execute(
             select(Video.task_id, Video.uri, Video.reason)
-            .where(Video.status == "rejected", Video.task_id.in_(task_ids[start : start + _CHUNK]))
+            .where(Video.status == "rejected", Video.task_id.in_(chunk))
             .order_by(Video.vector_id)
         )
         for task_id, uri, reason in rows:

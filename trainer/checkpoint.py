@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import pickle
 import shutil
 from collections.abc import Mapping
@@ -17,6 +16,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from index.durable import sync
 
 __all__ = ["Checkpoint", "Checkpoints", "identity"]
 
@@ -77,20 +78,24 @@ class Checkpoints:
         staged = final.with_suffix(".tmp")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
-        save_file(_storable(checkpoint.method), staged / _METHOD)
-        torch.save(checkpoint.optimiser, staged / _OPTIMISER)
         description = {
             "schema": SCHEMA,
             "run": self.run,
             "epoch": checkpoint.epoch,
             "losses": checkpoint.losses,
         }
-        (staged / _DESCRIPTION).write_text(json.dumps(description))
-        for path in (*staged.iterdir(), staged):
-            _sync(path)
+        try:
+            save_file(_storable(checkpoint.method), staged / _METHOD)
+            torch.save(checkpoint.optimiser, staged / _OPTIMISER)
+            (staged / _DESCRIPTION).write_text(json.dumps(description))
+            for path in (*staged.iterdir(), staged):
+                sync(path)
+        except Exception:  # each of the three writers has errors of its own
+            shutil.rmtree(staged, ignore_errors=True)  # a full disk needs the room
+            raise
         shutil.rmtree(final, ignore_errors=True)
         staged.replace(final)
-        _sync(self.folder)
+        sync(self.folder)
         for other in self.folder.iterdir():
             if other != final:
                 shutil.rmtree(other, ignore_errors=True)
@@ -122,11 +127,3 @@ class Checkpoints:
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     # safetensors refuses tensors that share memory; a copy shares none.
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 TrainingError
 ├── FramesMissing       the decoded frames of a video are not where they were left
+├── NothingToLearn      a task has no accepted video any more
 ├── TrainingDiverged    loss or gradient left the finite numbers
 ├── LibraryDamaged      a release that the task must build on is not as it was published
 └── EvaluationError     a measure was asked of data that cannot give it
@@ -9,7 +10,14 @@ TrainingError
 
 from __future__ import annotations
 
-__all__ = ["EvaluationError", "FramesMissing", "LibraryDamaged", "TrainingDiverged", "TrainingError"]
+__all__ = [
+    "EvaluationError",
+    "FramesMissing",
+    "LibraryDamaged",
+    "NothingToLearn",
+    "TrainingDiverged",
+    "TrainingError",
+]
 
 
 class TrainingError(ValueError):
@@ -18,6 +26,10 @@ class TrainingError(ValueError):
 
 class FramesMissing(TrainingError):
     """A video's frame cache is gone, unreadable, or of another shape than the backbone wants."""
+
+
+class NothingToLearn(TrainingError):
+    """All accepted videos of a task were deleted before it was laid down."""
 
 
 class TrainingDiverged(TrainingError):

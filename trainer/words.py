@@ -8,7 +8,7 @@ import torch
 
 from index import ShardStoreError, StoreUnavailable
 from models.errors import ModelError
-from trainer.errors import FramesMissing, LibraryDamaged, TrainingDiverged
+from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
 from trainer.methods import MethodError
 
 __all__ = ["Words", "in_words"]
@@ -37,6 +37,8 @@ def in_words(error: BaseException, retry: str) -> Words | None:
         return Words(f"{message}.", "Post the task again with a method and settings that fit.")
     if isinstance(error, FramesMissing):
         return Words(f"{message}.", f"Put the video back where it was, then {retry}.")
+    if isinstance(error, NothingToLearn):
+        return Words(f"{message}.", "Post a task with the videos that you want to keep.")
     if isinstance(error, StoreUnavailable):
         return Words(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
     if isinstance(error, LibraryDamaged | ShardStoreError):

@@ -38,7 +38,7 @@ from service.settings import settings
 from service.vectors import library_store
 from trainer.calibration import CAPTIONS
 from trainer.data import Clip, TaskData
-from trainer.errors import FramesMissing, TrainingDiverged
+from trainer.errors import FramesMissing, NothingToLearn, TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
 from trainer.evaluate.matrix import Row
 from trainer.evaluate.metrics import Recall
@@ -118,6 +118,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
     claim.advance("indexing")
     task = _left(task)
+    if not task.clips:
+        raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
     held_out, captions = _held_out(task.task_id), _calibrating(task.task_id)
 
@@ -172,7 +174,9 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
         if vectors is not None:
             _restore_frames(claim, task, backbone)
             recalls, ledger = _facts(claim, backbone, library, Laid(state, release, shard, vectors), task)
-    except (ValueError, ShardStoreError) as error:  # what is laid down is ready, measured or not
+    except CinestrataError:
+        raise
+    except Exception as error:  # what is laid down is ready, measured or not
         claim.log(f"The task could not be measured: {error}")
     trained = METHODS[state.method].trains and bool(task.pairs)
     moments = library.manifest.parts(task.task_id)[1:]
@@ -243,7 +247,7 @@ def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
         for video in videos
     )
     if not clips:
-        raise FramesMissing("the task has no accepted video; see the reasons of its rejected ones")
+        raise NothingToLearn("All accepted videos of the task were deleted")
     return TaskData(claim.task.id, claim.task.name, clips)
 
 
@@ -341,7 +345,8 @@ def _moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple
             [video for video, _ in videos],
             *backbone.spec,
             locate=lambda video: storage.locate(uris[video.vector_id]),
-            scratch=settings().cache_dir.parent / "moments.npy",
+            # Of this claim alone: one that lost its lease may still be writing, and removes its own in the end.
+            scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
             limits=Limits(max_bytes=settings().max_video_bytes),
             left_out=left_out,
             report=lambda done: claim.progress("moments", done / total, done=done, total=total),
@@ -426,10 +431,12 @@ def _keep(library: Library, ledger: Ledger) -> None:
     """Only what is published: the ledger of a task that failed after all would fit no later row.
 
     One in which a video counts that was deleted meanwhile would fit none either, and keep what was made of its caption.
+    Whoever deletes one sets its tombstone before removing the ledger, so looking after the writing misses none.
     """
     try:
-        if library.store.manifest().tombstones == library.manifest.tombstones:
-            write_ledger(storage.ledger(), ledger)
+        write_ledger(storage.ledger(), ledger)
+        if library.store.manifest().tombstones != library.manifest.tombstones:
+            storage.ledger().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:
         log.warning("the next task will be measured afresh", error=str(error))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from benchmarks.world.semantics import Colour, Setting
-from benchmarks.world.shapes import OPEN, SHAPES
+from benchmarks.world.shapes import OPEN, turned
 
 __all__ = ["PATTERNS", "backdrop"]
 
@@ -26,14 +25,9 @@ def backdrop(setting: Setting, seed: int, side: int, wobble: float = 0.0) -> Ima
     _pattern(pen, setting, side, rng)
     shift = rng.uniform(-0.05, 0.05)
     for part in setting.scenery:
-        points = SHAPES[part.shape] * (part.rx, part.ry)
-        if part.turn:
-            angle = math.radians(part.turn)
-            cos, sin = math.cos(angle), math.sin(angle)
-            points = points @ np.array([[cos, sin], [-sin, cos]])
         # Wide parts (roads, floors) must still reach both edges.
         drift = shift if part.rx < 0.9 else 0.0
-        points = (points + (part.x + drift, part.y) + 1) * (side / 2)
+        points = (turned(part) + (part.x + drift, part.y) + 1) * (side / 2)
         colour = _colour(part.role, setting)
         flat = points.ravel().tolist()
         if part.shape in OPEN:

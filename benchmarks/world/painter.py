@@ -14,7 +14,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter
 from benchmarks.world.backdrop import backdrop
 from benchmarks.world.motion import Pose, pose
 from benchmarks.world.semantics import Actor, Clip, Colour, Part, Scene
-from benchmarks.world.shapes import OPEN, SHAPES
+from benchmarks.world.shapes import OPEN, turned
 
 __all__ = ["render", "render_scene"]
 
@@ -104,12 +104,7 @@ def _paint(part: Part, actor: Actor, scene: Scene) -> Colour:
 @lru_cache(maxsize=2048)
 def _placed(part: Part) -> npt.NDArray[np.float64]:
     """A part's outline in its object's unit square."""
-    points = SHAPES[part.shape] * (part.rx, part.ry)
-    if part.turn:
-        angle = math.radians(part.turn)
-        cos, sin = math.cos(angle), math.sin(angle)
-        points = points @ np.array([[cos, sin], [-sin, cos]])
-    return points + np.array([part.x, part.y])
+    return turned(part) + np.array([part.x, part.y])
 
 
 @lru_cache(maxsize=512)

@@ -7,7 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OPEN", "SHAPES"]
+from benchmarks.world.semantics import Part
+
+__all__ = ["OPEN", "SHAPES", "turned"]
 
 Outline = npt.NDArray[np.float64]
 
@@ -91,3 +93,13 @@ SHAPES: dict[str, Outline] = {
 
 # Drawn as thick lines, never filled.
 OPEN = frozenset({"ring", "arc", "stroke", "zigzag", "spiral"})
+
+
+def turned(part: Part) -> Outline:
+    """A part's outline with its size and turn, around the origin."""
+    points = SHAPES[part.shape] * (part.rx, part.ry)
+    if part.turn:
+        angle = math.radians(part.turn)
+        cos, sin = math.cos(angle), math.sin(angle)
+        points = points @ np.array([[cos, sin], [-sin, cos]])
+    return points

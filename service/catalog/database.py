@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 from service.errors import Unavailable
 from service.settings import Settings, settings
 
-__all__ = ["check", "dispose", "engine", "now", "session_scope"]
+__all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
 
+_CHUNK = 500
 _engines: dict[tuple[str, float], Engine] = {}
 
 
@@ -29,6 +30,12 @@ def engine(configured: Settings | None = None) -> Engine:
     if key not in _engines:
         _engines[key] = _create(*key)
     return _engines[key]
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of an SQLite database; None for an address of another one."""
+    parts = make_url(url)
+    return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
 
 
 @contextmanager
@@ -58,6 +65,12 @@ def now(session: Session) -> datetime:
     return datetime.now(UTC)
 
 
+def in_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many ids at a time as one ``IN (…)`` takes."""
+    for start in range(0, len(ids), _CHUNK):
+        yield ids[start : start + _CHUNK]
+
+
 def check() -> None:
     """One round trip. Raises Unavailable."""
     with session_scope() as session:
@@ -71,10 +84,10 @@ def dispose() -> None:
 
 
 def _create(url: str, busy_seconds: float) -> Engine:
-    if not url.startswith("sqlite"):
+    file = sqlite_file(url)
+    if file is None:
         return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
-    path = url.removeprefix("sqlite:///")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import resource
 import shutil
@@ -205,6 +207,12 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
         ),
         (
             lambda copy: _edit(
+                copy, lambda body: body["files"].update({"index/\0": {"bytes": 0, "sha256": ""}})
+            ),
+            "outside the data folder",
+        ),
+        (
+            lambda copy: _edit(
                 copy, lambda body: body["files"].update({"/etc/x": {"bytes": 0, "sha256": ""}})
             ),
             "outside the data folder",
@@ -263,6 +271,40 @@ def test_nothing_is_overwritten(two: ShardStore, tmp_path: Path) -> None:
     onto = _run("restore", tmp_path / "copy")
     assert (onto.exit_code, "there already" in onto.output) == (1, True)
     assert two.manifest() == before
+
+
+def test_a_log_that_was_left_of_another_catalog_is_not_played_into_the_restored_one(
+    two: ShardStore, tmp_path: Path
+) -> None:
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    left = tmp_path / "other" / "catalog.sqlite3-wal"
+    left.parent.mkdir()
+    left.write_bytes(b"pages of another catalog")
+    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert (told.exit_code, "catalog.sqlite3-wal is there already" in told.output) == (1, True)
+    assert sorted(path.name for path in left.parent.iterdir()) == ["catalog.sqlite3-wal", "run"]
+
+
+def test_a_catalog_on_another_file_system_is_restored_or_nothing_is(
+    two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run("snapshot", tmp_path / "copy").exit_code == 0
+    ready, manifest = _ready(), two.manifest()
+    far = tmp_path / "far"
+    rename = os.rename
+
+    def as_if_mounted(source: str | Path, target: str | Path) -> None:
+        if Path(source).is_relative_to(far) != Path(target).is_relative_to(far):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", as_if_mounted)
+    monkeypatch.setenv("CINESTRATA_DATABASE_URL", f"sqlite:///{far}/deep/catalog.sqlite3")
+    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert told.exit_code == 0, told.output
+    dispose()
+    assert (ShardStore(settings().index_dir).manifest(), _ready()) == (manifest, ready)
+    assert [path.name for path in far.glob("deep/.restore-*")] == []
 
 
 def test_nothing_to_copy_is_said(folder: Settings, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 import structlog
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.client import Remote
@@ -204,6 +205,25 @@ def test_packing_keeps_bytes_captions_and_splits_and_drops_paths(tmp_path: Path)
         assert json.loads(manifest.read()) == {"uri": "000000.mp4", "captions": ["x"], "split": "test"}
 
 
+def test_two_names_of_one_file_are_packed_as_two_files(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    os.link(tmp_path / "a.mp4", tmp_path / "b.mp4")
+    names = ["a.mp4", "b.mp4"]
+    archive = io.BytesIO()
+    _pack(archive, [VideoSpec(uri=name) for name in names], {name: tmp_path / name for name in names})
+    archive.seek(0)
+    with tarfile.open(fileobj=archive) as tar:
+        assert [(member.isreg(), member.size) for member in tar.getmembers()[1:]] == [(True, 5), (True, 5)]
+
+
+def test_a_wrong_name_of_a_task_is_not_taken_for_a_wrong_setting(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    told = cinestrata("ingest", tmp_path, "--name", "day/night", "--in-place")
+    assert told.exit_code == 1
+    assert "name: " in told.output
+    assert "environment" not in told.output
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -309,3 +329,14 @@ def test_every_cell_of_the_results_stands_under_its_heading() -> None:
             expected |= {"right": "50%"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
+
+
+def test_brackets_in_a_caption_are_shown_as_they_are() -> None:
+    shown = {"task": "cars", "task_id": "t", "thumbnail_url": "", "stream_url": ""}
+    caption = "a sign [/exit] and [red]lights"
+    result = SearchResult.model_validate(
+        {"rank": 1, "video_id": "v1", "score": 0.5, "captions": [caption], **shown}
+    )
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(result_table(SimpleNamespace(results=[result])))  # type: ignore[arg-type]
+    assert caption in console.export_text()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cli import doctor
 from cli.main import app
-from index import ShardStore, Structure
+from index import ShardStore, Structure, audit
 from service.catalog.database import session_scope
 from service.catalog.models import Shard, Task, Video
 from service.settings import Settings
@@ -115,8 +115,12 @@ def test_every_harm_is_found_by_name(two: ShardStore, folder: Settings, harm: st
 def test_several_harms_are_all_named(two: ShardStore, folder: Settings) -> None:
     _flip(_shard(two, "tsk_a") / "ids.npy")
     _flip(_release(two, "tsk_b") / "release.json")
-    with pytest.raises(doctor._Trouble, match=r"(?s)release \w{12}.*tsk_a"):
+    found = audit(two)
+    assert list(found.damaged_releases) == [two.manifest().shards["tsk_b"].release]
+    assert list(found.damaged_shards) == ["tsk_a"]
+    with pytest.raises(doctor._Trouble, match=r"(?s)release \w{12}.*tsk_a") as told:
         doctor._index(folder)
+    assert str(told.value).count("release.json") == 1, "named by the audit, and not again"
 
 
 def test_what_is_not_in_use_is_told_and_does_no_harm(two: ShardStore, folder: Settings) -> None:

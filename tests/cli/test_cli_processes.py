@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +116,23 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     until(lambda: not alive(orphan))
 
 
+def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
+    code = (
+        "import os, signal, time\n"
+        "from cli.demo_service import interruptible\n"
+        "from cli.demo_world import _children_spared_ctrl_c\n"
+        "with interruptible():\n"
+        "    try:\n"
+        "        with _children_spared_ctrl_c():\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('in order')\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout) == (0, "in order\n"), told.stderr
+
+
 def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert running(run) is None
@@ -128,6 +147,17 @@ def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
     assert running(run) is None
     with locked(run, tmp_path):
         pass
+
+
+def test_who_only_looks_is_not_taken_for_a_holder(tmp_path: Path) -> None:
+    with locked(tmp_path / "run", tmp_path):
+        pass
+    with (tmp_path / "run" / "up.lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        looked = threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN))
+        looked.start()
+        with locked(tmp_path / "run", tmp_path):
+            looked.join()
 
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:

@@ -295,6 +295,7 @@ def test_an_altered_structure_is_set_aside_by_name(
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         why = f"shard {entry.id[:12]} of task t: search.faiss was altered; restore it from a backup"
         assert Snapshot.open(store).degraded == {"t": why}
+        assert audit(store).damaged_shards == {"t": why}
         assert audit(store).wrong == [why]
     path.write_bytes(whole)
     assert Snapshot.open(store).degraded == {}

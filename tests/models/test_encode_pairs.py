@@ -10,12 +10,12 @@ import torch
 
 from models.backbone import Backbone, tiny_backbone
 from models.errors import ReleaseError
-from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
-from models.release import Kind, ReleaseState, ReleaseTask
+from models.release import ReleaseState
 from models.routing import token_presence, words_of
-from models.tame import BARE, Tame
+from models.tame import BARE
 from models.text_update import TextUpdate
+from tests.models.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]
 TASKS = ["0", "1", "2"]
@@ -28,29 +28,6 @@ def backbone() -> Backbone:
     return tiny_backbone(frames=2)
 
 
-def _state(backbone: Backbone, kind: Kind, tensors: dict[str, torch.Tensor], tasks: int = 3) -> ReleaseState:
-    return ReleaseState(
-        method="x",
-        kind=kind,
-        backbone=backbone.name,
-        backbone_fingerprint=backbone.fingerprint,
-        fingerprint="f" * 64,
-        frames=2,
-        tasks=[ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)],
-        config={"scale": 1.0, "top_k": 2},
-        profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary))),
-        tensors=tensors,
-    )
-
-
-def _tame(backbone: Backbone, tasks: int) -> ReleaseState:
-    tame = Tame(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2, top_k=2, scale=1.0)
-    torch.nn.init.normal_(tame.b, std=0.3)
-    for _ in range(tasks):
-        tame.add_task()
-    return _state(backbone, "tame", {f"tame.{n}": t.clone() for n, t in tame.tensors().items()}, tasks)
-
-
 def _low_rank(backbone: Backbone) -> ReleaseState:
     update = TextUpdate(
         backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0
@@ -58,18 +35,18 @@ def _low_rank(backbone: Backbone) -> ReleaseState:
     torch.nn.init.normal_(update.b, std=0.3)
     with torch.no_grad():  # other words in each release
         update.words[torch.randperm(backbone.vocabulary)[: backbone.vocabulary // 2]] += 0.1
-    return _state(backbone, "low_rank", {f"text.{n}": t.clone() for n, t in update.tensors().items()})
+    return small_release(backbone, "low_rank", {f"text.{n}": t.clone() for n, t in update.tensors().items()})
 
 
 def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
     torch.manual_seed(1)
-    frozen = _state(backbone, "frozen", {})
-    tame, newest = _tame(backbone, 2), _tame(backbone, 3)
+    frozen = small_release(backbone, "frozen", {})
+    tame, newest = tame_release(backbone, "01"), tame_release(backbone)
     newest.tensors["tame.task_experts"][1] = 1
     tame.tensors["tame.task_experts"][0] = BARE
     one, two = _low_rank(backbone), _low_rank(backbone)
     dim = backbone.dim
-    mapped = _state(
+    mapped = small_release(
         backbone,
         "mapped",
         {**backbone.tensors(), "maps": torch.randn(3, dim, dim), "shifts": torch.randn(3, dim)},

@@ -11,10 +11,10 @@ import torch
 
 from models.backbone import Backbone, tiny_backbone
 from models.errors import ReleaseError
-from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
-from models.release import Kind, ReleaseState, ReleaseTask, read_release, write_release
-from models.tame import BARE, Tame
+from models.release import ReleaseState, read_release, write_release
+from models.tame import BARE
+from tests.models.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 
@@ -35,18 +35,8 @@ def release(backbone: Backbone) -> ReleaseState:
     dim = backbone.dim
     maps, shifts = 0.2 * torch.randn(3, dim, dim), 0.2 * torch.randn(3, dim)
     maps[2], shifts[2] = torch.eye(dim), 0
-    return ReleaseState(
-        method="drift_adapter",
-        kind="mapped",
-        backbone=backbone.name,
-        backbone_fingerprint=backbone.fingerprint,
-        fingerprint="f" * 64,
-        frames=2,
-        tasks=[ReleaseTask(name, name, "f" * 64) for name in ("one", "two", "three")],
-        config={},
-        profiles=Profiles.of(np.zeros((3, backbone.vocabulary))),
-        tensors={**tower.tensors(), "maps": maps, "shifts": shifts, "teacher.clip.x": torch.zeros(1)},
-    )
+    tensors = {**tower.tensors(), "maps": maps, "shifts": shifts, "teacher.clip.x": torch.zeros(1)}
+    return small_release(backbone, "mapped", tensors, ("one", "two", "three"))
 
 
 def test_a_mapped_query_is_that_of_the_newest_tower_taken_to_the_shard(
@@ -111,33 +101,13 @@ def test_long_and_short_texts_in_one_call_come_to_what_each_comes_to_alone(
 # -- what stands still ----------------------------------------------------------------------------------------------
 
 
-def _state(backbone: Backbone, tasks: int, kind: Kind, tensors: dict[str, torch.Tensor]) -> ReleaseState:
-    return ReleaseState(
-        method="x",
-        kind=kind,
-        backbone=backbone.name,
-        backbone_fingerprint=backbone.fingerprint,
-        fingerprint="f" * 64,
-        frames=2,
-        tasks=[ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)],
-        config={"scale": 1.0, "top_k": 1},
-        profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary))),
-        tensors=tensors,
-    )
-
-
-def _tame(backbone: Backbone, tasks: int) -> ReleaseState:
-    """A release whose weights are like no other's."""
-    tame = Tame(backbone.text_width, len(backbone.text_blocks), experts=2, rank=2, top_k=1, scale=1.0)
-    torch.nn.init.normal_(tame.b, std=0.3)
-    for _ in range(tasks):
-        tame.add_task()
-    return _state(backbone, tasks, "tame", {f"tame.{n}": t.clone() for n, t in tame.tensors().items()})
-
-
 def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
     torch.manual_seed(2)
-    frozen, one, two = _state(backbone, 1, "frozen", {}), _tame(backbone, 2), _tame(backbone, 3)
+    frozen, one, two = (
+        small_release(backbone, "frozen", {}, "0"),
+        tame_release(backbone, "01"),
+        tame_release(backbone),
+    )
     two.tensors["tame.task_experts"][0] = one.tensors["tame.task_experts"][0] = BARE
     makers = {"0": frozen, "1": one, "2": two}
     earlier = QueryEncoder.open(backbone, one, {"0": frozen, "1": one})
@@ -156,7 +126,7 @@ def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
 
     other = replace(one, tensors={n: t.clone() for n, t in one.tensors.items()})
     other.tensors["tame.b"][0, 0, 0, 0, 0] += 1e-3
-    for changed in (other, replace(one, config={"scale": 2.0, "top_k": 1})):
+    for changed in (other, replace(one, config={"scale": 2.0, "top_k": 2})):
         encoder = QueryEncoder.open(backbone, two, {**makers, "1": changed})
         assert encoder.anchor("1", "pinned") not in (None, later.anchor("1", "pinned"))
 
@@ -167,8 +137,8 @@ def test_a_text_has_one_vector_for_all_tasks_where_nothing_conditions_it(
     torch.manual_seed(3)
     mapped = QueryEncoder.open(backbone, release, {})
     tower = QueryEncoder.open(backbone, replace(release, kind="tower"), {})
-    frozen = QueryEncoder.open(backbone, _state(backbone, 3, "frozen", {}), {})
-    two = _tame(backbone, 3)
+    frozen = QueryEncoder.open(backbone, small_release(backbone, "frozen", {}), {})
+    two = tame_release(backbone)
     tame = QueryEncoder.open(backbone, two, {task.task_id: two for task in two.tasks})
     for encoder in (mapped, tower, frozen, tame):
         for mode in encoder.modes:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from index import Manifest, ShardStore, moment_ids
@@ -16,15 +19,32 @@ from models.backbone import Backbone
 from models.confidence import Confidence
 from models.query_encoder import QueryEncoder
 from models.release import write_release
-from service.catalog.database import session_scope
+from service import query
+from service.catalog.database import dispose, session_scope
+from service.catalog.migrations import upgrade
 from service.catalog.models import Task, Video
 from service.catalog.moments import set_moments
-from service.settings import Settings
+from service.settings import Settings, settings
 from trainer.methods import Method, start_method
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
 CARS = ["a red taxi turns left", "a truck stops at a light", "two buses pass each other"]
 SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
+
+
+@contextmanager
+def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Settings]:
+    """Settings of an empty library that is searched with a backbone: for one that the tests of a file share."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"data_dir": folder, **overrides}.items():
+            patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
+        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        dispose()
+        settings.cache_clear()
+        upgrade(settings())
+        yield settings()
+        dispose()
+    settings.cache_clear()
 
 
 class Library:

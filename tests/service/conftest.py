@@ -1,10 +1,11 @@
-"""What the service's tests share: catalogs on both databases, small real videos, tasks in a given state."""
+"""What the service's tests share: catalogs on both databases, libraries to search, small real videos, tasks in a given
+state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
@@ -15,6 +16,11 @@ from service.catalog.database import now, session_scope
 from service.catalog.models import Task, Video
 from service.settings import Settings
 from service.views import TaskSpec, TaskView
+
+if TYPE_CHECKING:  # what searches takes long to import, and not every file does
+    from models.backbone import Backbone
+    from service.query import QueryService
+    from tests.service.caption_library import Library
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -29,6 +35,56 @@ def catalog(
 def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
     """Settings with an empty catalog on SQLite, for what does not touch the database's ways. No broker."""
     return settings_factory(tmp_path, lease_seconds=30, event_seconds=0)
+
+
+@pytest.fixture(scope="session")
+def backbone() -> Backbone:
+    """The smallest one."""
+    from models.backbone import load_backbone
+
+    return load_backbone("tiny")
+
+
+@pytest.fixture
+def overrides() -> dict[str, Any]:
+    """Settings of ``configured`` that are not as usual; a file may define its own."""
+    return {}
+
+
+@pytest.fixture
+def configured(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    overrides: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Settings:
+    """Settings of an empty library that is searched with ``backbone``. No broker."""
+    from service import query
+
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    return settings_factory(tmp_path, **overrides)
+
+
+@pytest.fixture
+def learning(configured: Settings, backbone: Backbone) -> Library:
+    """Birds and cars, with adapters that differ from release to release."""
+    from tests.service.caption_library import BIRDS, CARS, Library
+
+    library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    return library
+
+
+@pytest.fixture
+def service(configured: Settings) -> Iterator[QueryService]:
+    """Who searches the library; ``refresh()`` opens what there is."""
+    from service.query import QueryService
+
+    service = QueryService(configured)
+    yield service
+    service.close()
 
 
 @pytest.fixture(scope="session")

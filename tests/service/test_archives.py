@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from service import archives, storage, tasks
+from service import archives, messages, storage, tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.errors import CinestrataError, Conflict, InvalidInput, TooLarge
@@ -78,6 +79,12 @@ def test_what_the_manifest_names_is_unpacked(pack: Callable[[dict[str, bytes]], 
 def test_a_folder_around_everything_is_fine() -> None:
     videos = archives.unpack_archive(_zip({f"birds/{n}": c for n, c in FILES.items()}), "videos.zip", "tsk_1")
     assert storage.locate(videos[1].uri).read_bytes() == b"B" * 50
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar() -> None:
+    inner = _zip({"notes.txt": b"of the shoot"}).getvalue()  # type: ignore[attr-defined]
+    videos = archives.unpack_archive(_tar({**FILES, "notes.zip": inner}, "w"), "videos.tar", "tsk_1")
+    assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
 
 
 def test_csv() -> None:
@@ -165,6 +172,26 @@ class TestBombs:
                 opened.addfile(info)
         _refused(made, TooLarge)
 
+    @pytest.mark.parametrize("where", ["pax", "name of a folder"])
+    def test_headers_that_fill_the_memory(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each of them is allowed; all of them together are kept by the parser."""
+        monkeypatch.setattr(archives, "_MAX_NAMED", 100_000)
+        form = tarfile.PAX_FORMAT if where == "pax" else tarfile.GNU_FORMAT
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz", format=form) as opened:
+            for number in range(20):
+                info = tarfile.TarInfo(f"{number}")
+                if where == "pax":
+                    info.pax_headers = {"comment": "A" * 20_000}
+                else:
+                    info.name, info.type = f"{number}/" + "A" * 20_000, tarfile.DIRTYPE
+                opened.addfile(info)
+            for name, content in FILES.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                opened.addfile(info, io.BytesIO(content))
+        assert "absurdly long" in str(_refused(made))
+
     def test_a_header_without_end(self) -> None:
         """A pax header is read as a whole by the parser, before any file is seen."""
         info = tarfile.TarInfo("pax")
@@ -230,8 +257,9 @@ def test_damage_anywhere_is_refused_or_harmless(data: st.DataObject) -> None:
 
 
 def test_an_archive_becomes_a_task() -> None:
-    first = tasks.create_task_from_archive(_zip(FILES), "videos.zip", name="birds", idempotency_key="k")
-    again = tasks.create_task_from_archive(_zip(FILES), "videos.zip", name="birds", idempotency_key="k")
+    packed = _zip(FILES)  # once, for it holds the time
+    first = tasks.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
+    again = tasks.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
     assert (first.replayed, again.replayed) == (False, True)
     assert again.task == first.task
     assert [p.name for p in settings().uploads_dir.iterdir()] == [first.task.id]
@@ -240,6 +268,36 @@ def test_an_archive_becomes_a_task() -> None:
             f"upload://{first.task.id}/a.mp4",
             f"upload://{first.task.id}/clips/b.mp4",
         ]
+
+
+def test_what_is_unpacked_survives_a_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    archives.unpack_archive(_tar(FILES), "videos", "tsk_1")
+    unpacked = [settings().uploads_dir, *_left()]
+    assert {path.name for path in unpacked} == {"uploads", "tsk_1", "a.mp4", "clips", "b.mp4"}
+    assert {path.stat().st_ino for path in unpacked} <= synced
+
+
+def test_once_it_is_stored_a_task_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody interrupts a command while the broker is told of the task."""
+
+    def interrupted(_: str) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(messages, "send_probe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.create_task_from_archive(_zip(FILES), "v.zip", name="birds")
+    with session_scope() as session:
+        uris = session.scalars(select(Video.uri)).all()
+    assert len(uris) == 2
+    assert all(storage.locate(uri).is_file() for uri in uris)
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from models.backbone import Backbone, load_backbone
+from models.backbone import Backbone
 from models.confidence import HEAD, Confidence
 from models.query_encoder import QueryEncoder
-from service import query
-from service.catalog.database import dispose
-from service.catalog.migrations import upgrade
 from service.errors import InvalidInput
 from service.query import QueryService
-from service.settings import Settings, settings
+from service.settings import Settings
 from service.views import SearchQuery
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
 
@@ -28,33 +24,21 @@ WORDS = "an owl lands on a branch"
 
 
 @pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
-@pytest.fixture(scope="module")
 def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, QueryService]]:
     """Three tasks of twelve videos, calibrated; for tests that change nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("shared")))
-        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
-        dispose()
-        settings.cache_clear()
-        upgrade(settings())
-        library = Library(settings(), backbone, "zero_shot")
+    with settled(tmp_path_factory.mktemp("shared"), backbone) as configured:
+        library = Library(configured, backbone, "zero_shot")
         library.confidence = FITTED
         for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA)):
             library.lay_down(
                 name,
                 [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
             )
-        service = QueryService(settings())
+        service = QueryService(configured)
         assert service.refresh()
         yield library, service
-        dispose()
-    settings.cache_clear()
 
 
 @pytest.fixture
@@ -169,13 +153,8 @@ def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: Quer
 
 
 def test_a_release_without_calibration_answers_without_confidence(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
+    configured: Settings, backbone: Backbone
 ) -> None:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    configured = settings_factory(tmp_path)
     library = Library(configured, backbone, "zero_shot")
     library.lay_down("birds", BIRDS)
     service = QueryService(configured)

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from index import Manifest
-from models.backbone import Backbone, load_backbone
-from service import query
+from models.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.models import Video
 from service.cursors import Cursor, fingerprints, read_cursor
@@ -29,25 +28,12 @@ torch.set_num_threads(1)
 Served = tuple[Library, QueryService]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
 @pytest.fixture
-def served(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Served:
+def served(configured: Settings, backbone: Backbone, service: QueryService) -> Served:
     """Birds and cars, with adapters that differ from release to release; results are all different from run to run."""
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    configured = settings_factory(tmp_path)
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
         library.lay_down(name, [f"{c}, {n}" for n in range(4) for c in captions])
-    service = QueryService(configured)
     assert service.refresh()
     return library, service
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from sqlalchemy import select
 
 from index import Snapshot, audit, moment_ids
-from models.backbone import Backbone, load_backbone
-from service import compaction, deletion, lifecycle, probing, query, storage, tasks
+from models.backbone import Backbone
+from service import compaction, deletion, lifecycle, probing, storage, tasks
 from service import library as catalog_library
 from service.catalog.database import session_scope
 from service.catalog.models import Event, Moment, Recall, Release, Shard, Task, Video
@@ -25,32 +26,19 @@ from service.overview import overview
 from service.query import QueryService
 from service.settings import Settings, settings
 from service.views import SearchQuery, TaskView
-from tests.service.caption_library import BIRDS, CARS, Library
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
 
 Served = tuple[Library, QueryService]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
 @pytest.fixture
-def served(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Served:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    configured = settings_factory(tmp_path)
+def served(configured: Settings, backbone: Backbone, service: QueryService) -> Served:
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     facts = [{"extra": {"place": f"spot {n}"}, "duration": float(n + 1)} for n in range(3)]
     library.lay_down("birds", BIRDS, facts=facts)
     library.lay_down("cars", CARS)
-    service = QueryService(configured)
     assert service.refresh()
     return library, service
 
@@ -71,6 +59,15 @@ def _counts(task: str) -> dict[str, int]:
 
 def _killed(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
+
+
+def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Served) -> None:
+    in_the_way = storage.thumbnail("birds-0") / "in the way"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(Unavailable, match=r"cannot be removed: .*birds-0\.jpg"):
+        delete_videos(["cars-0", "birds-0"])
+    shutil.rmtree(in_the_way.parent)
+    assert delete_videos(["birds-0"]).deleted == ["birds-0"]
 
 
 # -- what was deleted is nowhere ----------------------------------------------------------------------------
@@ -239,8 +236,8 @@ def test_a_task_that_was_never_laid_down_is_gone_and_its_name_is_free(
     assert post("birds", 1).name == "birds"
 
 
-@pytest.mark.usefixtures("served")
-def test_counts_and_shares_say_what_is_left() -> None:
+def test_counts_and_shares_say_what_is_left(served: Served) -> None:
+    library, _ = served
     delete_videos(["cars-1", "cars-2"])
     counts = _counts("tsk_cars")
     assert (counts["videos"], counts["accepted"]) == (1, 1)
@@ -249,6 +246,8 @@ def test_counts_and_shares_say_what_is_left() -> None:
         ("cars", 3, 2, True),
     ]
     assert [d.task_id for d in compaction.dead("cars")] == ["tsk_cars"]
+    library.lay_down("tsk_cars", SEA)
+    assert [d.task_id for d in compaction.dead("tsk_cars")] == ["tsk_cars"], "whose id it is, not whose name"
     with pytest.raises(NotFound, match="No task 'boats' is laid down"):
         compaction.dead("boats")
 

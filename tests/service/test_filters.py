@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,15 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from models.backbone import Backbone, load_backbone
-from service import facts, query
-from service.catalog.database import dispose, engine
-from service.catalog.migrations import upgrade
+from models.backbone import Backbone
+from service import facts
+from service.catalog.database import engine
 from service.errors import InvalidInput
 from service.facts import Column, Facts, FactsReader
 from service.query import QueryService
-from service.settings import Settings, settings
+from service.settings import Settings
 from service.views import SearchQuery, SearchResponse
-from tests.service.caption_library import BIRDS, Library
+from tests.service.caption_library import BIRDS, Library, settled
 
 torch.set_num_threads(1)
 
@@ -55,24 +53,16 @@ ARRIVED = {name: NEW_YEAR + timedelta(days=day) for day, name in enumerate(FACTS
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueryService]:
+def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[QueryService]:
     """Three tasks whose videos are as ``FACTS`` says."""
-    backbone: Backbone = load_backbone("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
-        dispose()
-        settings.cache_clear()
-        upgrade(settings())
-        library = Library(settings(), backbone, "zero_shot")
+    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
+        library = Library(configured, backbone, "zero_shot")
         for name, about in FACTS.items():
             captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
             library.lay_down(name, captions, arrived=ARRIVED[name], facts=about)
-        service = QueryService(settings())
+        service = QueryService(configured)
         assert service.refresh()
         yield service
-        dispose()
-    settings.cache_clear()
 
 
 # -- an independent, slow way to say the same -----------------------------------------------------------------
@@ -254,11 +244,7 @@ def test_a_field_of_tasks_that_are_not_searched_is_unknown(service: QueryService
         service.search("x", task="birds", where={"only here": 1})
 
 
-def test_without_any_metadata_that_is_said(
-    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configured, backbone = settings_factory(tmp_path), load_backbone("tiny")
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+def test_without_any_metadata_that_is_said(configured: Settings, backbone: Backbone) -> None:
     Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
     service = QueryService(configured)
     service.refresh()

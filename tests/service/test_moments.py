@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from index import MOST_MOMENTS, Hits, Shard, are_moments, moment_ids, videos_of
-from models.backbone import Backbone, load_backbone
-from service import query
-from service.catalog.database import dispose
-from service.catalog.migrations import upgrade
+from models.backbone import Backbone
 from service.course import Routes
 from service.errors import InvalidInput
 from service.facts import FactsReader, Moments
@@ -27,7 +24,7 @@ from service.query import QueryService
 from service.serving import Scan
 from service.settings import Settings, settings
 from service.views import SearchQuery, SearchResponse
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
 
@@ -120,23 +117,17 @@ SEEN = {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Library, QueryService]]:
-    backbone: Backbone = load_backbone("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
-        dispose()
-        settings.cache_clear()
-        upgrade(settings())
-        library = Library(settings(), backbone, "zero_shot")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
+) -> Iterator[tuple[Library, QueryService]]:
+    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
+        library = Library(configured, backbone, "zero_shot")
         for name, captions in VIDEOS.items():
             facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
             library.lay_down(name, captions, facts=facts, moments=SEEN.get(name, {}))
-        service = QueryService(settings())
+        service = QueryService(configured)
         assert service.refresh()
         yield library, service
-        dispose()
-    settings.cache_clear()
 
 
 def _expected(

@@ -24,35 +24,21 @@ from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseTask
 from service import course, query
-from service.catalog.database import dispose, engine, session_scope
-from service.catalog.migrations import upgrade
+from service.catalog.database import engine, session_scope
 from service.catalog.models import Video
 from service.errors import InvalidInput, Unavailable
 from service.query import QueryService
 from service.settings import Settings, settings
 from service.views import SearchQuery
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
-
-SMALL = {"experts": 2, "rank": 2}
+from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
 @pytest.fixture
-def configured(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Settings:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    return settings_factory(tmp_path, max_results=20)
+def overrides() -> dict[str, Any]:
+    return {"max_results": 20}
 
 
 @pytest.fixture
@@ -69,37 +55,13 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, QueryService]]:
     """Birds and cars, and who searches them: for tests that change nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("shared")))
-        patch.setenv("CINESTRATA_MAX_RESULTS", "20")
-        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
-        dispose()
-        settings.cache_clear()
-        upgrade(settings())
-        library = Library(settings(), backbone, "zero_shot")
+    with settled(tmp_path_factory.mktemp("shared"), backbone, max_results=20) as configured:
+        library = Library(configured, backbone, "zero_shot")
         library.lay_down("birds", BIRDS)
         library.lay_down("cars", CARS)
-        service = QueryService(settings())
+        service = QueryService(configured)
         assert service.refresh()
         yield library, service
-        dispose()
-    settings.cache_clear()
-
-
-@pytest.fixture
-def learning(configured: Settings, backbone: Backbone) -> Library:
-    """Birds and cars, with adapters that differ from release to release."""
-    library = Library(configured, backbone, "ffa_tame", **SMALL)
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
-    return library
-
-
-@pytest.fixture
-def service(configured: Settings) -> Iterator[QueryService]:
-    service = QueryService(configured)
-    yield service
-    service.close()
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.backbone import Backbone, load_backbone
 from models.query_encoder import QueryEncoder
-from service import query, searches
+from service import searches
 from service.errors import InvalidInput, Unavailable
 from service.query import QueryService
 from service.settings import Settings
@@ -23,25 +22,13 @@ from tests.service.caption_library import BIRDS, CARS, Library
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
+@pytest.fixture
+def overrides() -> dict[str, Any]:
+    return {"max_results": 20, "max_queries": 40}
 
 
 @pytest.fixture
-def service(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> QueryService:
-    """Birds and cars, with adapters that differ from release to release."""
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    configured = settings_factory(tmp_path, max_results=20, max_queries=40)
-    library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
-    service = QueryService(configured)
+def service(service: QueryService, learning: Library) -> QueryService:
     assert service.refresh()
     return service
 

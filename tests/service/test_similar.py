@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,14 @@ import pytest
 import torch
 
 from index import Shard, StoreUnavailable
-from models.backbone import Backbone, load_backbone
-from service import query
-from service.catalog.database import dispose, session_scope
-from service.catalog.migrations import upgrade
+from models.backbone import Backbone
+from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
 from service.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.query import QueryService
-from service.settings import Settings, settings
+from service.settings import Settings
 from service.views import SimilarResponse
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
 
@@ -28,16 +25,12 @@ VIDEOS = {"birds": [*BIRDS, BIRDS[0]], "cars": CARS, "sea": SEA}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Library, QueryService]]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
+) -> Iterator[tuple[Library, QueryService]]:
     """Birds and the sea by one encoder, cars by another; and videos without a vector."""
-    backbone: Backbone = load_backbone("tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
-        dispose()
-        settings.cache_clear()
-        upgrade(settings())
-        library = Library(settings(), backbone, "zero_shot")
+    with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
+        library = Library(configured, backbone, "zero_shot")
         library.lay_down("birds", VIDEOS["birds"])
         encoder = library.method.release().fingerprint
         with pytest.MonkeyPatch.context() as other:
@@ -66,11 +59,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Library, 
                 session.add(
                     Video(id=video, task_id=task, uri="x.mp4", status=status, reason="The file is empty.")
                 )
-        service = QueryService(settings())
+        service = QueryService(configured)
         assert service.refresh()
         yield library, service
-        dispose()
-    settings.cache_clear()
 
 
 def _expected(library: Library, video: str, tasks: list[str]) -> list[tuple[str, float]]:
@@ -164,11 +155,8 @@ def test_a_video_without_a_vector_says_why(
 
 
 def test_a_broken_shard_and_an_empty_library(
-    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    configured: Settings, backbone: Backbone, service: QueryService
 ) -> None:
-    configured, backbone = settings_factory(tmp_path), load_backbone("tiny")
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    service = QueryService(configured)
     service.refresh()
     with pytest.raises(Unavailable, match="no domain has been learned yet"):
         service.similar("birds-0")
@@ -187,14 +175,11 @@ def test_a_broken_shard_and_an_empty_library(
 
 
 def test_a_shard_that_breaks_while_it_serves_is_unavailable_and_set_aside(
-    tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    configured: Settings, backbone: Backbone, service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configured, backbone = settings_factory(tmp_path), load_backbone("tiny")
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
     library = Library(configured, backbone, "zero_shot")
     library.lay_down("birds", BIRDS)
     library.lay_down("cars", CARS)
-    service = QueryService(configured)
     service.refresh()
 
     def lost(self: Any, ids: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from index import ShardEntry, ShardStore
-from models.backbone import Backbone, load_backbone
+from models.backbone import Backbone
 from models.errors import ReleaseError
 from models.probes import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
 from service import query, validation
@@ -23,29 +23,6 @@ from tests.service.probed_library import Probed
 from trainer.probes import make_probes
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    return load_backbone("tiny")
-
-
-@pytest.fixture
-def configured(
-    tmp_path: Path,
-    settings_factory: Callable[..., Settings],
-    backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Settings:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    return settings_factory(tmp_path)
-
-
-@pytest.fixture
-def service(configured: Settings) -> Iterator[QueryService]:
-    service = QueryService(configured)
-    yield service
-    service.close()
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -337,6 +339,24 @@ def test_where_nothing_stands_still_no_file_is_left(tmp_path: Path) -> None:
     assert path.exists()
     write_ledger(path, Ledger())
     assert not path.exists()
+
+
+def test_a_full_disk_keeps_nothing_of_what_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ledger = tmp_path / "ledger.npz", Ledger()
+    _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
+    write_ledger(path, ledger)
+
+    def full(file: IO[bytes], **_: object) -> None:
+        file.write(b"some of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_ledger(path, ledger)
+    assert list(tmp_path.iterdir()) == [path]
+    assert _values(read_ledger(path)) == _values(ledger)
 
 
 def test_a_writer_that_dies_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

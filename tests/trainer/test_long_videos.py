@@ -19,13 +19,14 @@ from media import Examiner, MediaError
 from media.picture import square
 from service import lifecycle, probing, tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Moment, Video
+from service.catalog.models import Moment, Task, Video
 from service.catalog.moments import spans_of
 from service.compaction import compact
 from service.deletion import delete_videos
 from service.events import events_after
 from service.forgetting import forgetting
 from service.library import get_video
+from service.lifecycle.transitions import drop_lease
 from service.overview import overview
 from service.settings import settings
 from trainer import moments, worker
@@ -92,6 +93,31 @@ def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None
                 expected = method.encode_videos(torch.from_numpy(frames[None]))[0].numpy()
             assert stored[moment] == pytest.approx(expected, abs=1e-3), (name, start)
     assert get_video("day-1").moments == []
+
+
+def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs in the middle of the moments, another begins anew, and it ends while that one is in the middle."""
+    task = post_videos("day", seconds=LONG)
+    sampled: list[Path] = []
+    sample = Examiner.sample
+
+    def watched(self: Examiner, path: Path, *, into: Path, **how: Any) -> None:
+        sample(self, path, into=into, **how)
+        sampled.append(into)
+        if len(sampled) == 1:
+            with session_scope(write=True) as session:
+                drop_lease(session.get_one(Task, task))
+            worker.learn_task(task)
+        elif len(sampled) == 2:
+            sampled[0].unlink()  # what the first one does in the end
+
+    monkeypatch.setattr(Examiner, "sample", watched)
+    worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert (view.state, view.error, len(sampled)) == ("ready", None, 3)
+    assert len(_vectors(task)) == 6 + 2 + 4
 
 
 def test_nothing_else_changes_by_a_bit(

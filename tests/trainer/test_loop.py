@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from models.backbone import Backbone, tiny_backbone
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints, identity
+from trainer.checkpoint import Checkpoint, Checkpoints, identity
 from trainer.data import Clip, Pair, StoredVectors, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.loop import Progress, fit, learn_task, learning_rate_factor
@@ -230,6 +231,21 @@ def test_a_damaged_checkpoint_means_starting_over(
     fit(again, task, checkpoints=checkpoints)
     assert torch.equal(again.shift, whole.shift)
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["epoch-00004"]
+
+
+def test_a_checkpoint_that_cannot_be_written_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object, path: Path) -> None:
+        path.write_bytes(b"some of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept = Checkpoints(tmp_path, "run")
+    kept.save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        kept.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {}))
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00001"]
 
 
 def test_progress_is_reported_after_every_step(backbone: Backbone, task: TaskData) -> None:

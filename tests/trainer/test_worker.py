@@ -18,7 +18,9 @@ from models.release import ReleaseState, read_release
 from service import tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Recall, Release, Shard, Video
+from service.events import events_after
 from service.forgetting import forgetting
+from service.lifecycle import Publication
 from service.settings import settings
 from service.views import TaskView
 from trainer import learning, loop, worker
@@ -176,6 +178,30 @@ def test_a_task_that_fails_after_it_was_measured_leaves_the_ledger_as_it_was(
     assert tasks.get_task(task).state != "ready"
     assert path.read_bytes() == before
     monkeypatch.setattr(ShardStore, "publish", original)
+
+
+def test_what_is_laid_down_is_ready_though_it_cannot_be_measured(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker died once the manifest was replaced, and the next one has too little memory to measure anything."""
+    task = post_videos("day")
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publication, "complete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            worker.learn_task(task)
+    assert task in _store().manifest().shards
+
+    def too_large(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(worker, "measure", too_large)
+    _ready(task)
+    assert _recalls() == {}
+    assert any("could not be measured: CUDA" in e.data.get("message", "") for e in events_after(task))
 
 
 def test_old_videos_are_never_read_again(post_videos: Post) -> None:

@@ -88,6 +88,26 @@ def test_what_is_deleted_while_it_is_learned_does_not_come_back(
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("stage", ["_load_task", "_restore_frames", "learn", "_left"])
+def test_a_task_whose_videos_are_all_deleted_says_so(
+    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before each stage."""
+    task = post_videos("day")
+    original = getattr(worker, stage)
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        delete_videos([f"day-{number}" for number in range(6)])
+        return original(*given, **how)
+
+    monkeypatch.setattr(worker, stage, meanwhile)
+    for _ in range(2):  # where frames are missed, it begins again
+        worker.learn_task(task)
+    view = tasks.get_task(task)
+    assert (view.state, view.error) == ("failed", "All accepted videos of the task were deleted.")
+    assert view.error_hint == "Post a task with the videos that you want to keep."
+
+
 def test_deleted_videos_are_no_negatives_and_are_not_measured(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,19 +161,19 @@ def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_
     _ready(post_videos("night"))
 
 
+@pytest.mark.parametrize("stage", ["_publish", "write_ledger"])
 def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A video of an earlier task goes while the next one is measured."""
+    """A video of an earlier task goes once the next one is measured: before it is published, or at the very last."""
     _ready(post_videos("day"))
-    facts = worker._facts
+    original = getattr(worker, stage)
 
-    def meanwhile(*given: Any) -> Any:
-        measured = facts(*given)
+    def meanwhile(*given: Any, **how: Any) -> Any:
         delete_videos(["day-0"])
-        return measured
+        return original(*given, **how)
 
-    monkeypatch.setattr(worker, "_facts", meanwhile)
+    monkeypatch.setattr(worker, stage, meanwhile)
     _ready(post_videos("night"))
     assert not storage.ledger().exists()
 

@@ -13,7 +13,6 @@ afresh.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from index.durable import sync
+from index.durable import replacing
 from trainer.evaluate.gallery import Vectors
 from trainer.evaluate.metrics import BestOf, Precisions, RankCount
 
@@ -138,12 +137,8 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
             # Of all tasks, one after the other. A task without queries does not know how wide its vectors are.
             parts = [table[name] for table in tables]
             columns[f"{mode}/{name}"] = np.concatenate([part for part in parts if len(part)] or parts[:1])
-    staged = path.with_suffix(".new")
-    with staged.open("wb") as file:
+    with replacing(path) as staged, staged.open("wb") as file:
         np.savez(file, **columns)  # type: ignore[arg-type]
-    sync(staged)
-    os.replace(staged, path)
-    sync(path.parent)
 
 
 def read_ledger(path: Path) -> Ledger:

@@ -1,0 +1,43 @@
+"""Releases of the smallest backbone, for tests of how their queries are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from models.backbone import Backbone
+from models.profiles import Profiles
+from models.release import Kind, ReleaseState, ReleaseTask
+from models.tame import Tame
+
+__all__ = ["small_release", "tame_release"]
+
+
+def small_release(
+    backbone: Backbone, kind: Kind, tensors: dict[str, torch.Tensor], tasks: Sequence[str] = "012"
+) -> ReleaseState:
+    """A release of tasks that are called so."""
+    return ReleaseState(
+        method="x",
+        kind=kind,
+        backbone=backbone.name,
+        backbone_fingerprint=backbone.fingerprint,
+        fingerprint="f" * 64,
+        frames=2,
+        tasks=[ReleaseTask(name, name, "f" * 64) for name in tasks],
+        config={"scale": 1.0, "top_k": 2},
+        profiles=Profiles.of(np.zeros((len(tasks), backbone.vocabulary))),
+        tensors=tensors,
+    )
+
+
+def tame_release(backbone: Backbone, tasks: Sequence[str] = "012") -> ReleaseState:
+    """A release whose weights are like no other's."""
+    adapters = Tame(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2, top_k=2, scale=1.0)
+    torch.nn.init.normal_(adapters.b, std=0.3)
+    for _ in tasks:
+        adapters.add_task()
+    tensors = {f"tame.{name}": tensor.clone() for name, tensor in adapters.tensors().items()}
+    return small_release(backbone, "tame", tensors, tasks)
