@@ -77,6 +77,17 @@ class TextUpdates:
             scale=first.scale,
         )
 
+    def part(self, start: int, stop: int) -> TextUpdates:
+        """Neighbouring candidates, by position. Of those from the first on, nothing is copied."""
+        bounds = torch.tensor([0, start, stop], device=self.keys.device) * self.vocabulary
+        shared, low, high = torch.searchsorted(self.keys, bounds).tolist()
+        words, keys = self.words[low:high], self.keys[low:high] - start * self.vocabulary
+        if start == 0:
+            words, keys = self.words[:high], self.keys[:high]
+        elif shared:
+            words, keys = torch.cat([self.words[:1], words]), torch.cat([self.keys[:1], keys])
+        return TextUpdates(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
+
     def choose(self, candidates: Tensor) -> ChosenUpdates:
         """Some of the candidates, by position; one may be chosen several times."""
         return ChosenUpdates(self, candidates)

@@ -14,8 +14,9 @@ import torch
 from index import Manifest, ShardStore, moment_ids
 from models.backbone import Backbone
 from models.confidence import Confidence
+from models.lineage import Before
 from models.query_encoder import QueryEncoder
-from models.release import write_release
+from models.release import ReleaseTask, write_release
 from service.catalog.database import session_scope
 from service.catalog.models import Task, Video
 from service.catalog.moments import set_moments
@@ -35,6 +36,8 @@ class Library:
         self.store = ShardStore(configured.index_dir)
         self.method: Method = start_method(method, backbone, fields, None)
         self.confidence: Confidence | None = None  # of the releases that follow
+        self.before: Before | None = None  # what the next release goes on from
+        self._known: list[ReleaseTask] = []
         self._backbone = backbone
 
     def lay_down(
@@ -78,8 +81,10 @@ class Library:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
         staged = self.store.stage()
-        write_release(staged, state)
+        goes_on = state.tasks[: len(self._known)] == self._known
+        write_release(staged, state, before=self.before if goes_on else None)
         release = self.store.adopt_release(staged)
+        self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(
             task=f"tsk_{name}",
             release=release.id,

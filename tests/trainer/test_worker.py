@@ -14,7 +14,7 @@ import torch
 from sqlalchemy import select
 
 from index import ShardStore, Snapshot
-from models.release import ReleaseState, read_release
+from models.release import ReleaseState, read_learned, read_release
 from service import tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Recall, Release, Shard, Video
@@ -50,7 +50,9 @@ def _current() -> ReleaseState:
     store = _store()
     release = store.manifest().release
     assert release is not None
-    return read_release(store.release_folder(release))
+    return read_release(
+        store.release_folder(release), learned=lambda earlier: read_learned(store.release_folder(earlier))
+    )
 
 
 def _vectors(task: str) -> dict[int, np.ndarray]:
