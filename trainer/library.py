@@ -57,9 +57,8 @@ class Library:
     def before(self, state: ReleaseState) -> Before | None:
         """Where a new release goes on; None before the first task, and for one that does not go on from the newest."""
         identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
-        if identifier is None or not tasks or state.tasks[: len(tasks)] != tasks:
-            return None
-        return Before(identifier, len(tasks))
+        goes_on = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
+        return Before(identifier, len(tasks)) if identifier and goes_on else None
 
     def pinned(self) -> dict[str, ReleaseState]:
         """For each task, the release that made its shard: what queries are encoded with, without words for routing."""

@@ -62,6 +62,9 @@ class Library:
             torch.manual_seed(len(self.method.learned))
             torch.nn.init.normal_(self.method.tame.a, std=0.1)
             torch.nn.init.normal_(self.method.tame.b, std=0.1)
+        if hasattr(self.method, "text"):
+            torch.manual_seed(len(self.method.learned))
+            torch.nn.init.normal_(self.method.text.b, std=0.1)
         self.method.end_task()
         self.method.record_task(task, name, list(captions))
         return self.publish(
@@ -81,7 +84,7 @@ class Library:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
         staged = self.store.stage()
-        goes_on = state.tasks[: len(self._known)] == self._known
+        goes_on = state.tasks[: len(self._known)] == self._known != state.tasks
         write_release(staged, state, before=self.before if goes_on else None)
         release = self.store.adopt_release(staged)
         self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
