@@ -101,7 +101,9 @@ class Learned:
             parts.append(part)
         tasks = tuple(task for part in reversed(parts) for task in part.tasks)
         if len({task.task_id for task in tasks}) < len(tasks):
-            raise ReleaseError("two releases, one of which goes on from the other, have learned the same task")
+            raise ReleaseError(
+                "two releases, one of which goes on from the other, have learned the same task"
+            )
         try:
             return Learned(tasks, Profiles.joined([part.profiles for part in reversed(parts)]))
         except ValueError as error:

@@ -1,10 +1,10 @@
 """The release on disk: ``release.json``, ``routing.safetensors`` and ``weights.safetensors`` in one folder.
 
 A release is everything that was learned up to a task: adapters or a whole tower, prototypes, routing
-profiles, and for every task the fingerprint of the encoder that made its shard. Tasks and profiles it keeps only of what
-it learned itself; what came before it is in the releases that it goes on from (:mod:`models.lineage`).
+profiles, and for every task the fingerprint of the encoder that made its shard. Of tasks and profiles it keeps those
+that it learned itself; what came before is in the releases that it goes on from (:mod:`models.lineage`).
 
-Schema 2 kept the tasks and profiles of all earlier releases too, the profiles among the weights; schema 1 kept these with
+Schema 2 kept tasks and profiles of all earlier releases too, the profiles among the weights; schema 1 kept these with
 all their zeros. Both are read as releases before which there is nothing.
 """
 

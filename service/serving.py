@@ -251,7 +251,9 @@ class Serving:
         makers = {task: entries[task].release for task in names if task in entries}
         tried = [task for task, maker in makers.items() if other and other.makers.get(task) == maker]
         pinned = _Pinned(snapshot, release_id, release)
-        encoder = QueryEncoder.open(backbone, release, pinned, other.encoder.encoder if other else None, tried)
+        encoder = QueryEncoder.open(
+            backbone, release, pinned, other.encoder.encoder if other else None, tried
+        )
         degraded.update(lineage.broken | pinned.broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         if not shards:

@@ -76,7 +76,9 @@ def lay_down(folder: Settings) -> Callable[..., Manifest]:
         )
         staged = store.stage()
         earlier = len(known) - 1
-        write_release(staged, state, before=Before(str(store.manifest().release), earlier) if earlier else None)
+        write_release(
+            staged, state, before=Before(str(store.manifest().release), earlier) if earlier else None
+        )
         release = store.adopt_release(staged)
         vectors = np.random.default_rng(number).normal(size=(videos, DIM)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -97,7 +97,9 @@ def test_a_release_is_as_large_after_a_thousand_tasks_as_after_ten(tmp_path: Pat
     whole = _state(1000)
     sizes, before = {}, {}
     for count in (10, 100, 1000):
-        state = replace(whole, tasks=whole.tasks[:count], profiles=Profiles.of(whole.profiles.dense(range(count))))
+        state = replace(
+            whole, tasks=whole.tasks[:count], profiles=Profiles.of(whole.profiles.dense(range(count)))
+        )
         folder, old = tmp_path / f"{count}", tmp_path / f"old {count}"
         folder.mkdir()
         old.mkdir()
@@ -226,7 +228,10 @@ HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
         partial(_tensors, lambda t: t.update(values=t["values"].bfloat16())),
         "lacks",
     ),
-    "a row too many": (partial(_tensors, lambda t: t.update(ends=t["ends"].repeat(2))), "2 rows of words for 1"),
+    "a row too many": (
+        partial(_tensors, lambda t: t.update(ends=t["ends"].repeat(2))),
+        "2 rows of words for 1",
+    ),
     "without ends": (partial(_tensors, lambda t: t.pop("ends")), "lacks 'ends'"),
     "another vocabulary": (
         partial(_tensors, lambda t: t.update(vocabulary=torch.tensor(2 * VOCABULARY))),

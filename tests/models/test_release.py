@@ -40,7 +40,11 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "routing.safetensors", "weights.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "release.json",
+        "routing.safetensors",
+        "weights.safetensors",
+    ]
 
 
 def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> None:

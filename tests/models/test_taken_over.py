@@ -100,7 +100,9 @@ class _Watched(Mapping[str, ReleaseState]):
 def test_what_is_taken_over_is_what_would_be_read(
     backbone: Backbone, kind: Kind, older: int, same: list[str]
 ) -> None:
-    makers = {"t0": _state(backbone, "frozen", 1)} | {f"t{n}": _state(backbone, kind, n + 1) for n in range(1, 6)}
+    makers = {"t0": _state(backbone, "frozen", 1)} | {
+        f"t{n}": _state(backbone, kind, n + 1) for n in range(1, 6)
+    }
     release = makers["t4"]
     if older > 1:
         other = QueryEncoder.open(backbone, makers[f"t{older - 1}"], makers)
