@@ -296,6 +296,9 @@ class _MoeEncoder(QueryEncoder):
 class _TameEncoder(QueryEncoder):
     """TAME under every task's prototype, with the newest weights or each shard's own."""
 
+    _pinned: Condition
+    _sets: list[int]  # which of its adapters each task has
+
     def __init__(
         self,
         backbone: Backbone,
@@ -359,6 +362,8 @@ class _TameEncoder(QueryEncoder):
 
 class _LowRankEncoder(QueryEncoder):
     """Every shard's own update of the text tower, or the newest for all."""
+
+    _pinned: TextUpdates
 
     def __init__(
         self,

@@ -131,6 +131,7 @@ class Reader:
 
     @property
     def encoder(self) -> QueryEncoder:
+        """What it reads them with."""
         return self._encoder
 
     def anchor(self, task: str, mode: str) -> str | None:
@@ -249,7 +250,7 @@ class Serving:
                 degraded[task.task_id] = str(error)
         entries = snapshot.manifest.shards
         makers = {task: entries[task].release for task in names if task in entries}
-        tried = [task for task, maker in makers.items() if other and other.makers.get(task) == maker]
+        tried = {task for task, maker in makers.items() if other and other.makers.get(task) == maker}
         pinned = _Pinned(snapshot, release_id, release)
         encoder = QueryEncoder.open(
             backbone, release, pinned, other.encoder.encoder if other else None, tried
@@ -266,13 +267,7 @@ class Serving:
                 raise ReleaseError(
                     f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
-        check_probes(
-            folder,
-            release_id,
-            reader,
-            shards,
-            encoder.modes,
-        )
+        check_probes(folder, release_id, reader, shards, encoder.modes)
         return cls(
             snapshot=snapshot,
             release=release_id,

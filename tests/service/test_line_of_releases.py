@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -243,6 +244,19 @@ def _without(library: Library, task: str) -> tuple[list[ReleaseTask], Profiles]:
     method = library.method
     kept = [place for place, known in enumerate(method.learned) if known.task_id != task]
     return [method.learned[place] for place in kept], Profiles.of(method.profiles.dense(kept))
+
+
+def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library, backbone: Backbone) -> None:
+    before = Serving.load(Snapshot.open(library.store), backbone)
+    library.store.delete([int(before.shards["tsk_cars"].ids[0])])
+    library.store.compact("tsk_cars")
+    for folder in library.store.folders():
+        os.utime(folder, (0, 0))
+    library.store.sweep()
+    after = Serving.load(Snapshot.open(library.store), backbone)
+    assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.learned)
+    assert (after.degraded, after.names, after.makers) == ({}, before.names, before.makers)
+    assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
 
 
 # -- the old layout -----------------------------------------------------------------------------------------
