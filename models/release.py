@@ -131,9 +131,12 @@ def write_release(folder: Path, state: ReleaseState, *, before: Before | None = 
 
     Args:
         before: the release whose tasks are the first of this one, with the same words; they are not written again.
+
+    Raises:
+        ValueError: the state holds no task that was not there before.
     """
     earlier = before.tasks if before else 0
-    if earlier > len(state.tasks) - bool(before):
+    if before is not None and len(state.tasks) <= earlier:
         raise ValueError(f"a release of {len(state.tasks)} tasks adds nothing to {earlier}")
     own = state.profiles.after(earlier)
     profiles = {
