@@ -48,7 +48,7 @@ class Probed(Library):
             write_release(staged, state, before=self.before)
             write_probes(staged, self.change(probes))
             release = self.store.adopt_release(staged)
-        self.before = Before(release.id, len(state.tasks))
+        self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(
             task=f"tsk_{name}", release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
         )
