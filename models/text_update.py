@@ -60,8 +60,10 @@ class TextUpdates:
 
     @classmethod
     def stack(cls, parts: Sequence[TextUpdates]) -> TextUpdates:
-        """The candidates of all parts, in order; vocabularies and scales must agree."""
+        """The candidates of all parts, in order; vocabularies and scales must agree. One part is itself."""
         first = parts[0]
+        if len(parts) == 1:
+            return first
         words, keys, candidates = [first.words], [first.keys], first.candidates
         for part in parts[1:]:
             changed = part.keys >= 0  # tokens that do not change share one row

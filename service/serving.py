@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from threading import Lock
 from typing import NamedTuple
@@ -78,7 +79,8 @@ class Reader:
         self._known: OrderedDict[str, _Read] = OrderedDict()
         self._bytes = 0
         self._anchors: dict[tuple[str, str], str | None] = {}
-        self._gathered: Gathered[_Wanted, Vector] = Gathered(self._encode, _TOGETHER)
+        # Of the encoder and not of this reader: a circle would keep the weights of a generation that is over for long.
+        self._gathered: Gathered[_Wanted, Vector] = Gathered(partial(_encoded, encoder), _TOGETHER)
 
     def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Those of each text, from the mark of its start to that of its end."""
@@ -141,20 +143,6 @@ class Reader:
             self._anchors[key] = self._encoder.anchor(task, mode)
         return self._anchors[key]
 
-    def _encode(self, wanted: list[_Wanted]) -> list[Vector]:
-        """Of several callers, some of whom may want the same."""
-        once = {(one.text, one.mode, one.key): one for one in wanted}
-        found: dict[tuple[str, str, str], Vector] = {}
-        for mode in dict.fromkeys(one.mode for one in wanted):
-            asked = [one for one in once.values() if one.mode == mode]
-            vectors = self._encoder.encode_pairs(
-                [one.tokens for one in asked], [one.task for one in asked], mode
-            )
-            for one, vector in zip(asked, vectors, strict=True):
-                # A copy: a part would keep the whole batch in memory.
-                found[one.text, mode, one.key] = vector.copy()
-        return [found[one.text, one.mode, one.key] for one in wanted]
-
     def _remember(self, text: str, read: _Read, key: tuple[str, str], vector: Vector) -> None:
         if key not in read.vectors:
             read.vectors[key] = vector
@@ -165,6 +153,19 @@ class Reader:
         while self._bytes > _REMEMBERED and self._known:
             text, read = self._known.popitem(last=False)
             self._bytes -= _size(text, read)
+
+
+def _encoded(encoder: QueryEncoder, wanted: list[_Wanted]) -> list[Vector]:
+    """Vectors of what several callers want, some of whom may want the same."""
+    once = {(one.text, one.mode, one.key): one for one in wanted}
+    found: dict[tuple[str, str, str], Vector] = {}
+    for mode in dict.fromkeys(one.mode for one in wanted):
+        asked = [one for one in once.values() if one.mode == mode]
+        vectors = encoder.encode_pairs([one.tokens for one in asked], [one.task for one in asked], mode)
+        for one, vector in zip(asked, vectors, strict=True):
+            # A copy: a part would keep the whole batch in memory.
+            found[one.text, mode, one.key] = vector.copy()
+    return [found[one.text, one.mode, one.key] for one in wanted]
 
 
 def _size(text: str, read: _Read) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -158,6 +160,19 @@ def test_what_was_broken_is_looked_at_again_and_nothing_else(
     pairs = [(text, mode, task) for text in TEXTS for mode in whole.modes for task in whole.shards]
     np.testing.assert_array_equal(mended.encode(pairs), whole.encode(pairs))
     assert mended.route(TEXTS, [list(whole.shards)] * 4) == whole.route(TEXTS, [list(whole.shards)] * 4)
+
+
+def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backbone: Backbone) -> None:
+    snapshot = Snapshot.open(library.store)
+    serving = Serving.load(snapshot, backbone)
+    serving.encode([("an owl", mode, task) for mode in serving.modes for task in serving.shards])
+    gone = weakref.ref(serving.encoder.encoder)
+    gc.disable()
+    try:
+        del serving
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 # -- what is broken -----------------------------------------------------------------------------------------
