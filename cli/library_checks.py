@@ -8,6 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from index import Audit
+    from models.lineage import Learned
     from service.settings import Settings
 
 __all__ = ["check_catalog", "check_releases"]
@@ -23,30 +24,47 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
 
     from index import ShardStore
     from models.errors import ModelError
-    from models.release import read_release
+    from models.release import read_learned, read_release
 
     store, manifest = ShardStore(settings.index_dir), found.manifest
     wrong: list[str] = []
+    learned: dict[str, Learned] = {}
     for identifier in manifest.releases:
         if identifier in found.damaged_releases:
             continue
+        folder = store.release_folder(identifier)
         try:
-            release = read_release(store.release_folder(identifier), for_queries=True)
+            learned[identifier] = read_learned(folder)
+            read_release(folder, for_queries=True, profiles=False)
         except (ModelError, OSError) as error:
             wrong.append(str(error))
-            continue
-        known = {task.task_id: task.fingerprint for task in release.tasks}
+    for identifier, own in learned.items():
         name = f"release {identifier[:12]}"
-        if len(release.profiles) != len(release.tasks) or not np.isfinite(release.profiles.values).all():
-            wrong.append(f"{name}: its routing profiles are not one finite row for each task")
-        for task, shard in manifest.shards.items():
-            if task in known and known[task] != shard.fingerprint:
+        if own.before is not None and own.before.release not in manifest.releases:
+            wrong.append(f"{name}: it goes on from release {own.before.release[:12]}, which is not there")
+        for task in own.tasks:
+            shard = manifest.shards.get(task.task_id)
+            if shard is not None and shard.fingerprint != task.fingerprint:
                 wrong.append(
-                    f"{name}: for task {task} it names encoder {known[task][:12]}, the shard was made by "
+                    f"{name}: for task {task.task_id} it names encoder {task.fingerprint[:12]}, the shard was made by "
                     f"{shard.fingerprint[:12]}"
                 )
-            elif task not in known and identifier in (manifest.release, shard.release):
-                wrong.append(f"{name}: it does not know task {task}, so that shard cannot be searched")
+    known = {identifier: {task.task_id for task in own.tasks} for identifier, own in learned.items()}
+    newest = manifest.release
+    if newest in learned:
+        try:
+            known[newest] = {task.task_id for task in learned[newest].whole(learned.__getitem__).tasks}
+        except KeyError:
+            del known[newest]  # a release before it is named above
+        except ModelError as error:
+            wrong.append(f"release {newest[:12]}: {error}")
+            del known[newest]
+    for task_id, shard in manifest.shards.items():
+        wrong += [
+            f"release {identifier[:12]}: it does not know task {task_id}, so that shard cannot be searched"
+            for identifier in dict.fromkeys((shard.release, newest))
+            if identifier in known and task_id not in known[identifier]
+        ]
     return wrong
 
 

@@ -46,12 +46,12 @@ def hash_files(folder: Path) -> dict[str, str]:
     return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
 
 
-def damage(folder: Path, files: Mapping[str, str], size: int, *, verify: bool) -> str | None:
+def damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
     """What is wrong with a folder that should hold these files; None if nothing is.
 
     Args:
         files: name → SHA-256.
-        size: of all files together, in bytes.
+        size: of all files together, in bytes; None: unknown.
         verify: read every byte; otherwise only sizes are compared.
     """
     try:
@@ -59,7 +59,7 @@ def damage(folder: Path, files: Mapping[str, str], size: int, *, verify: bool) -
         if missing:
             return f"{', '.join(missing)} is missing"
         actual = sum((folder / name).stat().st_size for name in files)
-        if actual != size:
+        if size is not None and actual != size:
             return f"its files have {actual} bytes instead of {size}"
         altered = [name for name, digest in files.items() if verify and _sha256(folder / name) != digest]
     except OSError as error:

@@ -135,7 +135,7 @@ class Manifest:
         generation: grows by one with every publication; 0 before the first.
         created: when it was published, ISO 8601 in UTC; empty before the first.
         release: id of the current release.
-        releases: all that a shard pins, and the current one.
+        releases: all that a shard pins, and the current one, which goes on from these. None is ever dropped.
         shards: by task, in the order in which they were published.
         appended: by task, the segments that its release made later.
         tombstones: by task, what was deleted from its segments.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from index.durable import damage
@@ -126,9 +127,13 @@ class Snapshot:
         self.degraded[task] = reason
         self._shards.pop(task, None)
 
-    def release_folder(self, release: str) -> Path:
+    def release_folder(self, release: str, *, files: Collection[str] = ()) -> Path:
         """Folder of a release of this generation. Its files are compared with their checksums when it is first asked
         for, here or in a previous snapshot, and their sizes always.
+
+        Args:
+            files: all that will be read of it, where it has them: of the others nothing is looked at. The whole
+                release by default.
 
         Raises:
             ReleaseCorrupt: it is not in the manifest, or a file is missing or was altered.
@@ -138,10 +143,14 @@ class Snapshot:
             raise ReleaseCorrupt(f"release {release[:12]} is not in the manifest")
         folder = self._store.release_folder(entry.id)
         verify = self._verify and release not in self._compared
-        problem = damage(folder, entry.files, entry.bytes, verify=verify)
+        part = {name: entry.files[name] for name in files if name in entry.files}
+        if files and len(part) == len(files):
+            problem = damage(folder, part, None, verify=verify)
+        else:
+            files, problem = (), damage(folder, entry.files, entry.bytes, verify=verify)
         if problem:
             raise ReleaseCorrupt(f"release {release[:12]}: {problem}; restore it from a backup")
-        if verify:
+        if verify and not files:
             self._compared.add(release)
         return folder
 

@@ -37,7 +37,9 @@ class Profiles:
         """
         starts = np.concatenate([[0], self.ends])
         whole = (
-            self.tokens.ndim == self.values.ndim == 1 and len(self.tokens) == len(self.values) == starts[-1]
+            self.tokens.dtype.kind == self.ends.dtype.kind == "i"
+            and self.tokens.ndim == self.values.ndim == 1
+            and len(self.tokens) == len(self.values) == starts[-1]
         )
         rising = np.diff(self.tokens, prepend=-1) > 0
         rising[starts[:-1][starts[:-1] < len(rising)]] = True  # a row begins anew
@@ -67,14 +69,32 @@ class Profiles:
         """Which tasks have no words, ``[T]``."""
         return np.asarray(np.diff(self.ends, prepend=0) == 0)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Profiles]) -> Profiles:
+        """The tasks of all parts, in order.
+
+        Raises:
+            ValueError: there is no part, or they are of different vocabularies.
+        """
+        vocabularies = sorted({part.vocabulary for part in parts})
+        if len(vocabularies) != 1:
+            raise ValueError(f"rows of words out of {vocabularies} do not go together")
+        starts = np.cumsum([0, *(len(part.tokens) for part in parts[:-1])])
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=True)]),
+            vocabularies[0],
+        )
+
     def followed_by(self, other: Profiles) -> Profiles:
         """The tasks of both, those of the other one last."""
-        return Profiles(
-            np.concatenate([self.tokens, other.tokens]),
-            np.concatenate([self.values, other.values]),
-            np.concatenate([self.ends, other.ends + len(self.tokens)]),
-            self.vocabulary,
-        )
+        return Profiles.joined([self, other])
+
+    def after(self, count: int) -> Profiles:
+        """Without those of the first tasks."""
+        start = int(self.ends[count - 1]) if count else 0
+        return Profiles(self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary)
 
     def dense(self, tasks: Sequence[int] | None = None) -> Floats:
         """``[T, V]``, or some of its rows: ``[len(tasks), V]``."""

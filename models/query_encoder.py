@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,21 @@ class QueryEncoder:
 
     @classmethod
     def open(
-        cls, backbone: Backbone, release: ReleaseState, pinned: Mapping[str, ReleaseState]
+        cls,
+        backbone: Backbone,
+        release: ReleaseState,
+        pinned: Mapping[str, ReleaseState],
+        other: QueryEncoder | None = None,
+        same: Collection[str] = (),
     ) -> QueryEncoder:
         """The encoder of a release.
 
         Args:
             release: the newest.
             pinned: for each task, the release that made its shard.
+            other: an encoder of another release of the library, on the same backbone. It stays as it is.
+            same: tasks whose shards' release it was given too: what it keeps of that is taken over where it keeps
+                anything, and the release not asked for.
 
         Raises:
             ReleaseError: the release was learned on another backbone, or a pinned release is missing.
@@ -81,8 +90,8 @@ class QueryEncoder:
         if release.kind == "moe":
             return _MoeEncoder(backbone, release)
         if release.kind == "low_rank":
-            return _LowRankEncoder(backbone, release, pinned)
-        return _TameEncoder(backbone, release, pinned)
+            return _LowRankEncoder(backbone, release, pinned, other, same)
+        return _TameEncoder(backbone, release, pinned, other, same)
 
     @torch.inference_mode()
     def frozen(self, texts: Sequence[str]) -> Vectors:
@@ -292,7 +301,17 @@ class _MoeEncoder(QueryEncoder):
 class _TameEncoder(QueryEncoder):
     """TAME under every task's prototype, with the newest weights or each shard's own."""
 
-    def __init__(self, backbone: Backbone, release: ReleaseState, pinned: Mapping[str, ReleaseState]) -> None:
+    _pinned: Condition
+    _sets: list[int]  # which of its adapters each task has
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        release: ReleaseState,
+        pinned: Mapping[str, ReleaseState],
+        other: QueryEncoder | None,
+        same: Collection[str],
+    ) -> None:
         super().__init__(backbone, release)
         self.modes = ("latest", "pinned")
         self._tame = build_tame(backbone, release)
@@ -300,15 +319,21 @@ class _TameEncoder(QueryEncoder):
         adapters = [self._tame.weights()]
         prototypes, experts, sets = [], [], []
         for position, task in enumerate(self.tasks):
-            state = self._maker(task, pinned)
-            tame = self._tame
-            if state.kind != "frozen" and state is not release:
-                tame = build_tame(backbone, state)
-                adapters.append(tame.weights())
-            prototypes.append(tame.prototypes[position])
             # A frozen shard predates the first adapters, and so do its queries.
-            experts.append(BARE if state.kind == "frozen" else tame.task_experts[position])
-            sets.append(0 if tame is self._tame else len(adapters) - 1)
+            prototype, expert, weights = self._tame.prototypes[position], BARE, None
+            if isinstance(other, _TameEncoder) and task in same:
+                held, place = other._pinned, other._position[task]
+                prototype, expert = held.prototypes[place], int(held.experts[place])
+                weights = held.weights.only(other._sets[place]) if expert != BARE else None
+            elif (state := self._maker(task, pinned)).kind != "frozen":
+                tame = self._tame if state is release else build_tame(backbone, state)
+                prototype, expert = tame.prototypes[position], tame.task_experts[position]
+                weights = tame.weights() if tame is not self._tame else None
+            prototypes.append(prototype)
+            experts.append(expert)
+            sets.append(len(adapters) if weights else 0)
+            adapters += [weights] if weights else []
+        self._sets = sets
         device = backbone.device
         self._pinned = Condition(
             weights=TameWeights.stack(adapters),
@@ -325,7 +350,8 @@ class _TameEncoder(QueryEncoder):
         maker = self._makers[task]
         if maker.kind == "frozen":
             return self._backbone.fingerprint
-        return f"{self._position[task]} of {_text_identity(maker, 'tame.')}"
+        sizes = [maker.backbone_fingerprint, maker.config.get("top_k", 1), maker.config["scale"]]
+        return f"{self._position[task]} of {_identity(sizes, under('tame.', maker.tensors))}"
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         return encode_texts(self._backbone, ids, self._condition(positions, mode))
@@ -342,19 +368,34 @@ class _TameEncoder(QueryEncoder):
 class _LowRankEncoder(QueryEncoder):
     """Every shard's own update of the text tower, or the newest for all."""
 
-    def __init__(self, backbone: Backbone, release: ReleaseState, pinned: Mapping[str, ReleaseState]) -> None:
+    _pinned: TextUpdates
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        release: ReleaseState,
+        pinned: Mapping[str, ReleaseState],
+        other: QueryEncoder | None,
+        same: Collection[str],
+    ) -> None:
         super().__init__(backbone, release)
         self.modes = ("latest", "pinned")
         self._newest = _text_updates(backbone, release)
-        makers = {task: self._maker(task, pinned) for task in self.tasks}
-        self._pinned = TextUpdates.stack(
-            [
-                # A shard that predates the first update is asked with the backbone.
-                self._newest.unchanged() if maker.kind == "frozen" else _text_updates(backbone, maker)
-                for maker in makers.values()
-            ]
-        )
-        self._makers = makers
+        held = other if isinstance(other, _LowRankEncoder) else None
+        # The first ones together: cut out one by one, their words would be copied once more.
+        pairs = zip(self.tasks, held.tasks if held else (), strict=False)
+        first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in same, pairs)))
+        parts = [held._pinned.part(0, first)] if held and first else []
+        for task in self.tasks[first:]:
+            if held and task in same:
+                place = held._position[task]
+                parts.append(held._pinned.part(place, place + 1))
+                continue
+            maker = self._maker(task, pinned)
+            # A shard that predates the first update is asked with the backbone.
+            bare = maker.kind == "frozen"
+            parts.append(self._newest.unchanged() if bare else _text_updates(backbone, maker))
+        self._pinned = TextUpdates.stack(parts)
 
     def shared(self, mode: str) -> bool:
         return mode == "latest"
@@ -362,8 +403,12 @@ class _LowRankEncoder(QueryEncoder):
     def anchor(self, task: str, mode: str) -> str | None:
         if mode != "pinned":
             return None
-        maker = self._makers[task]
-        return self._backbone.fingerprint if maker.kind == "frozen" else _text_identity(maker, "text.")
+        place = self._position[task]
+        update = self._pinned.part(place, place + 1)
+        if not update.b.any() and not update.words.any():
+            return self._backbone.fingerprint
+        tensors = {name: getattr(update, name) for name in ("a", "b", "words", "keys")}
+        return _identity([self._backbone.fingerprint, update.scale], tensors)
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
@@ -421,11 +466,10 @@ def build_tame(backbone: Backbone, release: ReleaseState) -> Tame:
     return tame.to(backbone.device).eval()
 
 
-def _text_identity(release: ReleaseState, prefix: str) -> str:
-    """Of the text adapters of a release: two that are equal encode alike."""
-    sizes = [release.backbone_fingerprint, release.config.get("top_k", 1), release.config["scale"]]
+def _identity(sizes: Sequence[object], tensors: Mapping[str, Tensor]) -> str:
+    """Of text adapters: two that are equal encode alike."""
     digest = hashlib.sha256(json.dumps(sizes).encode())
-    for name, tensor in sorted(under(prefix, release.tensors).items()):
+    for name, tensor in sorted(tensors.items()):
         values = tensor.detach().cpu().contiguous().numpy()
         digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
     return digest.hexdigest()

@@ -1,14 +1,18 @@
-"""The release on disk: ``release.json`` and ``weights.safetensors`` in one folder.
+"""The release on disk: ``release.json``, ``routing.safetensors`` and ``weights.safetensors`` in one folder.
 
 A release is everything that was learned up to a task: adapters or a whole tower, prototypes, routing
-profiles, and for every task the fingerprint of the encoder that made its shard.
+profiles, and for every task the fingerprint of the encoder that made its shard. Of tasks and profiles it keeps those
+that it learned itself; what came before is in the releases that it goes on from (:mod:`models.lineage`).
+
+Schema 2 kept tasks and profiles of all earlier releases too, the profiles among the weights; schema 1 kept these with
+all their zeros. Both are read as releases before which there is nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,22 +26,27 @@ from torch import Tensor
 from models.backbone import Backbone
 from models.confidence import Confidence
 from models.errors import ReleaseError
+from models.lineage import Before, Learned, ReleaseTask
 from models.profiles import Profiles
 
 __all__ = [
+    "LEARNED_FILES",
     "Kind",
     "ReleaseState",
     "ReleaseTask",
+    "read_learned",
     "read_release",
     "under",
     "video_fingerprint",
     "write_release",
 ]
 
-SCHEMA = 2
-_DENSE_PROFILES = 1  # the schema that kept them with all their zeros
+SCHEMA = 3
+_DENSE_PROFILES, _ALL_PROFILES = 1, 2
 Kind = Literal["frozen", "tower", "mapped", "tame", "low_rank", "moe"]
-_DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing."
+_DESCRIPTION, _WEIGHTS, _ROUTING = "release.json", "weights.safetensors", "routing.safetensors"
+LEARNED_FILES = (_DESCRIPTION, _ROUTING)  # all that read_learned reads, since schema 3
+_AMONG_WEIGHTS = "routing."  # how names of profiles began until then
 # What queries are encoded with: names of tensors by how they begin. A release also keeps what only training needs.
 _FOR_QUERIES: dict[str, tuple[str, ...]] = {
     "frozen": (),
@@ -56,21 +65,6 @@ _FOR_VIDEOS: dict[str, tuple[str, ...]] = {
     "low_rank": ("image.", "ffa."),
     "moe": ("moe.visual.", "moe.tasks"),
 }
-
-
-@dataclass(frozen=True)
-class ReleaseTask:
-    """A task that a release has learned (or indexed).
-
-    Attributes:
-        task_id: id in the catalog.
-        name: as the user gave it.
-        fingerprint: of the video encoder that made the task's shard.
-    """
-
-    task_id: str
-    name: str
-    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -132,16 +126,28 @@ def video_fingerprint(backbone: Backbone, frames: int, tensors: Mapping[str, Ten
     return digest.hexdigest()
 
 
-def write_release(folder: Path, state: ReleaseState) -> None:
-    """Write the two files of a release into an existing empty folder. Durability is the caller's concern."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+def write_release(folder: Path, state: ReleaseState, *, before: Before | None = None) -> None:
+    """Write the files of a release into an existing empty folder. Durability is the caller's concern.
+
+    Args:
+        before: the release whose tasks are the first of this one, with the same words; they are not written again.
+
+    Raises:
+        ValueError: the state holds no task that was not there before.
+    """
+    earlier = before.tasks if before else 0
+    if before is not None and len(state.tasks) <= earlier:
+        raise ValueError(f"a release of {len(state.tasks)} tasks adds nothing to {earlier}")
+    own = state.profiles.after(earlier)
     profiles = {
-        f"{_ROUTING}tokens": torch.from_numpy(state.profiles.tokens.astype(np.int32)),
-        f"{_ROUTING}values": torch.from_numpy(state.profiles.values).half(),
-        f"{_ROUTING}ends": torch.from_numpy(state.profiles.ends.astype(np.int64)),
-        f"{_ROUTING}vocabulary": torch.tensor(state.profiles.vocabulary),
+        "tokens": torch.from_numpy(own.tokens.astype(np.int32)),
+        "values": torch.from_numpy(own.values).half(),
+        "ends": torch.from_numpy(own.ends.astype(np.int64)),
+        "vocabulary": torch.tensor(own.vocabulary),
     }
-    save_file(tensors | profiles, folder / _WEIGHTS)
+    save_file(profiles, folder / _ROUTING)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    save_file(tensors, folder / _WEIGHTS)
     description = {
         "schema": SCHEMA,
         "method": state.method,
@@ -150,7 +156,8 @@ def write_release(folder: Path, state: ReleaseState) -> None:
         "backbone_fingerprint": state.backbone_fingerprint,
         "fingerprint": state.fingerprint,
         "frames": state.frames,
-        "tasks": [vars(task) for task in state.tasks],
+        "before": vars(before) if before else None,
+        "tasks": [vars(task) for task in state.tasks[earlier:]],
         "config": state.config,
     }
     if state.confidence is not None:
@@ -159,62 +166,117 @@ def write_release(folder: Path, state: ReleaseState) -> None:
 
 
 def read_release(
-    folder: Path, *, for_queries: bool = False, for_videos: bool = False, profiles: bool = True
+    folder: Path,
+    *,
+    for_queries: bool = False,
+    for_videos: bool = False,
+    profiles: bool = True,
+    learned: Callable[[str], Learned] | None = None,
 ) -> ReleaseState:
     """The release in a folder.
 
     Args:
         for_queries: leave out the tensors that only training and embedding need.
         for_videos: leave out those that only training and queries need.
-        profiles: read the routing profiles too, which are as large as the library has domains; without them there are
-            none in the state.
+        profiles: read the routing profiles too, and the tasks before its own; without them there are none in the state.
+        learned: gives what the release with an id has learned itself, for those before this one.
 
     Raises:
-        ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file.
+        ReleaseError: a file is missing, unreadable, of a newer schema, or lacks a field; names the file. Or what
+            comes before it is not at hand, or not what it went on from.
     """
-    path = folder / _DESCRIPTION
+    description = _describe(folder)
+    whole = _learned(folder, description) if profiles else None
+    if whole is not None and whole.before is not None:
+        if learned is None:
+            raise ReleaseError(
+                f"release {folder.name} goes on from release {whole.before.release}, which is not at hand"
+            )
+        whole = whole.whole(learned)
+    needed = _FOR_QUERIES if for_queries else _FOR_VIDEOS if for_videos else None
+    begins = ("",) if needed is None else needed[description["kind"]]
+    tensors = _tensors(folder, _WEIGHTS, begins)
+    tensors = {name: t for name, t in tensors.items() if not name.startswith(_AMONG_WEIGHTS)}
+    calibrated = description.pop("confidence", None)
     try:
-        description = json.loads(path.read_text())
-        needed = _FOR_QUERIES if for_queries else _FOR_VIDEOS if for_videos else None
-        begins = ("",) if needed is None else (_ROUTING, *needed.get(description.get("kind"), ()))
-        with safe_open(folder / _WEIGHTS, framework="pt") as file:
-            names = [name for name in file.keys() if name.startswith(begins)]  # noqa: SIM118
-            wanted = [name for name in names if profiles or not name.startswith(_ROUTING)]
-            tensors = {name: file.get_tensor(name) for name in wanted}
+        confidence = None if calibrated is None else Confidence.from_json(calibrated)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReleaseError(f"release {folder.name}: its calibration cannot be used ({error})") from error
+    own = {"schema", "before", "tasks"}
+    try:
+        return ReleaseState(
+            **{name: value for name, value in description.items() if name not in own},
+            tasks=list(whole.tasks if whole else _own_tasks(description)),
+            profiles=whole.profiles if whole else Profiles.of(np.empty((0, 0))),
+            tensors=tensors,
+            confidence=confidence,
+        )
+    except (KeyError, TypeError) as error:
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} lacks {error}") from error
+
+
+def read_learned(folder: Path) -> Learned:
+    """What the release in a folder has learned itself.
+
+    Raises:
+        ReleaseError: as :func:`read_release`.
+    """
+    return _learned(folder, _describe(folder))
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    """``release.json``, as far as every reader needs it."""
+    try:
+        description = json.loads((folder / _DESCRIPTION).read_text())
     except FileNotFoundError as error:
-        missing = _WEIGHTS if path.exists() else _DESCRIPTION
-        raise ReleaseError(f"release {folder.name}: {missing} is missing") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} is missing") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} is not JSON ({error})") from error
-    except SafetensorError as error:
-        raise ReleaseError(f"release {folder.name}: {_WEIGHTS} cannot be read ({error})") from error
-    schema = description.pop("schema", None)
-    if schema not in (_DENSE_PROFILES, SCHEMA):
+    if not isinstance(description, dict):
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} does not describe a release")
+    schema = description.get("schema")
+    if schema not in (_DENSE_PROFILES, _ALL_PROFILES, SCHEMA):
         raise ReleaseError(
             f"release {folder.name}: schema {schema} is not one that this version reads (up to {SCHEMA}); "
             "use the version of Cinestrata that wrote it"
         )
     if description.get("kind") not in get_args(Kind):
         raise ReleaseError(f"release {folder.name}: unknown kind {description.get('kind')!r}")
-    calibrated = description.pop("confidence", None)
+    return description
+
+
+def _own_tasks(description: Mapping[str, Any]) -> tuple[ReleaseTask, ...]:
+    return tuple(ReleaseTask(**task) for task in description["tasks"])
+
+
+def _learned(folder: Path, description: Mapping[str, Any]) -> Learned:
+    among_weights = description["schema"] < SCHEMA
+    file, begins = (_WEIGHTS, _AMONG_WEIGHTS) if among_weights else (_ROUTING, "")
+    read = _tensors(folder, file, (begins,))
+    before = description.get("before")
     try:
-        confidence = None if calibrated is None else Confidence.from_json(calibrated)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReleaseError(f"release {folder.name}: its calibration cannot be used ({error})") from error
-    try:
-        tasks = [ReleaseTask(**task) for task in description.pop("tasks")]
-        routing = {
-            n.removeprefix(_ROUTING): tensors.pop(n).numpy() for n in [*tensors] if n.startswith(_ROUTING)
-        }
-        if not profiles:
-            read = Profiles.of(np.empty((0, 0)))
-        elif schema == _DENSE_PROFILES:
-            read = Profiles.of(routing["profiles"])
+        routing = {name.removeprefix(begins): tensor.numpy() for name, tensor in read.items()}
+        if description["schema"] == _DENSE_PROFILES:
+            profiles = Profiles.of(routing["profiles"])
         else:
             tokens, values, ends = (routing[name] for name in ("tokens", "values", "ends"))
-            read = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
-        return ReleaseState(**description, tasks=tasks, profiles=read, tensors=tensors, confidence=confidence)
+            profiles = Profiles(tokens, values.astype(np.float32), ends, int(routing["vocabulary"]))
+        if not np.isfinite(profiles.values).all():
+            raise ValueError("one of their numbers is not finite")
+        return Learned(_own_tasks(description), profiles, None if before is None else Before(**before))
     except (KeyError, TypeError) as error:
-        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {_WEIGHTS} lacks {error}") from error
+        raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} or {file} lacks {error}") from error
     except ValueError as error:
         raise ReleaseError(f"release {folder.name}: its routing profiles are damaged: {error}") from error
+
+
+def _tensors(folder: Path, file: str, begins: tuple[str, ...]) -> dict[str, Tensor]:
+    """The tensors of a file whose names begin so."""
+    try:
+        with safe_open(folder / file, framework="pt") as opened:
+            names = [name for name in opened.keys() if name.startswith(begins)]  # noqa: SIM118
+            return {name: opened.get_tensor(name) for name in names}
+    except FileNotFoundError as error:
+        raise ReleaseError(f"release {folder.name}: {file} is missing") from error
+    except SafetensorError as error:
+        raise ReleaseError(f"release {folder.name}: {file} cannot be read ({error})") from error

@@ -69,6 +69,11 @@ class TameWeights:
             *(torch.cat([getattr(part, name) for part in parts]) for name in ("a", "b", "router", "noise"))
         )
 
+    def only(self, place: int) -> TameWeights:
+        """One of the sets."""
+        one = slice(place, place + 1)
+        return TameWeights(self.a[one], self.b[one], self.router[one], self.noise[one])
+
 
 @dataclass(frozen=True)
 class Condition:

@@ -60,8 +60,10 @@ class TextUpdates:
 
     @classmethod
     def stack(cls, parts: Sequence[TextUpdates]) -> TextUpdates:
-        """The candidates of all parts, in order; vocabularies and scales must agree."""
+        """The candidates of all parts, in order; vocabularies and scales must agree. One part is itself."""
         first = parts[0]
+        if len(parts) == 1:
+            return first
         words, keys, candidates = [first.words], [first.keys], first.candidates
         for part in parts[1:]:
             changed = part.keys >= 0  # tokens that do not change share one row
@@ -76,6 +78,17 @@ class TextUpdates:
             vocabulary=first.vocabulary,
             scale=first.scale,
         )
+
+    def part(self, start: int, stop: int) -> TextUpdates:
+        """Neighbouring candidates, by position. Of those from the first on, nothing is copied."""
+        bounds = torch.tensor([0, start, stop], device=self.keys.device) * self.vocabulary
+        shared, low, high = torch.searchsorted(self.keys, bounds).tolist()
+        words, keys = self.words[low:high], self.keys[low:high] - start * self.vocabulary
+        if start == 0:
+            words, keys = self.words[:high], self.keys[:high]
+        elif shared:
+            words, keys = torch.cat([self.words[:1], words]), torch.cat([self.keys[:1], keys])
+        return TextUpdates(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
 
     def choose(self, candidates: Tensor) -> ChosenUpdates:
         """Some of the candidates, by position; one may be chosen several times."""

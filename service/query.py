@@ -317,12 +317,12 @@ class QueryService:
             if release in self._kept:
                 self._kept.move_to_end(release)
                 return self._kept[release]
-            snapshot, backbone = self._current().snapshot, self._backbone
+            current, backbone = self._current(), self._backbone
             gone = "The release that began this list is no longer kept"
-            if backbone is None or release not in snapshot.manifest.releases:
+            if backbone is None or release not in current.snapshot.manifest.releases:
                 raise _gone(f"{gone}.")
             try:
-                serving = Serving.load(snapshot, backbone, release)
+                serving = Serving.load(current.snapshot, backbone, release, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{gone} as it was: {error}.") from error
             self._keep(serving)
@@ -361,7 +361,7 @@ class QueryService:
             raise ManifestError("manifest.json is gone; restore it from a backup")
         if snapshot.manifest == previous.snapshot.manifest and not previous.degraded:
             return None
-        fresh = Serving.load(snapshot, self._backbone)
+        fresh = Serving.load(snapshot, self._backbone, other=previous)
         same = fresh.snapshot.manifest == previous.snapshot.manifest and fresh.degraded == previous.degraded
         return None if same and fresh.shards.keys() == previous.shards.keys() else fresh
 

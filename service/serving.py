@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from threading import Lock
 from typing import NamedTuple
@@ -17,11 +17,13 @@ from index import Hits, ShardStoreError, Snapshot, TaskVectors, in_parallel
 from models.backbone import Backbone
 from models.confidence import Confidence
 from models.errors import ModelError, ReleaseError
+from models.lineage import Learned
 from models.query_encoder import QueryEncoder, Tokens
-from models.release import ReleaseState, read_release
+from models.release import ReleaseState, read_learned, read_release
 from models.routing import Router, words_of
 from service.gathering import Gathered
 from service.grouping import by_video, has_moments, nearest
+from service.lineage import Lineage
 from service.validation import check_probes
 
 __all__ = ["Reader", "Scan", "Serving"]
@@ -77,7 +79,8 @@ class Reader:
         self._known: OrderedDict[str, _Read] = OrderedDict()
         self._bytes = 0
         self._anchors: dict[tuple[str, str], str | None] = {}
-        self._gathered: Gathered[_Wanted, Vector] = Gathered(self._encode, _TOGETHER)
+        # Of the encoder and not of this reader: a circle would keep the weights of a generation that is over for long.
+        self._gathered: Gathered[_Wanted, Vector] = Gathered(partial(_encoded, encoder), _TOGETHER)
 
     def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Those of each text, from the mark of its start to that of its end."""
@@ -128,26 +131,17 @@ class Reader:
         """Texts under one task, ``[n, dim]``, none of them remembered."""
         return self._encoder.encode_pairs(self._encoder.tokens(texts), [task] * len(texts), mode)
 
+    @property
+    def encoder(self) -> QueryEncoder:
+        """What it reads them with."""
+        return self._encoder
+
     def anchor(self, task: str, mode: str) -> str | None:
         """What encodes a text under a task, where no later release can change it."""
         key = task, mode
         if key not in self._anchors:  # it hashes weights, and may read them first
             self._anchors[key] = self._encoder.anchor(task, mode)
         return self._anchors[key]
-
-    def _encode(self, wanted: list[_Wanted]) -> list[Vector]:
-        """Of several callers, some of whom may want the same."""
-        once = {(one.text, one.mode, one.key): one for one in wanted}
-        found: dict[tuple[str, str, str], Vector] = {}
-        for mode in dict.fromkeys(one.mode for one in wanted):
-            asked = [one for one in once.values() if one.mode == mode]
-            vectors = self._encoder.encode_pairs(
-                [one.tokens for one in asked], [one.task for one in asked], mode
-            )
-            for one, vector in zip(asked, vectors, strict=True):
-                # A copy: a part would keep the whole batch in memory.
-                found[one.text, mode, one.key] = vector.copy()
-        return [found[one.text, one.mode, one.key] for one in wanted]
 
     def _remember(self, text: str, read: _Read, key: tuple[str, str], vector: Vector) -> None:
         if key not in read.vectors:
@@ -159,6 +153,19 @@ class Reader:
         while self._bytes > _REMEMBERED and self._known:
             text, read = self._known.popitem(last=False)
             self._bytes -= _size(text, read)
+
+
+def _encoded(encoder: QueryEncoder, wanted: list[_Wanted]) -> list[Vector]:
+    """Vectors of what several callers want, some of whom may want the same."""
+    once = {(one.text, one.mode, one.key): one for one in wanted}
+    found: dict[tuple[str, str, str], Vector] = {}
+    for mode in dict.fromkeys(one.mode for one in wanted):
+        asked = [one for one in once.values() if one.mode == mode]
+        vectors = encoder.encode_pairs([one.tokens for one in asked], [one.task for one in asked], mode)
+        for one, vector in zip(asked, vectors, strict=True):
+            # A copy: a part would keep the whole batch in memory.
+            found[one.text, mode, one.key] = vector.copy()
+    return [found[one.text, one.mode, one.key] for one in wanted]
 
 
 def _size(text: str, read: _Read) -> int:
@@ -184,6 +191,8 @@ class Serving:
         positions: task id → its place among the tasks that the router knows.
         router: tells which tasks a text sounds like.
         encoder: reads texts; the latest are remembered.
+        makers: task id → id of the release whose text side its texts are read with in mode ``pinned``.
+        learned: release id → what it has learned itself, of all that were read.
         confidence: how sure the release's searches are; None where it was not calibrated.
     """
 
@@ -196,10 +205,19 @@ class Serving:
     positions: Mapping[str, int]
     router: Router
     encoder: Reader
+    makers: Mapping[str, str]
+    learned: Mapping[str, Learned]
     confidence: Confidence | None = None
 
     @classmethod
-    def load(cls, snapshot: Snapshot, backbone: Backbone, release_id: str | None = None) -> Serving:
+    def load(
+        cls,
+        snapshot: Snapshot,
+        backbone: Backbone,
+        release_id: str | None = None,
+        *,
+        other: Serving | None = None,
+    ) -> Serving:
         """Read the releases that the snapshot needs, answer one query with them, and the probes of the release.
 
         Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
@@ -208,6 +226,8 @@ class Serving:
 
         Args:
             release_id: of the snapshot's manifest; the current one by default.
+            other: one that serves the same library, with the same backbone. Releases never change, so what it holds of
+                earlier ones is taken over, and neither read nor tried again. It stays as it is.
 
         Raises:
             ModelError, ShardStoreError: the release cannot be read, does not fit the backbone, or has no
@@ -217,7 +237,9 @@ class Serving:
         release_id = release_id or snapshot.release_id
         if release_id is None:
             raise AssertionError("an empty index has nothing to serve")
-        release = read_release(snapshot.release_folder(release_id), for_queries=True)
+        folder = snapshot.release_folder(release_id)
+        lineage = Lineage(snapshot, backbone.vocabulary, other.learned if other else {})
+        release = read_release(folder, for_queries=True, learned=lineage)
         names = {task.task_id: task.name for task in release.tasks}
         unknown = [task for task in snapshot.tasks if task not in names] if current else []
         degraded = dict.fromkeys(unknown, "the current release does not know it")
@@ -227,26 +249,26 @@ class Serving:
                 shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)
             except ShardStoreError as error:
                 degraded[task.task_id] = str(error)
+        entries = snapshot.manifest.shards
+        makers = {task: entries[task].release for task in names if task in entries}
+        tried = {task for task, maker in makers.items() if other and other.makers.get(task) == maker}
         pinned = _Pinned(snapshot, release_id, release)
-        encoder = QueryEncoder.open(backbone, release, pinned)
-        degraded.update(pinned.broken)
+        encoder = QueryEncoder.open(
+            backbone, release, pinned, other.encoder.encoder if other else None, tried
+        )
+        degraded.update(lineage.broken | pinned.broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
         reader = Reader(encoder)
         for mode in encoder.modes:
-            first = reader([(_FIRST_QUERY, mode, task) for task in shards])
+            new = [task for task in shards if mode != "pinned" or task not in tried]
+            first = reader([(_FIRST_QUERY, mode, task) for task in new or shards])
             if not np.isfinite(first).all():
                 raise ReleaseError(
                     f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
                 )
-        check_probes(
-            snapshot.release_folder(release_id),
-            release_id,
-            reader,
-            shards,
-            encoder.modes,
-        )
+        check_probes(folder, release_id, reader, shards, encoder.modes)
         return cls(
             snapshot=snapshot,
             release=release_id,
@@ -257,6 +279,8 @@ class Serving:
             positions={task: position for position, task in enumerate(names)},
             router=Router(release.profiles),
             encoder=reader,
+            makers={task: maker for task, maker in makers.items() if task in shards},
+            learned={**lineage.read, release_id: read_learned(folder)},
             confidence=release.confidence,
         )
 

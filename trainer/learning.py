@@ -166,7 +166,7 @@ def lay_down(
     encoder = QueryEncoder.open(method.backbone, state, {**library.pinned(), task.task_id: state})
     state = replace(state, confidence=calibrate(encoder, state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
-        write_release(staged, state)
+        write_release(staged, state, before=library.before(state))
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
     captions = cache(partial(_captions, encoder, task))

@@ -35,6 +35,7 @@ from benchmarks.search.library import enter
 from benchmarks.search.load import serving
 from index import ShardStore
 from models.backbone import Backbone, load_backbone
+from models.lineage import Before
 from models.probes import write_probes
 from models.query_encoder import QueryEncoder
 from models.release import write_release
@@ -97,6 +98,7 @@ class _Writer:
         self._method: Method = start_method("zero_shot", backbone, {}, None)
         self._rng = np.random.default_rng(0)
         self._last = 0
+        self._before: Before | None = None
         self._prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
     def prepare(self, count: int) -> None:
@@ -120,12 +122,13 @@ class _Writer:
         encoder = QueryEncoder.open(self._backbone, state, {})
         stored = vectors.astype(np.float16).astype(np.float32)
         with self.store.staging() as staged:
-            write_release(staged, state)
+            write_release(staged, state, before=self._before)
             write_probes(staged, make_probes(encoder, name, ids, stored, {}, encoder.modes[-1]))
             release = self.store.adopt_release(staged)
         shard = self.store.write_shard(
             task=name, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
         )
+        self._before = Before(release.id, len(state.tasks))
         return self.store.publish(release=release, shards=[shard]).generation
 
 

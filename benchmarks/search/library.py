@@ -22,6 +22,7 @@ from sqlalchemy import text
 
 from index import ShardStore
 from models.backbone import Backbone
+from models.lineage import Before
 from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState, ReleaseTask, write_release
@@ -100,6 +101,7 @@ def make_library(
     profiles = Profiles.of(np.empty((0, backbone.vocabulary), np.float32))
     asked: list[Asked] = []
     next_id = first_id
+    before: Before | None = None
     for number, own in enumerate(domains):
         rows = vectors // tasks + (number < vectors % tasks)
         task = ReleaseTask(f"{folder.name}-{number}", f"{folder.name} {number}", f"{number:064x}")
@@ -108,7 +110,7 @@ def make_library(
         profiles = profiles.followed_by(_profile(backbone, texts))
         state = _release(backbone, learned, profiles, texts, seed + number)
         with store.staging() as staged:
-            write_release(staged, state)
+            write_release(staged, state, before=before)
             release = store.adopt_release(staged)
         alone = replace(state, tasks=[task])
         encoder = QueryEncoder.open(backbone, alone, {task.task_id: alone})
@@ -121,6 +123,7 @@ def make_library(
             vectors=_videos(around, rows, rng),
         )
         store.publish(release=release, shards=[shard])
+        before = Before(release.id, len(learned))
         asked += [Asked(caption, next_id + place) for place, caption in enumerate(texts)]
         enter(task, next_id, rows)
         next_id += rows

@@ -19,7 +19,7 @@ from PIL import Image
 
 from media import load_frames
 from models.query_encoder import QueryEncoder
-from models.release import read_release
+from models.release import read_learned, read_release
 from service.by_clip import mean_cosine
 from service.catalog.database import session_scope
 from service.catalog.models import Video
@@ -315,9 +315,13 @@ def _scores(
     service = client.app.state.query_service  # type: ignore[attr-defined]
     snapshot = service._serving.snapshot
     states = {
-        t: read_release(snapshot.release_folder(s.release)) for t, s in snapshot.manifest.shards.items()
+        t: read_release(snapshot.release_folder(s.release), profiles=False)
+        for t, s in snapshot.manifest.shards.items()
     }
-    current = read_release(snapshot.release_folder(snapshot.release_id))
+    current = read_release(
+        snapshot.release_folder(snapshot.release_id),
+        learned=lambda earlier: read_learned(snapshot.release_folder(earlier)),
+    )
     encoder = QueryEncoder.open(service._backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 

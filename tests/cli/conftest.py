@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from index import Manifest, ShardStore
+from models.lineage import Before
 from models.profiles import Profiles
 from models.release import ReleaseState, ReleaseTask, write_release
 from service.catalog.database import dispose, session_scope
@@ -74,7 +75,10 @@ def lay_down(folder: Settings) -> Callable[..., Manifest]:
             profiles=Profiles.of(np.zeros((len(known), 16))),
         )
         staged = store.stage()
-        write_release(staged, state)
+        earlier = len(known) - 1
+        write_release(
+            staged, state, before=Before(str(store.manifest().release), earlier) if earlier else None
+        )
         release = store.adopt_release(staged)
         vectors = np.random.default_rng(number).normal(size=(videos, DIM)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

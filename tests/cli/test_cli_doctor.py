@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from cli import doctor
 from cli.main import app
-from index import ShardStore, Structure, audit
+from index import Manifest, ShardStore, Structure, audit
+from models.lineage import Before
 from service.catalog.database import session_scope
 from service.catalog.models import Shard, Task, Video
 from service.settings import Settings
@@ -66,6 +67,10 @@ HARMS: dict[str, tuple[Harm, str]] = {
         lambda s: _flip(_release(s, "tsk_a") / "weights.safetensors"),
         r"release \w{12}: weights\.safetensors was altered; restore releases/\w{64}",
     ),
+    "a flipped byte of an old release's words": (
+        lambda s: _flip(_release(s, "tsk_a") / "routing.safetensors"),
+        r"release \w{12}: routing\.safetensors was altered; restore releases/\w{64}",
+    ),
     "a missing release": (
         lambda s: shutil.rmtree(_release(s, "tsk_b")),
         r"release \w{12}: .*is missing",
@@ -109,6 +114,37 @@ def test_every_harm_is_found_by_name(two: ShardStore, folder: Settings, harm: st
     do, said = HARMS[harm]
     do(two)
     with pytest.raises(Exception, match=said):
+        doctor._index(folder)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (
+            lambda manifest: Before("0" * 64, 2),
+            r"release \w{12}: it goes on from release 0{12}, which is not there",
+        ),
+        (
+            lambda manifest: Before(manifest.shards["tsk_a"].release, 2),
+            "knows 1 tasks, and another one goes on from 2",
+        ),
+        (lambda manifest: None, "does not know task tsk_a, so that shard cannot be searched"),
+    ],
+)
+def test_a_release_that_goes_on_from_nothing_known_is_named(
+    two: ShardStore, folder: Settings, before: Callable[[Manifest], Before | None], said: str
+) -> None:
+    newest = _release(two, "tsk_b")
+    with two.staging() as staged:
+        for path in newest.iterdir():
+            shutil.copy(path, staged)
+        there = before(two.manifest())
+        description = json.loads((staged / "release.json").read_text())
+        description["before"] = vars(there) if there else None
+        (staged / "release.json").write_text(json.dumps(description))
+        release = two.adopt_release(staged)
+    two.publish(release=release, shards=[])
+    with pytest.raises(doctor._Trouble, match=said):
         doctor._index(folder)
 
 

@@ -40,7 +40,11 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["release.json", "weights.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "release.json",
+        "routing.safetensors",
+        "weights.safetensors",
+    ]
 
 
 def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> None:
@@ -105,7 +109,7 @@ def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path
     (tmp_path / "two").mkdir()
     write_release(tmp_path / "one", state)
     write_release(tmp_path / "two", state)
-    for name in ("release.json", "weights.safetensors"):
+    for name in ("release.json", "routing.safetensors", "weights.safetensors"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
@@ -134,7 +138,7 @@ def test_broken_files_are_named(
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("schema", 3, "schema 3 is not one that this version reads"),
+        ("schema", 4, "schema 4 is not one that this version reads"),
         ("kind", "x", "unknown kind"),
         ("frames", ..., "lacks"),
     ],

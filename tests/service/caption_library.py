@@ -17,8 +17,9 @@ import torch
 from index import Manifest, ShardStore, moment_ids
 from models.backbone import Backbone
 from models.confidence import Confidence
+from models.lineage import Before
 from models.query_encoder import QueryEncoder
-from models.release import write_release
+from models.release import ReleaseTask, write_release
 from service import query
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
@@ -55,6 +56,8 @@ class Library:
         self.store = ShardStore(configured.index_dir)
         self.method: Method = start_method(method, backbone, fields, None)
         self.confidence: Confidence | None = None  # of the releases that follow
+        self.before: Before | None = None  # what the next release goes on from
+        self._known: list[ReleaseTask] = []
         self._backbone = backbone
 
     def lay_down(
@@ -79,6 +82,9 @@ class Library:
             torch.manual_seed(len(self.method.learned))
             torch.nn.init.normal_(self.method.tame.a, std=0.1)
             torch.nn.init.normal_(self.method.tame.b, std=0.1)
+        if hasattr(self.method, "text"):
+            torch.manual_seed(len(self.method.learned))
+            torch.nn.init.normal_(self.method.text.b, std=0.1)
         self.method.end_task()
         self.method.record_task(task, name, list(captions))
         return self.publish(
@@ -98,8 +104,10 @@ class Library:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
         staged = self.store.stage()
-        write_release(staged, state)
+        goes_on = state.tasks[: len(self._known)] == self._known != state.tasks
+        write_release(staged, state, before=self.before if goes_on else None)
         release = self.store.adopt_release(staged)
+        self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(
             task=f"tsk_{name}",
             release=release.id,

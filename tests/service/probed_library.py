@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from index import Manifest, Snapshot
+from models.lineage import Before
 from models.probes import Probes, write_probes
 from models.query_encoder import QueryEncoder
 from models.release import read_release, write_release
@@ -32,7 +33,7 @@ class Probed(Library):
         state = self.method.release()
         manifest = self.store.manifest()
         pinned = {
-            task: read_release(self.store.release_folder(shard.release))
+            task: read_release(self.store.release_folder(shard.release), profiles=False)
             for task, shard in manifest.shards.items()
         }
         encoder = QueryEncoder.open(self._backbone, state, {**pinned, f"tsk_{name}": state})
@@ -44,9 +45,10 @@ class Probed(Library):
         vectors = self.stored(captions)
         probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older, encoder.modes[-1])
         with self.store.staging() as staged:
-            write_release(staged, state)
+            write_release(staged, state, before=self.before)
             write_probes(staged, self.change(probes))
             release = self.store.adopt_release(staged)
+        self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(
             task=f"tsk_{name}", release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
         )

@@ -103,9 +103,11 @@ def test_earlier_releases_are_kept_loaded_for_a_while_only(
     loaded: list[str | None] = []
     load = Serving.load.__func__  # type: ignore[attr-defined]
 
-    def watched(cls: type[Serving], snapshot: Any, backbone: Any, release: str | None = None) -> Serving:
+    def watched(
+        cls: type[Serving], snapshot: Any, backbone: Any, release: str | None = None, **options: Any
+    ) -> Serving:
         loaded.append(release)
-        return load(cls, snapshot, backbone, release)
+        return load(cls, snapshot, backbone, release, **options)
 
     monkeypatch.setattr(Serving, "load", classmethod(watched))
     for number in (3, 2, 1, 2, 1):

@@ -14,7 +14,8 @@ import torch
 from sqlalchemy import select
 
 from index import ShardStore, Snapshot
-from models.release import ReleaseState, read_release
+from models.lineage import Before
+from models.release import ReleaseState, read_learned, read_release
 from service import tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Recall, Release, Shard, Video
@@ -52,7 +53,9 @@ def _current() -> ReleaseState:
     store = _store()
     release = store.manifest().release
     assert release is not None
-    return read_release(store.release_folder(release))
+    return read_release(
+        store.release_folder(release), learned=lambda earlier: read_learned(store.release_folder(earlier))
+    )
 
 
 def _vectors(task: str) -> dict[int, np.ndarray]:
@@ -92,6 +95,15 @@ def test_two_tasks_are_learned_laid_down_and_measured(post_videos: Post) -> None
         assert shards[task].id == _store().manifest().shards[task].id
     for vector_id, vector in _vectors(one).items():
         assert np.array_equal(vector, before[vector_id])
+
+    manifest = _store().manifest()
+    earlier, newest = (read_learned(_store().release_folder(manifest.shards[t].release)) for t in (one, two))
+    assert newest.before == Before(manifest.shards[one].release, 1)
+    assert [task.task_id for task in newest.tasks] == [two]
+    assert [task.task_id for task in _current().tasks] == [one, two]
+    rows = [earlier.profiles.dense()[0], newest.profiles.dense()[0]]
+    assert np.array_equal(_current().profiles.dense(), rows)
+    assert all(row.any() for row in rows)
 
     recalls = _recalls()
     galleries = ("local", "global", "local_all", "global_all")

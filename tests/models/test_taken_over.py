@@ -1,0 +1,159 @@
+"""What an encoder keeps of the releases that it was given, and another takes over: bit by bit what reading gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import Backbone, tiny_backbone
+from models.profiles import Profiles
+from models.query_encoder import QueryEncoder
+from models.release import Kind, ReleaseState, ReleaseTask
+from models.tame import BARE, Tame
+from models.text_update import TextUpdate, TextUpdates, compact
+
+TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return tiny_backbone(frames=2)
+
+
+def _state(backbone: Backbone, kind: Kind, tasks: int) -> ReleaseState:
+    """A release whose weights are like no other's."""
+    torch.manual_seed(tasks)
+    tensors: dict[str, torch.Tensor] = {}
+    width, layers = backbone.text_width, len(backbone.text_blocks)
+    if kind == "tame":
+        tame = Tame(width, layers, experts=3, rank=2, top_k=2, scale=1.0)
+        torch.nn.init.normal_(tame.b, std=0.3)
+        tame.add_task(expert=BARE)
+        for _ in range(1, tasks):
+            tame.add_task()
+        tensors = {f"tame.{n}": t.clone() for n, t in tame.tensors().items()}
+    if kind == "low_rank":
+        tensors = {f"text.{n}": t.clone() for n, t in _update(backbone, tasks).tensors().items()}
+    return ReleaseState(
+        method="x",
+        kind=kind,
+        backbone=backbone.name,
+        backbone_fingerprint=backbone.fingerprint,
+        fingerprint="f" * 64,
+        frames=2,
+        tasks=[ReleaseTask(f"t{n}", f"t{n}", "f" * 64) for n in range(tasks)],
+        config={"scale": 1.0, "top_k": 2},
+        profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary))),
+        tensors=tensors,
+    )
+
+
+def _update(backbone: Backbone, words: int) -> TextUpdate:
+    update = TextUpdate(
+        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0
+    )
+    torch.nn.init.normal_(update.b, std=0.3)
+    with torch.no_grad():
+        update.words[torch.randperm(backbone.vocabulary)[: 20 * words]] += 0.1
+    return update
+
+
+class _Watched(Mapping[str, ReleaseState]):
+    """The release that made each shard; notes what is asked for."""
+
+    def __init__(self, states: Mapping[str, ReleaseState]) -> None:
+        self.asked: list[str] = []
+        self._states = states
+
+    def __getitem__(self, task: str) -> ReleaseState:
+        self.asked.append(task)
+        return self._states[task]
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._states
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+
+@pytest.mark.parametrize("kind", ["tame", "low_rank"])
+@pytest.mark.parametrize(
+    ("older", "same"),
+    [
+        (4, ["t0", "t1", "t2", "t3"]),  # an ordinary swap
+        (4, ["t0", "t2", "t3"]),  # one of them was broken
+        (4, ["t3", "t1"]),
+        (6, ["t0", "t1", "t2", "t3", "t4"]),  # back to an earlier release
+        (6, ["t2"]),
+        (1, ["t0"]),
+        (4, []),
+    ],
+)
+def test_what_is_taken_over_is_what_would_be_read(
+    backbone: Backbone, kind: Kind, older: int, same: list[str]
+) -> None:
+    makers = {"t0": _state(backbone, "frozen", 1)} | {
+        f"t{n}": _state(backbone, kind, n + 1) for n in range(1, 6)
+    }
+    release = makers["t4"]
+    if older > 1:
+        other = QueryEncoder.open(backbone, makers[f"t{older - 1}"], makers)
+    else:  # it was the first, and is of another kind, so nothing can be taken over
+        other = QueryEncoder.open(backbone, makers["t0"], makers)
+    tasks = [task.task_id for task in release.tasks]
+    held = {(t, mode): other.encode(TEXTS, [t], mode) for t in other.tasks for mode in other.modes}
+    watched = _Watched(makers)
+    found = QueryEncoder.open(backbone, release, watched, other, same)
+    expected = QueryEncoder.open(backbone, release, makers)
+    taken = set(same) if older > 1 else set()
+    assert watched.asked == [task for task in tasks if task not in taken]
+    for mode in expected.modes:
+        np.testing.assert_array_equal(
+            found.encode(TEXTS, tasks[::-1], mode), expected.encode(TEXTS, tasks[::-1], mode)
+        )
+        pairs = [(text, task) for text in TEXTS for task in tasks]
+        vectors = [
+            encoder.encode_pairs(encoder.tokens([t for t, _ in pairs]), [t for _, t in pairs], mode)
+            for encoder in (found, expected)
+        ]
+        np.testing.assert_array_equal(*vectors)
+        assert [found.anchor(t, mode) for t in tasks] == [expected.anchor(t, mode) for t in tasks]
+    for (task, mode), vectors_before in held.items():  # the other one serves on as before
+        np.testing.assert_array_equal(other.encode(TEXTS, [task], mode), vectors_before)
+
+
+def test_anchors_of_small_updates_tell_them_apart(backbone: Backbone) -> None:
+    states = {f"t{n}": _state(backbone, "low_rank", n + 1) for n in range(3)}
+    changed = _state(backbone, "low_rank", 2)
+    changed.tensors["text.words"][0, 0] += 1e-3
+    one = QueryEncoder.open(backbone, states["t2"], states)
+    two = QueryEncoder.open(backbone, states["t2"], {**states, "t1": changed})
+    first = QueryEncoder.open(backbone, states["t1"], states)
+    anchors = [one.anchor(task, "pinned") for task in one.tasks]
+    assert len({*anchors, backbone.fingerprint, None}) == 5
+    assert two.anchor("t0", "pinned") == anchors[0]
+    assert two.anchor("t1", "pinned") != anchors[1]
+    assert first.anchor("t1", "pinned") == anchors[1]
+
+
+def test_a_part_of_many_updates_is_the_stack_of_these(backbone: Backbone) -> None:
+    torch.manual_seed(1)
+    parts = [compact(_update(backbone, n).tensors(), backbone.vocabulary, 1.0) for n in (3, 0, 2, 1)]
+    whole = TextUpdates.stack(parts)
+    for start in range(4):
+        for stop in range(start + 1, 5):
+            found, expected = whole.part(start, stop), TextUpdates.stack(parts[start:stop])
+            for name in ("a", "b", "words", "keys"):
+                assert torch.equal(getattr(found, name), getattr(expected, name)), (start, stop, name)
+    assert whole.part(0, 3).words.data_ptr() == whole.words.data_ptr()
+    ids = torch.randint(0, backbone.vocabulary, (2, 5))
+    trained = TextUpdates.stack([_update(backbone, n).updates() for n in (1, 2)])  # every token has a row
+    assert torch.equal(trained.part(1, 2).embedding_delta(ids), trained.embedding_delta(ids)[1:])

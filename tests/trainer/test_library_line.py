@@ -1,0 +1,77 @@
+"""What a new task builds on: the newest release with all that came before it, or the name of what is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import ShardStore
+from models.lineage import Before
+from models.profiles import Profiles
+from models.release import ReleaseState, ReleaseTask, write_release
+from trainer.errors import LibraryDamaged
+from trainer.library import Library
+
+
+def _state(tasks: int) -> ReleaseState:
+    return ReleaseState(
+        method="zero_shot",
+        kind="frozen",
+        backbone="tiny",
+        backbone_fingerprint="b",
+        fingerprint="f",
+        frames=1,
+        tasks=[ReleaseTask(f"t{n}", f"t{n}", "f") for n in range(tasks)],
+        config={},
+        profiles=Profiles.of(np.eye(tasks, 9)),
+    )
+
+
+def _publish(store: ShardStore, state: ReleaseState) -> str:
+    with store.staging() as staged:
+        write_release(staged, state, before=Library(store).before(state))
+        release = store.adopt_release(staged)
+    store.publish(release=release, shards=[])
+    return release.id
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ShardStore:
+    store = ShardStore(tmp_path / "index")
+    for tasks in (1, 2, 3):
+        _publish(store, _state(tasks))
+    return store
+
+
+def test_the_newest_is_read_with_all_before_it(store: ShardStore) -> None:
+    current = Library(store).current
+    assert current is not None
+    assert current.tasks == _state(3).tasks
+    np.testing.assert_array_equal(current.profiles.dense(), np.eye(3, 9))
+
+
+def test_a_release_goes_on_only_from_what_it_continues(store: ShardStore) -> None:
+    library = Library(store)
+    newest = str(store.manifest().release)
+    assert library.before(_state(4)) == Before(newest, 3)
+    other = _state(4)
+    other.tasks[0] = ReleaseTask("t0", "t0", "another encoder")
+    assert [library.before(state) for state in (_state(3), _state(2), other)] == [None] * 3
+    assert Library(ShardStore(store.root / "empty")).before(_state(1)) is None
+
+
+def test_a_damaged_release_in_the_line_is_named(store: ShardStore) -> None:
+    first = next(
+        identifier for identifier in store.manifest().releases if _tasks(store, identifier) == ["t0"]
+    )
+    path = store.release_folder(first) / "routing.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    damaged = Library(store)
+    with pytest.raises(LibraryDamaged, match=f"release {first[:12]} was altered or is missing"):
+        _ = damaged.current
+
+
+def _tasks(store: ShardStore, release: str) -> list[str]:
+    return [task.task_id for task in Library(store).release(release).tasks]
