@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, Future, get_running_loop
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition, Lock
@@ -10,7 +13,7 @@ from typing import Generic, TypeVar
 
 from service.errors import TooManyRequests
 
-__all__ = ["Admission", "Gathered"]
+__all__ = ["Admission", "Awaited", "Gathered"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -125,3 +128,68 @@ class Gathered(Generic[Item, Result]):
                     call.done = True
                 self._free += 1
                 self._turn.notify_all()
+
+
+class Awaited(Generic[Item, Result]):
+    """As :class:`Gathered`, for the coroutines of an event loop: who waits holds no thread, and none is woken in vain.
+
+    A call takes up whatever its turn of the event loop has brought, so that requests that arrive together stay together.
+
+    Args:
+        run: from items to as many results, in their order; an exception among them is raised to whoever asked. It runs
+            in a thread of its own.
+        most: items of one call.
+        lanes: calls that run at the same time.
+    """
+
+    def __init__(
+        self, run: Callable[[list[Item]], Sequence[Result | Exception]], most: int, lanes: int = 1
+    ) -> None:
+        self._run = run
+        self._most = most
+        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
+        self._free = lanes
+        self._threads = ThreadPoolExecutor(lanes, "answer")
+
+    async def __call__(self, item: Item) -> Result:
+        """The result of an item. Whoever is cancelled leaves; the others do not notice."""
+        loop = get_running_loop()
+        result: Future[Result] = loop.create_future()
+        self._waiting.append((item, result))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._begin, loop)
+        return await result
+
+    def _begin(self, loop: AbstractEventLoop) -> None:
+        """Fill the free lanes with those who wait, the first ones first."""
+        while self._free and self._waiting:
+            number = min(len(self._waiting), self._most)
+            together = [self._waiting.popleft() for _ in range(number)]
+            together = [(item, result) for item, result in together if not result.done()]
+            if together:
+                self._free -= 1
+                self._threads.submit(self._serve, loop, together)
+
+    def _serve(self, loop: AbstractEventLoop, together: list[tuple[Item, Future[Result]]]) -> None:
+        results: Sequence[Result | Exception]
+        try:
+            results = self._run([item for item, _ in together])
+        except Exception as error:  # to be raised where it was waited for
+            results = [error] * len(together)
+        loop.call_soon_threadsafe(self._end, loop, [result for _, result in together], results)
+
+    def _end(
+        self,
+        loop: AbstractEventLoop,
+        waited: Sequence[Future[Result]],
+        results: Sequence[Result | Exception],
+    ) -> None:
+        self._free += 1
+        self._begin(loop)
+        for future, result in zip(waited, results, strict=True):
+            if future.done():  # its request was cancelled
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

@@ -90,7 +90,9 @@ async def search(
         cursor=cursor,
     )
     with service.admission(1):
-        return await run_in_threadpool(_answer, service, query)
+        answer = await service.searched(query)
+    _measure(answer)
+    return _json(answer)
 
 
 @router.post(
@@ -105,15 +107,6 @@ async def search_many(
     """
     with service.admission(len(batch.queries)):
         return await run_in_threadpool(_answers, service, batch.queries)
-
-
-# What follows runs in a thread. Whether there is room is asked before, lest those who wait for a thread pile up unseen.
-
-
-def _answer(service: QueryService, query: SearchQuery) -> Response:
-    answer = service.search(**dict(query))
-    _measure(answer)
-    return _json(answer)
 
 
 def _answers(service: QueryService, queries: list[SearchQuery]) -> Response:
