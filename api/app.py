@@ -62,6 +62,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
     app.state.query_service = QueryService(configured)
     app.state.settings = configured
     for router in (
+        search.read_at_once,  # routes are tried in turns, and this one is asked for most
         tasks.router,
         search.router,
         clips.router,
