@@ -133,7 +133,7 @@ class Gathered(Generic[Item, Result]):
 class Awaited(Generic[Item, Result]):
     """As :class:`Gathered`, for the coroutines of an event loop: who waits holds no thread, and none is woken in vain.
 
-    A call takes up whatever its turn of the event loop has brought, so that requests that arrive together stay together.
+    A call takes up whatever its turn of the event loop has brought, so requests that arrive together stay together.
 
     Args:
         run: from items to as many results, in their order; an exception among them is raised to whoever asked. It runs

@@ -24,9 +24,7 @@ read_at_once = APIRouter(tags=["search"], route_class=AtOnce)
 _STAGES = {stage: metrics.SEARCH_SECONDS.labels(stage) for stage in TimingView.model_fields}
 
 
-@read_at_once.get(
-    "/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_REFUSED
-)
+@read_at_once.get("/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_REFUSED)
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search all shards, or some. Every shard is asked with a query vector of its own.
 
