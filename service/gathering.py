@@ -15,6 +15,10 @@ from service.errors import TooManyRequests
 
 __all__ = ["Admission", "Awaited", "Gathered"]
 
+# Of the event loop: answers are written in one, what their clients ask next is read in another, and waits in the next;
+# the last one because a turn begins with what the turn before it has put off.
+_TURNS = 4
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -133,7 +137,9 @@ class Gathered(Generic[Item, Result]):
 class Awaited(Generic[Item, Result]):
     """As :class:`Gathered`, for the coroutines of an event loop: who waits holds no thread, and none is woken in vain.
 
-    A call takes up whatever its turn of the event loop has brought, so requests that arrive together stay together.
+    Whoever comes while there is a free lane starts with all that this turn of the event loop brings. A lane that has
+    answered takes up those who wait some turns later, when the next requests of those whom it answered have been read:
+    the interpreter would do that work sooner or later, and calls of many items cost less than those of few.
 
     Args:
         run: from items to as many results, in their order; an exception among them is raised to whoever asked. It runs
@@ -147,13 +153,17 @@ class Awaited(Generic[Item, Result]):
     ) -> None:
         self._run = run
         self._most = most
-        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
-        self._free = lanes
+        self._lanes = lanes
         self._threads = ThreadPoolExecutor(lanes, "answer")
+        self._loop: AbstractEventLoop | None = None
+        self._free = lanes
+        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
 
     async def __call__(self, item: Item) -> Result:
         """The result of an item. Whoever is cancelled leaves; the others do not notice."""
         loop = get_running_loop()
+        if loop is not self._loop:  # the former one has ended, whatever it was about to do
+            self._loop, self._free, self._waiting = loop, self._lanes, deque()
         result: Future[Result] = loop.create_future()
         self._waiting.append((item, result))
         if len(self._waiting) == 1:
@@ -184,8 +194,6 @@ class Awaited(Generic[Item, Result]):
         waited: Sequence[Future[Result]],
         results: Sequence[Result | Exception],
     ) -> None:
-        self._free += 1
-        self._begin(loop)
         for future, result in zip(waited, results, strict=True):
             if future.done():  # its request was cancelled
                 continue
@@ -193,3 +201,12 @@ class Awaited(Generic[Item, Result]):
                 future.set_exception(result)
             else:
                 future.set_result(result)
+        self._rest(loop, _TURNS)
+
+    def _rest(self, loop: AbstractEventLoop, turns: int) -> None:
+        """Free a lane after some turns of the event loop."""
+        if turns:
+            loop.call_soon(self._rest, loop, turns - 1)
+        else:
+            self._free += 1
+            self._begin(loop)
