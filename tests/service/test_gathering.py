@@ -150,10 +150,10 @@ def test_what_is_asked_upon_an_answer_goes_with_those_who_waited() -> None:
     async def main() -> None:
         awaited = Awaited(run, most=8)
 
-        async def again() -> None:
+        async def again() -> int:
             await awaited(2)
             await _turns(2)  # as long as it takes to write an answer and to read what comes upon it
-            await awaited(4)
+            return await awaited(4)
 
         asked = [asyncio.create_task(again())]
         await _turns(3)
