@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -89,7 +90,7 @@ class Guard:
             raise Forbidden(f"This server answers to localhost only, not to {host[:100]!r}.")
         if request.method not in _SAFE and _foreign(headers):
             raise Forbidden("A page of another site must not send this. Call the API from your own program.")
-        path = request.url.path
+        path = request.scope["path"]  # what the router looks at
         if not path.startswith(_OPEN) and path not in _PAGES and caller_of(request, self.settings) is None:
             raise Unauthorized(
                 "An API key is needed: send it as X-API-Key, or sign in at /login.",
@@ -102,13 +103,14 @@ class Guard:
             raise _too_large(limit)
 
     def _limit(self, request: Request) -> int:
-        if request.url.path == "/search":
+        path = request.scope["path"]
+        if path == "/search":
             return _MAX_BATCH
-        if request.url.path == "/search/clip":
+        if path == "/search/clip":
             return self.settings.max_clip_bytes + _MAX_OTHER  # what a form has around it
         if request.method == "DELETE":  # a list of ids
             return _MAX_TASK
-        if request.url.path != "/tasks":
+        if path != "/tasks":
             return _MAX_OTHER
         multipart = request.headers.get("content-type", "").startswith("multipart/")
         return self.settings.max_upload_bytes if multipart else _MAX_TASK
@@ -140,6 +142,7 @@ def session_token(settings: Settings) -> str:
     return hmac.new(key.encode(), b"cinestrata dashboard session", hashlib.sha256).hexdigest()
 
 
+@lru_cache(maxsize=16)  # every request names one, and nearly always the same
 def is_loopback(host: str) -> bool:
     """Whether a host name or address means this machine."""
     if host.lower() == "localhost":

@@ -12,13 +12,15 @@ import binascii
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Cursor", "fingerprints", "read_cursor"]
 
 _CHECKSUM = 8  # bytes
 _MAX_CHARS = 2000
+# Made once: every answer that has another page writes several of them.
+_BODY, _VALUE = json.JSONEncoder(separators=(",", ":")), json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Cursor:
     chosen: int = 0
 
     def __str__(self) -> str:
-        body = json.dumps(asdict(self), separators=(",", ":")).encode()
+        body = _BODY.encode(vars(self)).encode()
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
     def differing(self, query: Mapping[str, str]) -> list[str]:
@@ -69,7 +71,7 @@ def read_cursor(text: str) -> Cursor | None:
 def fingerprints(parameters: Mapping[str, Any]) -> dict[str, str]:
     """A digest of each parameter that is set. Values are JSON."""
     return {
-        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+        name: hashlib.sha256(_VALUE.encode(value).encode()).hexdigest()[:12]
         for name, value in parameters.items()
         if value is not None
     }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, Future, get_running_loop
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition, Lock
@@ -10,7 +13,11 @@ from typing import Generic, TypeVar
 
 from service.errors import TooManyRequests
 
-__all__ = ["Admission", "Gathered"]
+__all__ = ["Admission", "Awaited", "Gathered"]
+
+# Of the event loop: answers are written in one, what their clients ask next is read in another, and waits in the next;
+# the last one because a turn begins with what the turn before it has put off.
+_TURNS = 4
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -125,3 +132,81 @@ class Gathered(Generic[Item, Result]):
                     call.done = True
                 self._free += 1
                 self._turn.notify_all()
+
+
+class Awaited(Generic[Item, Result]):
+    """As :class:`Gathered`, for the coroutines of an event loop: who waits holds no thread, and none is woken in vain.
+
+    Whoever comes while there is a free lane starts with all that this turn of the event loop brings. A lane that has
+    answered takes up those who wait some turns later, when the next requests of those whom it answered have been read:
+    the interpreter would do that work sooner or later, and calls of many items cost less than those of few.
+
+    Args:
+        run: from items to as many results, in their order; an exception among them is raised to whoever asked. It runs
+            in a thread of its own.
+        most: items of one call.
+        lanes: calls that run at the same time.
+    """
+
+    def __init__(
+        self, run: Callable[[list[Item]], Sequence[Result | Exception]], most: int, lanes: int = 1
+    ) -> None:
+        self._run = run
+        self._most = most
+        self._lanes = lanes
+        self._threads = ThreadPoolExecutor(lanes, "answer")
+        self._loop: AbstractEventLoop | None = None
+        self._free = lanes
+        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
+
+    async def __call__(self, item: Item) -> Result:
+        """The result of an item. Whoever is cancelled leaves; the others do not notice."""
+        loop = get_running_loop()
+        if loop is not self._loop:  # the former one has ended, whatever it was about to do
+            self._loop, self._free, self._waiting = loop, self._lanes, deque()
+        result: Future[Result] = loop.create_future()
+        self._waiting.append((item, result))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._begin, loop)
+        return await result
+
+    def _begin(self, loop: AbstractEventLoop) -> None:
+        """Fill the free lanes with those who wait, the first ones first."""
+        while self._free and self._waiting:
+            number = min(len(self._waiting), self._most)
+            together = [self._waiting.popleft() for _ in range(number)]
+            together = [(item, result) for item, result in together if not result.done()]
+            if together:
+                self._free -= 1
+                self._threads.submit(self._serve, loop, together)
+
+    def _serve(self, loop: AbstractEventLoop, together: list[tuple[Item, Future[Result]]]) -> None:
+        results: Sequence[Result | Exception]
+        try:
+            results = self._run([item for item, _ in together])
+        except Exception as error:  # to be raised where it was waited for
+            results = [error] * len(together)
+        loop.call_soon_threadsafe(self._end, loop, [result for _, result in together], results)
+
+    def _end(
+        self,
+        loop: AbstractEventLoop,
+        waited: Sequence[Future[Result]],
+        results: Sequence[Result | Exception],
+    ) -> None:
+        for future, result in zip(waited, results, strict=True):
+            if future.done():  # its request was cancelled
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        self._rest(loop, _TURNS)
+
+    def _rest(self, loop: AbstractEventLoop, turns: int) -> None:
+        """Free a lane after some turns of the event loop."""
+        if turns:
+            loop.call_soon(self._rest, loop, turns - 1)
+        else:
+            self._free += 1
+            self._begin(loop)

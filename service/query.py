@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
@@ -27,7 +28,7 @@ from service.describing import Describer, captions_of
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter
-from service.gathering import Admission, Gathered
+from service.gathering import Admission, Awaited
 from service.priority import yield_to_others
 from service.searches import Search, answer, check
 from service.serving import Serving
@@ -79,9 +80,7 @@ class QueryService:
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
-        self._together: Gathered[Search, SearchResponse | Exception] = Gathered(
-            self._answer_each, _TOGETHER, _LANES
-        )
+        self._together: Awaited[Search, SearchResponse] = Awaited(self._answer_each, _TOGETHER, _LANES)
         self._describer = Describer()
         self._clips = ClipSearch(self._settings, self._facts, self._describer)
         self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
@@ -236,13 +235,20 @@ class QueryService:
         """
         # Not validated: its values are checked below, in words of ours.
         query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **further)
+        return self._answer(check([query], self._settings, batch=False))[0]
+
+    async def searched(self, query: SearchQuery) -> SearchResponse:
+        """The answer to a query as :meth:`search` gives it, for whoever must not be held up. What is asked meanwhile
+        is answered together.
+
+        Raises:
+            InvalidInput, Unavailable: as :meth:`search`.
+        """
         (search,) = check([query], self._settings, batch=False)
-        if search.cursor is not None or search.filter != Filter():
-            return self._answer([search])[0]  # it may have to read first, which nobody else is to wait for
-        (found,) = self._together([search])
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if search.cursor is None and search.filter == Filter():
+            return await self._together(search)
+        # It may have to read first, which nobody else is to wait for.
+        return (await to_thread(self._answer, [search]))[0]
 
     def search_many(self, queries: Sequence[SearchQuery]) -> list[SearchResponse]:
         """The answers to several queries, as :meth:`search` gives them one by one. All are by one release, but for

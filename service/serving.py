@@ -382,7 +382,8 @@ class Serving:
     def _route(self, tokens: Tokens, tasks: Sequence[str]) -> list[tuple[str, float]]:
         chosen = np.array([self.positions[task] for task in tasks], np.int64)
         weights = self.router.log_weights(words_of(tokens), chosen)
-        return [(tasks[i], float(weights[i])) for i in np.argsort(-weights, kind="stable")]
+        order = np.argsort(-weights, kind="stable")
+        return list(zip([tasks[place] for place in order.tolist()], weights[order].tolist(), strict=True))
 
 
 class _Pinned(Mapping[str, ReleaseState]):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, File, Query, UploadFile
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import QueryDep
-from api.openapi import CLIP_REFUSED, WHERE_EXAMPLES
-from service.filters import where_from_json
+from api.openapi import CLIP_REFUSED
+from api.parameters import ClipParameters
 from service.views import CaptionsResponse, ClipResponse
 
 __all__ = ["router"]
@@ -26,47 +25,15 @@ _DESCRIPTION = 8
 async def search_by_clip(
     service: QueryDep,
     clip: Annotated[UploadFile, File(description="A video, or a picture (jpeg, png, webp, bmp).")],
-    k: Annotated[int, Query(description="How many results.")] = 10,
-    task: Annotated[
-        list[str] | None,
-        Query(description="Name or id of a domain to search; may be repeated. All by default."),
-    ] = None,
-    captions: Annotated[
-        int | None, Query(description="How many texts of the library that describe the clip to add.")
-    ] = None,
-    min_duration: Annotated[float | None, Query(description="Seconds.")] = None,
-    max_duration: Annotated[float | None, Query(description="Seconds.")] = None,
-    arrived_after: Annotated[
-        datetime | None, Query(description="Posted then or later; UTC without a zone.")
-    ] = None,
-    arrived_before: Annotated[datetime | None, Query(description="Posted earlier.")] = None,
-    where: Annotated[
-        str | None,
-        Query(
-            description="Metadata that a video must have, as a JSON object.", openapi_examples=WHERE_EXAMPLES
-        ),
-    ] = None,
-    min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
+    parameters: Annotated[ClipParameters, Query()],
 ) -> ClipResponse:
     """The videos most like a clip or a picture that is sent. Nothing of it is kept.
 
     It is embedded by the video encoder of every searched domain, so naming domains with `task` makes it faster.
     """
-    conditions = where_from_json(where) if where is not None else None
+    given = parameters.given()
     with service.admission(_CLIP):
-        return await run_in_threadpool(
-            service.search_clip,
-            clip.file,
-            k,
-            task,
-            captions,
-            min_duration=min_duration,
-            max_duration=max_duration,
-            arrived_after=arrived_after,
-            arrived_before=arrived_before,
-            where=conditions,
-            min_score=min_score,
-        )
+        return await run_in_threadpool(service.search_clip, clip.file, **given)
 
 
 @router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_REFUSED)

@@ -2,95 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import QueryDep
-from api.openapi import BATCH_EXAMPLES, SEARCH_REFUSED, WHERE_EXAMPLES
+from api.openapi import BATCH_EXAMPLES, SEARCH_REFUSED
+from api.parameters import AtOnce, SearchParameters
 from service import metrics
-from service.filters import where_from_json
 from service.query import QueryService
-from service.views import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse
+from service.views import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, TimingView
 
-__all__ = ["router"]
+__all__ = ["read_at_once", "router"]
 
 router = APIRouter(tags=["search"])
+read_at_once = APIRouter(tags=["search"], route_class=AtOnce)
+
+_STAGES = {stage: metrics.SEARCH_SECONDS.labels(stage) for stage in TimingView.model_fields}
 
 
-@router.get("/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_REFUSED)
-async def search(
-    service: QueryDep,
-    q: Annotated[str, Query(description="What is seen, in words.", examples=["eggs are whisked"])],
-    k: Annotated[int, Query(description="How many results.")] = 10,
-    task: Annotated[
-        list[str] | None,
-        Query(description="Name or id of a domain to search; may be repeated. All by default."),
-    ] = None,
-    mode: Annotated[str | None, Query(description="'pinned', 'mapped' or 'latest' query encoders.")] = None,
-    min_duration: Annotated[float | None, Query(description="Seconds.")] = None,
-    max_duration: Annotated[float | None, Query(description="Seconds.")] = None,
-    arrived_after: Annotated[
-        datetime | None, Query(description="Posted then or later; UTC without a zone.")
-    ] = None,
-    arrived_before: Annotated[datetime | None, Query(description="Posted earlier.")] = None,
-    where: Annotated[
-        str | None,
-        Query(
-            description=(
-                "Metadata that a video must have, as a JSON object: by field a value, {min, max}, {any: [values]} or "
-                "{all: [texts]}."
-            ),
-            openapi_examples=WHERE_EXAMPLES,
-        ),
-    ] = None,
-    min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None,
-    min_confidence: Annotated[
-        float | None,
-        Query(description="Results that are less likely than this to be right are left out; 0..1."),
-    ] = None,
-    routes: Annotated[
-        str | None,
-        Query(
-            description=(
-                "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or "
-                "how many of the likeliest."
-            ),
-        ),
-    ] = None,
-    moments: Annotated[int, Query(description="How many moments of each long video, the best first.")] = 3,
-    cursor: Annotated[
-        str | None,
-        Query(description="`next_cursor` of the page before; everything but k and moments stays as it was."),
-    ] = None,
-) -> Response:
+@read_at_once.get("/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_REFUSED)
+async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search all shards, or some. Every shard is asked with a query vector of its own.
 
     What does not pass the filters is never found, and k results come back wherever k videos pass. `next_cursor`
     leads to the results after these, by the same release, whatever was published since.
     """
-    query = SearchQuery.model_construct(  # its values are checked by the service
-        q=q,
-        k=k,
-        task=task,
-        mode=mode,
-        min_duration=min_duration,
-        max_duration=max_duration,
-        arrived_after=arrived_after,
-        arrived_before=arrived_before,
-        where=where_from_json(where) if where is not None else None,
-        min_score=min_score,
-        min_confidence=min_confidence,
-        routes=routes,
-        moments=moments,
-        cursor=cursor,
-    )
+    service: QueryService = request.app.state.query_service
+    query = parameters.query()
     with service.admission(1):
-        return await run_in_threadpool(_answer, service, query)
+        answer = await service.searched(query)
+    _measure(answer)
+    return _json(answer)
 
 
 @router.post(
@@ -103,17 +49,9 @@ async def search_many(
 
     Where one of them is wrong, `errors` names its place and its field, and none is answered.
     """
+    # Asked before a thread is waited for, lest those who wait pile up unseen.
     with service.admission(len(batch.queries)):
         return await run_in_threadpool(_answers, service, batch.queries)
-
-
-# What follows runs in a thread. Whether there is room is asked before, lest those who wait for a thread pile up unseen.
-
-
-def _answer(service: QueryService, query: SearchQuery) -> Response:
-    answer = service.search(**dict(query))
-    _measure(answer)
-    return _json(answer)
 
 
 def _answers(service: QueryService, queries: list[SearchQuery]) -> Response:
@@ -130,4 +68,4 @@ def _json(answer: BaseModel) -> Response:
 
 def _measure(answer: SearchResponse) -> None:
     for stage, milliseconds in answer.timing_ms:
-        metrics.SEARCH_SECONDS.labels(stage).observe(milliseconds / 1000)
+        _STAGES[stage].observe(milliseconds / 1000)

@@ -13,7 +13,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +27,7 @@ from benchmarks.figures import LineChart, write_page
 from benchmarks.markdown import table
 from benchmarks.search.end_to_end import K, bound, compare, recall_of_routes, serve
 from benchmarks.search.library import Library, make_library
-from benchmarks.search.load import memory, serving, throughput
+from benchmarks.search.load import Load, load, memory, serving
 from models.backbone import Backbone, load_backbone
 from service.catalog.migrations import upgrade
 from service.query import QueryService
@@ -144,20 +144,24 @@ def many_clients(bench: _Bench, backbone: Backbone, vectors: int, queries: int) 
     library = bench.library(backbone, 100, vectors)
     texts = [asked.text for asked in library.asked]
     size = queries // ROUNDS
-    rates: list[tuple[float, float]] = []
-    with serving(library.configured) as (url, _):
-        throughput(url, texts[-100:], 4)
+    rounds: list[tuple[Load, Load]] = []
+    with serving(library.configured) as (url, pid):
+        load(url, pid, texts[-100:], 4)
         for number in range(ROUNDS):
             part = texts[number * size : (number + 1) * size]
-            rates.append((throughput(url, part[: size // 4], 1), throughput(url, part[size // 4 :], 16)))
-    ratio = median(many / one for one, many in rates)
-    one, many = (median(rate[place] for rate in rates) for place in (0, 1))
+            rounds.append((load(url, pid, part[: size // 4], 1), load(url, pid, part[size // 4 :], 16)))
+    ratio = median(many.rate / one.rate for one, many in rounds)
+    one, many = (
+        Load(*(median(values) for values in zip(*(astuple(each[place]) for each in rounds), strict=True)))
+        for place in (0, 1)
+    )
     return Row(
         f"searches a second, 16 clients over 1, {backbone.name.split('/')[0]}",
         ratio,
         "≥ 3",
         ratio >= 3,
-        f"{one:.0f} and {many:.0f} a second; clients on the same {os.cpu_count()} cores",
+        f"{one.rate:.0f} and {many.rate:.0f} a second; a search takes {one.server:.2f} and {many.server:.2f} ms of a "
+        f"processor, and its client {one.client:.2f} and {many.client:.2f} ms of the same {os.cpu_count()}",
     )
 
 
@@ -167,7 +171,7 @@ def memory_of_a_process(bench: _Bench, backbone: Backbone, vectors: int) -> Row:
     for size in (1000, vectors):
         library = bench.library(backbone, 1, size)
         with serving(library.configured) as (url, pid):
-            throughput(url, [asked.text for asked in library.asked[:100]], 4)
+            load(url, pid, [asked.text for asked in library.asked[:100]], 4)
             taken.append(memory(pid))
     small, large = taken
     stored = 2 * (vectors - 1000) * backbone.dim

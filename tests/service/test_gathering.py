@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
@@ -9,7 +10,7 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from service.errors import TooManyRequests
-from service.gathering import Admission, Gathered
+from service.gathering import Admission, Awaited, Gathered
 
 
 class _Doubling:
@@ -101,6 +102,126 @@ def test_many_threads_each_get_their_own() -> None:
     with ThreadPoolExecutor(12) as pool:
         assert all(pool.map(ask, range(12)))
     assert sum(map(len, run.calls)) == 12 * 49 * 2
+
+
+class _Halves:
+    """Results, and an error for each odd item; None is wrong altogether."""
+
+    def __init__(self, until: Event | None = None) -> None:
+        self.calls: list[list[int]] = []
+        self._until = until
+
+    def __call__(self, items: list[int]) -> list[int | Exception]:
+        self.calls.append(items)
+        assert self._until is None or self._until.wait(10)
+        if 0 in items:
+            raise KeyError(0)
+        return [ValueError(item) if item % 2 else item // 2 for item in items]
+
+
+async def _turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def test_coroutines_of_a_turn_go_together_and_those_who_wait_in_the_next_call() -> None:
+    go = Event()
+    run = _Halves(go)
+
+    async def main() -> list[object]:
+        awaited = Awaited(run, most=3)
+        asked = [asyncio.create_task(awaited(item)) for item in (2, 3)]
+        await _turns(3)
+        asked += [asyncio.create_task(awaited(item)) for item in (4, 6, 8, 10)]
+        await _turns(3)
+        go.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert run.calls == [[2, 3], [4, 6, 8], [10]]
+    assert isinstance(results.pop(1), ValueError), "an error is told to whose it is"
+    assert results == [1, 2, 3, 4, 5]
+
+
+def test_what_is_asked_upon_an_answer_goes_with_those_who_waited() -> None:
+    go = Event()
+    run = _Halves(go)
+
+    async def main() -> None:
+        awaited = Awaited(run, most=8)
+
+        async def again() -> int:
+            await awaited(2)
+            await _turns(2)  # as long as it takes to write an answer and to read what comes upon it
+            return await awaited(4)
+
+        asked = [asyncio.create_task(again())]
+        await _turns(3)
+        asked.append(asyncio.create_task(awaited(6)))
+        await _turns(3)
+        go.set()
+        await asyncio.gather(*asked)
+
+    asyncio.run(main())
+    assert run.calls == [[2], [6, 4]]
+
+
+def test_as_many_calls_of_coroutines_run_at_a_time_as_there_are_lanes() -> None:
+    both = Barrier(2)  # it is passed only by two at a time
+
+    def run(items: list[int]) -> list[int | Exception]:
+        both.wait(10)
+        return [*items]
+
+    async def main() -> list[int]:
+        awaited = Awaited(run, most=1, lanes=2)
+        return await asyncio.gather(*(awaited(item) for item in range(6)))
+
+    assert asyncio.run(main()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_whoever_is_cancelled_leaves_and_the_others_do_not_notice() -> None:
+    go = Event()
+    run = _Halves(go)
+
+    async def main() -> list[int]:
+        awaited = Awaited(run, most=8)
+        first = [asyncio.create_task(awaited(item)) for item in (2, 4)]
+        await _turns(3)
+        then = [asyncio.create_task(awaited(item)) for item in (6, 8)]
+        await _turns(3)
+        first[0].cancel()
+        then[0].cancel()
+        go.set()
+        results = [await first[1], await then[1]]
+        for task in (first[0], then[0]):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return [*results, await awaited(10)]
+
+    assert asyncio.run(main()) == [2, 4, 5]
+    assert run.calls == [[2, 4], [8], [10]], "who left before its call is not asked for"
+
+
+def test_one_event_loop_may_follow_another() -> None:
+    run = _Halves()
+    awaited = Awaited(run, most=8)
+    for item in (2, 4):
+        loop = asyncio.new_event_loop()
+        assert loop.run_until_complete(awaited(item)) == item // 2
+        loop.close()  # while its lane still rests
+
+
+def test_a_call_that_fails_is_told_to_all_whose_it_was_and_the_lane_goes_on() -> None:
+    run = _Halves()
+
+    async def main() -> None:
+        awaited = Awaited(run, most=8)
+        failed = await asyncio.gather(awaited(0), awaited(2), return_exceptions=True)
+        assert [type(error) for error in failed] == [KeyError, KeyError]
+        assert await awaited(2) == 1
+
+    asyncio.run(main())
 
 
 def test_there_is_room_for_so_many_and_for_one_of_any_size() -> None:

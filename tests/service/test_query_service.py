@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -630,23 +630,24 @@ def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
         assert go.wait(10)
         return answer(serving, searches, *rest)
 
+    async def ask() -> None:
+        asked = [asyncio.create_task(service.searched(SearchQuery(q="a red bird")))]
+        assert await asyncio.to_thread(started.wait, 10)
+        asked.append(asyncio.create_task(service.searched(SearchQuery(q="a taxi"))))
+        wrong = asyncio.create_task(service.searched(SearchQuery(q="a boat", task="nowhere")))
+        asked.append(asyncio.create_task(service.searched(SearchQuery(q="a blue car"))))
+        while len(service._together._waiting) < 3:
+            await asyncio.sleep(0)
+        go.set()
+        found = await asyncio.wait_for(asyncio.gather(*asked), 10)
+        assert [one.results for one in found] == list(alone.values())
+        with pytest.raises(InvalidInput, match="nowhere"):
+            await wrong
+
     answer = query.answer
     monkeypatch.setattr(query, "answer", slowly)
     monkeypatch.setattr(service._together, "_free", 1)
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(service.search, "a red bird")]
-        assert started.wait(10)
-        asked.append(pool.submit(service.search, "a taxi"))
-        wrong = pool.submit(service.search, "a boat", task="nowhere")
-        asked.append(pool.submit(service.search, "a blue car"))
-        for _ in range(10_000):
-            if len(service._together._waiting) == 3:
-                break
-            Event().wait(0.001)
-        go.set()
-        assert [found.result(10).results for found in asked] == list(alone.values())
-        with pytest.raises(InvalidInput, match="nowhere"):
-            wrong.result(10)
+    asyncio.run(ask())
     together = sorted(calls[1])
     assert (calls[0], together) == (["a red bird"], ["a blue car", "a boat", "a taxi"])
     assert sorted(text for call in calls[2:] for text in call) == together, (
