@@ -7,7 +7,7 @@
         ├── key      VARCHAR   primary: <first 15 digits of the shard's id>:<id>
         ├── id       INT64     of the video
         ├── shard    INT64     the number that these 15 digits spell
-        └── vector   FLOAT16_VECTOR, metric IP (FLOAT_VECTOR in milvus-lite, which has no other)
+        └── vector   FLOAT16_VECTOR, metric IP (FLOAT_VECTOR where there is no other: milvus-lite, Milvus before 2.4)
 
 Milvus allows 1,024 partitions in a collection and 65,536 in all (``rootCoord.maxPartitionNum``,
 ``rootCoord.maxGeneralCapacity``). A partition key would know no such limit, but its partitions are shared by hash,
@@ -25,7 +25,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,8 +69,14 @@ _BUILT: dict[MilvusIndex, dict[str, int]] = {
     "HNSW": {"M": 32, "efConstruction": 200},
 }
 _SLOWER = {"upsert": 10, "delete": 10, "load_partitions": 6, "load_collection": 6}
+_ANEW = {
+    "grpc.use_local_subchannel_pool": 1
+}  # else a new connection begins with the failure of the one before it
+_HALF_FROM = (2, 4)  # Milvus' version; 2.3 makes such a field, and then refuses every row of it
 _NO_CONNECTION = 2
 _NOT_LOADED = (101, 103, 201, 202)  # collection or partition, not or not fully
+_GONE = (100, 200)  # collection or partition
+_GONE_WORDS = re.compile(r"partition name \S+ not found")  # a search says it without a code of its own
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,10 @@ class MilvusVectors:
         self._lock = Lock()
         self._connected: MilvusClient | None = None
         self._lite = False
+        self._half = True  # whether new collections have half precision
         self._loaded = LoadedPartitions(address.loaded)
         self._partitions: dict[str, set[str]] = {}  # by collection, as far as they were seen
+        self._kinds: dict[str, type[np.floating]] = {}  # of the vectors, by collection
         self._silent_until = 0.0  # on the monotonic clock
 
     def place(self, task: str, dim: int) -> str:
@@ -153,7 +161,7 @@ class MilvusVectors:
             done = 0
             for chunk in rows():
                 for start in range(0, len(chunk), size):
-                    vectors = self._stored(chunk[start : start + size].astype(np.float16))
+                    vectors = self._stored(client, collection, chunk[start : start + size].astype(np.float16))
                     here = ids[done : done + len(vectors)].tolist()
                     done += len(vectors)
                     client.upsert(
@@ -224,7 +232,7 @@ class MilvusVectors:
             partition,
             lambda client: client.search(
                 collection,
-                data=list(self._stored(queries)),
+                data=list(self._stored(client, collection, queries)),
                 filter=expression,
                 limit=limit,
                 search_params={"metric_type": "IP", "params": tuning},
@@ -235,7 +243,7 @@ class MilvusVectors:
         )
         return [
             (
-                np.array([_id(hit["key"]) for hit in hits], np.int64),
+                np.array([_id(_primary(hit)) for hit in hits], np.int64),
                 np.array([hit["distance"] for hit in hits], np.float32),
             )
             for hits in found
@@ -288,9 +296,17 @@ class MilvusVectors:
     def _named(self, entry: ShardEntry) -> str:
         return f"{entry.place.partition(':')[2]} in Milvus at {self.address.shown}"
 
-    def _stored(self, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """As the collection's field wants them, and queries for it: in half precision, where there is such a field."""
-        return np.asarray(vectors, np.float32 if self._lite else np.float16)
+    def _stored(self, client: _Patient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As the collection's field wants them, and queries for it. It keeps its kind when the server is upgraded."""
+        from pymilvus import DataType
+
+        if collection not in self._kinds:
+            fields = {
+                field["name"]: field["type"] for field in client.describe_collection(collection)["fields"]
+            }
+            half = fields["vector"] == DataType.FLOAT16_VECTOR
+            self._kinds[collection] = np.float16 if half else np.float32
+        return np.asarray(vectors, self._kinds[collection])
 
     # -- the server --
 
@@ -303,7 +319,7 @@ class MilvusVectors:
             schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=40)
             schema.add_field("id", DataType.INT64)
             schema.add_field("shard", DataType.INT64)
-            kind = DataType.FLOAT_VECTOR if self._lite else DataType.FLOAT16_VECTOR
+            kind = DataType.FLOAT16_VECTOR if self._half else DataType.FLOAT_VECTOR
             schema.add_field("vector", kind, dim=dim)
             # Without an index, which would load all of it.
             client.create_collection(collection, schema=schema, consistency_level="Bounded")
@@ -363,11 +379,16 @@ class MilvusVectors:
                     logging.getLogger(name).setLevel(logging.CRITICAL)
                 try:
                     client = MilvusClient(
-                        self.address.uri, token=self.address.token, timeout=self.address.timeout
+                        self.address.uri,
+                        token=self.address.token,
+                        timeout=self.address.timeout,
+                        grpc_options=_ANEW,
                     )
-                    self._lite = client.get_server_version().startswith("milvus_lite")
+                    version = client.get_server_version()
                 except (MilvusException, RpcError, FutureTimeoutError) as error:
                     raise self._refused(error, "be reached") from None
+                self._lite = version.startswith("milvus_lite")
+                self._half = not self._lite and _has_half(version)
                 self._connected = client
             return self._connected
 
@@ -381,15 +402,15 @@ class MilvusVectors:
             said = said.replace(self.address.token, "***")
         where = f"Milvus at {self.address.shown} could not {what}"
         code = error.code if isinstance(error, MilvusException) else None
-        if code in (100, 200):  # no such collection, no such partition
-            self._partitions.clear()
+        if code in _GONE or _GONE_WORDS.search(said):
+            self._forget()
             return ShardMissing(f"{where}: {said}; restore it from Milvus' backup")
         if "auth" in said.lower():
             return StoreUnavailable(f"{where}: {said}. Check CINESTRATA_MILVUS_TOKEN")
         if self._connected is not None and isinstance(code, int) and code != _NO_CONNECTION:  # it did answer
             return StoreUnavailable(f"{where}: {said}. See Milvus' log")
         self._connected = None
-        self._partitions.clear()
+        self._forget()
         self._loaded.clear()
         self._silent_until = time.monotonic() + _BREATHER_SECONDS
         if self.address.uri.endswith(".db"):
@@ -404,9 +425,14 @@ class MilvusVectors:
             if self._connected is not None:
                 self._connected.close()
                 self._connected = None
+            self._forget()
             self._loaded.clear()
-            self._partitions.clear()
             self._silent_until = 0.0
+
+    def _forget(self) -> None:
+        """What was seen on the server may not be so any more."""
+        self._partitions.clear()
+        self._kinds.clear()
 
 
 class _Patient:
@@ -589,6 +615,12 @@ def _parts(place: str) -> tuple[str, str]:
     return collection, partition
 
 
+def _has_half(version: str) -> bool:
+    """Of a server; one that does not tell a number is taken for a new one."""
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return found is None or (int(found[1]), int(found[2])) >= _HALF_FROM
+
+
 def _number(shard: str) -> int:
     return int(shard[:_DIGITS], 16)
 
@@ -599,6 +631,11 @@ def _key(shard: str, id: int) -> str:
 
 def _id(key: str) -> int:
     return int(key.partition(":")[2])
+
+
+def _primary(hit: Mapping[str, Any]) -> str:
+    """The key of what a search found. An older server does not say what its field is called: then it is ``id``."""
+    return str(hit["key"] if "key" in hit else hit["id"])
 
 
 def _listed(ids: Ids) -> str:
