@@ -1,4 +1,4 @@
-"""Real parts for tests: Redis, PostgreSQL, Milvus, settings in a folder of the test's own. They start when asked for."""
+"""Real parts for tests: Redis, PostgreSQL, Milvus, settings in a folder of the test's own. They start when needed."""
 
 from __future__ import annotations
 
