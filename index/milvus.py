@@ -40,7 +40,8 @@ import numpy.typing as npt
 from index.errors import ShardCorrupt, ShardMissing, StoreUnavailable
 from index.format import ShardEntry
 from index.milvus_loaded import LoadedPartitions
-from index.segment import IDS, Hits
+from index.segment import IDS, Hits, require_queries
+from index.segmented import SegmentedTask, ranked_hits
 from index.vector_store import Depth, Rows, TaskVectors
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ __all__ = ["MilvusAddress", "MilvusIndex", "MilvusVectors", "without_password"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
-_Ranked = tuple[Ids, Vectors]
 
 MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
 
@@ -446,91 +446,42 @@ class _Patient:
         return partial(getattr(self._client, name), timeout=self._seconds * _SLOWER.get(name, 1))
 
 
-class _MilvusTask:
+class _MilvusTask(SegmentedTask):
     """The :class:`~index.vector_store.TaskVectors` of a partition."""
 
     remote = True
 
     def __init__(self, store: MilvusVectors, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> None:
-        self.parts = tuple(entry for _, entry in parts)
-        self.deleted = deleted
+        super().__init__(parts, deleted)
         self._store = store
-        self._folders = [folder for folder, _ in parts]
         self._shards = f"shard in [{', '.join(str(_number(entry.id)) for entry in self.parts)}]"
 
-    @property
-    def entry(self) -> ShardEntry:
-        return self.parts[0]
-
-    @property
-    def state(self) -> str:
-        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
-
-    @property
-    def count(self) -> int:
-        return sum(entry.count for entry in self.parts) - len(self.deleted)
-
-    @property
-    def dim(self) -> int:
-        return self.entry.dim
-
-    @property
-    def ids(self) -> Ids:
-        every = [
-            self._read_ids(folder, entry) for folder, entry in zip(self._folders, self.parts, strict=True)
-        ]
-        return np.setdiff1d(np.concatenate(every), self.deleted)
-
-    def search(
-        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> Hits:
-        return self.search_many(np.asarray(query)[None], k, exclude, among)[0]
-
-    def search_many(
-        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> list[Hits]:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        queries = np.ascontiguousarray(queries, np.float32)
-        if queries.ndim != 2 or queries.shape[1] != self.dim or not np.isfinite(queries).all():
-            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
-        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        hidden = np.union1d(self.deleted, more.astype(np.int64))
+    def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
+        queries = require_queries(queries, k, self.entry)
+        hidden = np.union1d(self.deleted, exclude.astype(np.int64))
         chosen = None if among is None else np.setdiff1d(np.intersect1d(among, self.ids), hidden)
-        found: list[list[_Ranked | None]] = [[None]] * len(queries)
+        found: list[list[Hits | None]] = [[None]] * len(queries)
         if k < _MOST:
             parts = [self._cut(queries, k, expression) for expression in self._filters(hidden, chosen)]
             found = [[part[number] for part in parts] for number in range(len(queries))]
-        hits, left = [], chosen
+        left = chosen
         for query, every in zip(queries, found, strict=True):
             ranked = [part for part in every if part is not None]
             if len(ranked) < len(every):
                 if left is None:
                     left = np.setdiff1d(self.ids, hidden)
-                ranked = [(left, self._scores(query, left))]
-            ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in ranked)])
-            scores = np.concatenate([np.empty(0, np.float32), *(part[1] for part in ranked)])
-            best = np.lexsort((ids, -scores))[:k]
-            hits.append(Hits(ids[best], scores[best]))
-        return hits
+                ranked = [ranked_hits(left, self._scores(query, left), k)]
+            yield ranked
 
-    def vectors(self, ids: Ids) -> Vectors:
-        ids = np.asarray(ids, np.int64)
-        found = np.empty((len(ids), self.dim), np.float32)
+    def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
         size = min(_MOST, max(_REQUEST_BYTES // (4 * self.dim), 1))
         wanted = np.setdiff1d(ids, self.deleted)
-        missing = np.ones(len(ids), bool)
         for start in range(0, len(wanted), size):
             asked = wanted[start : start + size]
             expression = f"{self._shards} and id in {_listed(asked)}"
             there, vectors = self._store.fetch(self.entry, expression, self._consistency())
-            rows = np.searchsorted(there, ids)
             here = np.isin(ids, there)
-            found[here] = vectors[rows[here]]
-            missing &= ~here
-        if missing.any():
-            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
-        return found
+            yield here, vectors[np.searchsorted(there, ids[here])]
 
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
         """Expressions that no id meets twice, for lists that are too long for one: what is asked of each is merged."""
@@ -546,9 +497,9 @@ class _MilvusTask:
                 before = f" and id < {pieces[number + 1][0]}" if number + 1 < len(pieces) else ""
                 yield f"{self._shards}{after}{before} and id not in {_listed(piece)}"
 
-    def _cut(self, queries: Vectors, k: int, expression: str) -> list[_Ranked | None]:
-        """For each query the best k at least; None where more than one answer holds are equally good."""
-        found: list[_Ranked | None] = [None] * len(queries)
+    def _cut(self, queries: Vectors, k: int, expression: str) -> list[Hits | None]:
+        """For each query the best k; None where more than one answer holds are equally good."""
+        found: list[Hits | None] = [None] * len(queries)
         left, limit = list(range(len(queries))), k + 1
         while left:
             limit = min(limit, _MOST)
@@ -560,7 +511,7 @@ class _MilvusTask:
                 answers = self._store.search(self.entry, queries[asked], limit, expression, consistency)
                 for number, (ids, scores) in zip(asked, answers, strict=True):
                     if len(ids) < limit or scores[-1] < scores[k - 1]:
-                        found[number] = ids, scores
+                        found[number] = ranked_hits(ids, scores, k)
                     else:
                         further.append(number)
             if limit == _MOST:
@@ -576,12 +527,12 @@ class _MilvusTask:
     def _consistency(self) -> str:
         """What was written a moment ago may not have reached every replica: only then it is worth waiting for."""
         try:
-            written = max(folder.stat().st_mtime for folder in self._folders)
+            written = max(folder.stat().st_mtime for folder, _ in self._segments)
         except OSError as error:
             raise ShardMissing(f"the folder of a shard of task {self.entry.task} is missing") from error
         return "Strong" if time.time() - written < _SETTLED_SECONDS else "Bounded"
 
-    def _read_ids(self, folder: Path, entry: ShardEntry) -> Ids:
+    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
         name = f"shard {entry.id[:12]} of task {entry.task}"
         try:
             ids: Ids = np.load(folder / IDS, allow_pickle=False)
