@@ -394,9 +394,14 @@ class MilvusVectors:
 
     def _refused(self, error: Exception, what: str) -> Exception:
         """Our words for an error of the client, without its secrets."""
+        from grpc import RpcError, StatusCode
         from pymilvus import MilvusException
 
-        said = " ".join(str(getattr(error, "message", "") or error).split())[:300]
+        # A wrong password is to the client one more server that it cannot connect to.
+        cause: Any = error.__cause__
+        denied = isinstance(cause, RpcError) and cause.code() == StatusCode.UNAUTHENTICATED
+        said = str(cause.details() if denied else getattr(error, "message", "") or error)
+        said = " ".join(said.split())[:300]
         said = said.replace(self.address.uri, self.address.shown)
         if self.address.token:
             said = said.replace(self.address.token, "***")
@@ -405,7 +410,7 @@ class MilvusVectors:
         if code in _GONE or _GONE_WORDS.search(said):
             self._forget()
             return ShardMissing(f"{where}: {said}; restore it from Milvus' backup")
-        if "auth" in said.lower():
+        if denied or "auth" in said.lower():
             return StoreUnavailable(f"{where}: {said}. Check CINESTRATA_MILVUS_TOKEN")
         if self._connected is not None and isinstance(code, int) and code != _NO_CONNECTION:  # it did answer
             return StoreUnavailable(f"{where}: {said}. See Milvus' log")

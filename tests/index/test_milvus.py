@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from rich.console import Console
@@ -252,6 +254,25 @@ class TestAServerThatIsLost:
         for text in (str(first.value), str(second.value), repr(address), caplog.text, log.getvalue()):
             assert self.SECRET not in text
             assert self.TOKEN not in text
+
+    def test_one_that_does_not_know_the_token_is_told_from_one_that_is_away(self) -> None:
+        class Denies(grpc.GenericRpcHandler):
+            def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+                return grpc.unary_unary_rpc_method_handler(
+                    lambda _, context: context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is this?")
+                )
+
+        denies = grpc.server(ThreadPoolExecutor(2), handlers=[Denies()])
+        port = denies.add_insecure_port("127.0.0.1:0")
+        denies.start()
+        token = f"{self.TOKEN}:{self.SECRET}"
+        try:
+            with pytest.raises(StoreUnavailable, match="Check CINESTRATA_MILVUS_TOKEN") as denied:
+                MilvusVectors(MilvusAddress(f"http://127.0.0.1:{port}", token=token, timeout=2)).place("a", 8)
+        finally:
+            denies.stop(None)
+        assert "who is this?" in str(denied.value)
+        assert token not in str(denied.value)
 
     def test_a_task_in_it_is_degraded_and_the_others_are_served(
         self, tmp_path: Path, server: str, lay_down: Callable, unit: Callable
