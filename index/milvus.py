@@ -69,9 +69,8 @@ _BUILT: dict[MilvusIndex, dict[str, int]] = {
     "HNSW": {"M": 32, "efConstruction": 200},
 }
 _SLOWER = {"upsert": 10, "delete": 10, "load_partitions": 6, "load_collection": 6}
-_ANEW = {
-    "grpc.use_local_subchannel_pool": 1
-}  # else a new connection begins with the failure of the one before it
+# Else a new connection begins with the failure of the one before it, although the server is back.
+_ANEW = {"grpc.use_local_subchannel_pool": 1}
 _HALF_FROM = (2, 4)  # Milvus' version; 2.3 makes such a field, and then refuses every row of it
 _NO_CONNECTION = 2
 _NOT_LOADED = (101, 103, 201, 202)  # collection or partition, not or not fully
@@ -300,13 +299,12 @@ class MilvusVectors:
         """As the collection's field wants them, and queries for it. It keeps its kind when the server is upgraded."""
         from pymilvus import DataType
 
-        if collection not in self._kinds:
-            fields = {
-                field["name"]: field["type"] for field in client.describe_collection(collection)["fields"]
-            }
-            half = fields["vector"] == DataType.FLOAT16_VECTOR
-            self._kinds[collection] = np.float16 if half else np.float32
-        return np.asarray(vectors, self._kinds[collection])
+        kind = self._kinds.get(collection)
+        if kind is None:
+            fields = client.describe_collection(collection)["fields"]
+            (made,) = (field["type"] for field in fields if field["name"] == "vector")
+            kind = self._kinds[collection] = np.float16 if made == DataType.FLOAT16_VECTOR else np.float32
+        return np.asarray(vectors, kind)
 
     # -- the server --
 

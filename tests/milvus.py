@@ -63,8 +63,10 @@ def fresh_milvus(folder: Path) -> Iterator[Milvus]:
     uri = os.environ.get(VARIABLE)
     if uri is None:
         lite = Lite(folder / "vectors.db")
-        yield lite
-        lite.lose()
+        try:
+            yield lite
+        finally:
+            lite.lose()
         return
     from pymilvus import MilvusClient
 

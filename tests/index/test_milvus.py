@@ -444,6 +444,14 @@ def test_half_precision_goes_over_the_wire_bit_by_bit(unit: Callable) -> None:
     assert stored[0].tobytes() in request.SerializeToString()
 
 
+@pytest.mark.parametrize(
+    ("version", "half"),
+    [("v2.3.5-lite", False), ("2.2.16", False), ("v2.4.0", True), ("v2.6.16", True), ("master-0af3", True)],
+)
+def test_only_servers_that_can_are_given_half_precision(version: str, half: bool) -> None:
+    assert milvus._has_half(version) is half
+
+
 @pytest.mark.parametrize("place", ["", "files", "milvus:", "milvus:a", "other:a/b", "milvus2:a/b"])
 def test_a_place_of_another_store_is_refused_by_name(place: str) -> None:
     with pytest.raises(ShardMissing, match="no place in Milvus"):
