@@ -7,7 +7,7 @@
         ├── key      VARCHAR   primary: <first 15 digits of the shard's id>:<id>
         ├── id       INT64     of the video
         ├── shard    INT64     the number that these 15 digits spell
-        └── vector   FLOAT16_VECTOR, metric IP (FLOAT_VECTOR in milvus-lite, which has no other)
+        └── vector   FLOAT16_VECTOR, metric IP (FLOAT_VECTOR where there is no other: milvus-lite, Milvus before 2.4)
 
 Milvus allows 1,024 partitions in a collection and 65,536 in all (``rootCoord.maxPartitionNum``,
 ``rootCoord.maxGeneralCapacity``). A partition key would know no such limit, but its partitions are shared by hash,
@@ -25,7 +25,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +40,8 @@ import numpy.typing as npt
 from index.errors import ShardCorrupt, ShardMissing, StoreUnavailable
 from index.format import ShardEntry
 from index.milvus_loaded import LoadedPartitions
-from index.segment import IDS, Hits
+from index.segment import IDS, Hits, require_queries
+from index.segmented import SegmentedTask, ranked_hits
 from index.vector_store import Depth, Rows, TaskVectors
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ __all__ = ["MilvusAddress", "MilvusIndex", "MilvusVectors", "without_password"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
-_Ranked = tuple[Ids, Vectors]
 
 MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
 
@@ -69,8 +69,13 @@ _BUILT: dict[MilvusIndex, dict[str, int]] = {
     "HNSW": {"M": 32, "efConstruction": 200},
 }
 _SLOWER = {"upsert": 10, "delete": 10, "load_partitions": 6, "load_collection": 6}
+# Else a new connection begins with the failure of the one before it, although the server is back.
+_ANEW = {"grpc.use_local_subchannel_pool": 1}
+_HALF_FROM = (2, 4)  # Milvus' version; 2.3 makes such a field, and then refuses every row of it
 _NO_CONNECTION = 2
 _NOT_LOADED = (101, 103, 201, 202)  # collection or partition, not or not fully
+_GONE = (100, 200)  # collection or partition
+_GONE_WORDS = re.compile(r"partition name \S+ not found")  # a search says it without a code of its own
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,10 @@ class MilvusVectors:
         self._lock = Lock()
         self._connected: MilvusClient | None = None
         self._lite = False
+        self._half = True  # whether new collections have half precision
         self._loaded = LoadedPartitions(address.loaded)
         self._partitions: dict[str, set[str]] = {}  # by collection, as far as they were seen
+        self._kinds: dict[str, type[np.floating]] = {}  # of the vectors, by collection
         self._silent_until = 0.0  # on the monotonic clock
 
     def place(self, task: str, dim: int) -> str:
@@ -153,7 +160,7 @@ class MilvusVectors:
             done = 0
             for chunk in rows():
                 for start in range(0, len(chunk), size):
-                    vectors = self._stored(chunk[start : start + size].astype(np.float16))
+                    vectors = self._stored(client, collection, chunk[start : start + size].astype(np.float16))
                     here = ids[done : done + len(vectors)].tolist()
                     done += len(vectors)
                     client.upsert(
@@ -224,7 +231,7 @@ class MilvusVectors:
             partition,
             lambda client: client.search(
                 collection,
-                data=list(self._stored(queries)),
+                data=list(self._stored(client, collection, queries)),
                 filter=expression,
                 limit=limit,
                 search_params={"metric_type": "IP", "params": tuning},
@@ -235,7 +242,7 @@ class MilvusVectors:
         )
         return [
             (
-                np.array([_id(hit["key"]) for hit in hits], np.int64),
+                np.array([_id(_primary(hit)) for hit in hits], np.int64),
                 np.array([hit["distance"] for hit in hits], np.float32),
             )
             for hits in found
@@ -288,9 +295,16 @@ class MilvusVectors:
     def _named(self, entry: ShardEntry) -> str:
         return f"{entry.place.partition(':')[2]} in Milvus at {self.address.shown}"
 
-    def _stored(self, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """As the collection's field wants them, and queries for it: in half precision, where there is such a field."""
-        return np.asarray(vectors, np.float32 if self._lite else np.float16)
+    def _stored(self, client: _Patient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As the collection's field wants them, and queries for it. It keeps its kind when the server is upgraded."""
+        from pymilvus import DataType
+
+        kind = self._kinds.get(collection)
+        if kind is None:
+            fields = client.describe_collection(collection)["fields"]
+            (made,) = (field["type"] for field in fields if field["name"] == "vector")
+            kind = self._kinds[collection] = np.float16 if made == DataType.FLOAT16_VECTOR else np.float32
+        return np.asarray(vectors, kind)
 
     # -- the server --
 
@@ -303,7 +317,7 @@ class MilvusVectors:
             schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=40)
             schema.add_field("id", DataType.INT64)
             schema.add_field("shard", DataType.INT64)
-            kind = DataType.FLOAT_VECTOR if self._lite else DataType.FLOAT16_VECTOR
+            kind = DataType.FLOAT16_VECTOR if self._half else DataType.FLOAT_VECTOR
             schema.add_field("vector", kind, dim=dim)
             # Without an index, which would load all of it.
             client.create_collection(collection, schema=schema, consistency_level="Bounded")
@@ -363,33 +377,43 @@ class MilvusVectors:
                     logging.getLogger(name).setLevel(logging.CRITICAL)
                 try:
                     client = MilvusClient(
-                        self.address.uri, token=self.address.token, timeout=self.address.timeout
+                        self.address.uri,
+                        token=self.address.token,
+                        timeout=self.address.timeout,
+                        grpc_options=_ANEW,
                     )
-                    self._lite = client.get_server_version().startswith("milvus_lite")
+                    version = client.get_server_version()
                 except (MilvusException, RpcError, FutureTimeoutError) as error:
                     raise self._refused(error, "be reached") from None
+                self._lite = version.startswith("milvus_lite")
+                self._half = not self._lite and _has_half(version)
                 self._connected = client
             return self._connected
 
     def _refused(self, error: Exception, what: str) -> Exception:
         """Our words for an error of the client, without its secrets."""
+        from grpc import RpcError, StatusCode
         from pymilvus import MilvusException
 
-        said = " ".join(str(getattr(error, "message", "") or error).split())[:300]
+        # A wrong password is to the client one more server that it cannot connect to.
+        cause: Any = error.__cause__
+        denied = isinstance(cause, RpcError) and cause.code() == StatusCode.UNAUTHENTICATED
+        said = str(cause.details() if denied else getattr(error, "message", "") or error)
+        said = " ".join(said.split())[:300]
         said = said.replace(self.address.uri, self.address.shown)
         if self.address.token:
             said = said.replace(self.address.token, "***")
         where = f"Milvus at {self.address.shown} could not {what}"
         code = error.code if isinstance(error, MilvusException) else None
-        if code in (100, 200):  # no such collection, no such partition
-            self._partitions.clear()
+        if code in _GONE or _GONE_WORDS.search(said):
+            self._forget()
             return ShardMissing(f"{where}: {said}; restore it from Milvus' backup")
-        if "auth" in said.lower():
+        if denied or "auth" in said.lower():
             return StoreUnavailable(f"{where}: {said}. Check CINESTRATA_MILVUS_TOKEN")
         if self._connected is not None and isinstance(code, int) and code != _NO_CONNECTION:  # it did answer
             return StoreUnavailable(f"{where}: {said}. See Milvus' log")
         self._connected = None
-        self._partitions.clear()
+        self._forget()
         self._loaded.clear()
         self._silent_until = time.monotonic() + _BREATHER_SECONDS
         if self.address.uri.endswith(".db"):
@@ -404,9 +428,14 @@ class MilvusVectors:
             if self._connected is not None:
                 self._connected.close()
                 self._connected = None
+            self._forget()
             self._loaded.clear()
-            self._partitions.clear()
             self._silent_until = 0.0
+
+    def _forget(self) -> None:
+        """What was seen on the server may not be so any more."""
+        self._partitions.clear()
+        self._kinds.clear()
 
 
 class _Patient:
@@ -420,91 +449,42 @@ class _Patient:
         return partial(getattr(self._client, name), timeout=self._seconds * _SLOWER.get(name, 1))
 
 
-class _MilvusTask:
+class _MilvusTask(SegmentedTask):
     """The :class:`~index.vector_store.TaskVectors` of a partition."""
 
     remote = True
 
     def __init__(self, store: MilvusVectors, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> None:
-        self.parts = tuple(entry for _, entry in parts)
-        self.deleted = deleted
+        super().__init__(parts, deleted)
         self._store = store
-        self._folders = [folder for folder, _ in parts]
         self._shards = f"shard in [{', '.join(str(_number(entry.id)) for entry in self.parts)}]"
 
-    @property
-    def entry(self) -> ShardEntry:
-        return self.parts[0]
-
-    @property
-    def state(self) -> str:
-        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
-
-    @property
-    def count(self) -> int:
-        return sum(entry.count for entry in self.parts) - len(self.deleted)
-
-    @property
-    def dim(self) -> int:
-        return self.entry.dim
-
-    @property
-    def ids(self) -> Ids:
-        every = [
-            self._read_ids(folder, entry) for folder, entry in zip(self._folders, self.parts, strict=True)
-        ]
-        return np.setdiff1d(np.concatenate(every), self.deleted)
-
-    def search(
-        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> Hits:
-        return self.search_many(np.asarray(query)[None], k, exclude, among)[0]
-
-    def search_many(
-        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> list[Hits]:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        queries = np.ascontiguousarray(queries, np.float32)
-        if queries.ndim != 2 or queries.shape[1] != self.dim or not np.isfinite(queries).all():
-            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
-        more = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
-        hidden = np.union1d(self.deleted, more.astype(np.int64))
+    def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
+        queries = require_queries(queries, k, self.entry)
+        hidden = np.union1d(self.deleted, exclude.astype(np.int64))
         chosen = None if among is None else np.setdiff1d(np.intersect1d(among, self.ids), hidden)
-        found: list[list[_Ranked | None]] = [[None]] * len(queries)
+        found: list[list[Hits | None]] = [[None]] * len(queries)
         if k < _MOST:
             parts = [self._cut(queries, k, expression) for expression in self._filters(hidden, chosen)]
             found = [[part[number] for part in parts] for number in range(len(queries))]
-        hits, left = [], chosen
+        left = chosen
         for query, every in zip(queries, found, strict=True):
             ranked = [part for part in every if part is not None]
             if len(ranked) < len(every):
                 if left is None:
                     left = np.setdiff1d(self.ids, hidden)
-                ranked = [(left, self._scores(query, left))]
-            ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in ranked)])
-            scores = np.concatenate([np.empty(0, np.float32), *(part[1] for part in ranked)])
-            best = np.lexsort((ids, -scores))[:k]
-            hits.append(Hits(ids[best], scores[best]))
-        return hits
+                ranked = [ranked_hits(left, self._scores(query, left), k)]
+            yield ranked
 
-    def vectors(self, ids: Ids) -> Vectors:
-        ids = np.asarray(ids, np.int64)
-        found = np.empty((len(ids), self.dim), np.float32)
+    def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
         size = min(_MOST, max(_REQUEST_BYTES // (4 * self.dim), 1))
         wanted = np.setdiff1d(ids, self.deleted)
-        missing = np.ones(len(ids), bool)
         for start in range(0, len(wanted), size):
             asked = wanted[start : start + size]
             expression = f"{self._shards} and id in {_listed(asked)}"
             there, vectors = self._store.fetch(self.entry, expression, self._consistency())
-            rows = np.searchsorted(there, ids)
             here = np.isin(ids, there)
-            found[here] = vectors[rows[here]]
-            missing &= ~here
-        if missing.any():
-            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
-        return found
+            yield here, vectors[np.searchsorted(there, ids[here])]
 
     def _filters(self, hidden: Ids, chosen: Ids | None) -> Iterator[str]:
         """Expressions that no id meets twice, for lists that are too long for one: what is asked of each is merged."""
@@ -520,9 +500,9 @@ class _MilvusTask:
                 before = f" and id < {pieces[number + 1][0]}" if number + 1 < len(pieces) else ""
                 yield f"{self._shards}{after}{before} and id not in {_listed(piece)}"
 
-    def _cut(self, queries: Vectors, k: int, expression: str) -> list[_Ranked | None]:
-        """For each query the best k at least; None where more than one answer holds are equally good."""
-        found: list[_Ranked | None] = [None] * len(queries)
+    def _cut(self, queries: Vectors, k: int, expression: str) -> list[Hits | None]:
+        """For each query the best k; None where more than one answer holds are equally good."""
+        found: list[Hits | None] = [None] * len(queries)
         left, limit = list(range(len(queries))), k + 1
         while left:
             limit = min(limit, _MOST)
@@ -534,7 +514,7 @@ class _MilvusTask:
                 answers = self._store.search(self.entry, queries[asked], limit, expression, consistency)
                 for number, (ids, scores) in zip(asked, answers, strict=True):
                     if len(ids) < limit or scores[-1] < scores[k - 1]:
-                        found[number] = ids, scores
+                        found[number] = ranked_hits(ids, scores, k)
                     else:
                         further.append(number)
             if limit == _MOST:
@@ -550,12 +530,12 @@ class _MilvusTask:
     def _consistency(self) -> str:
         """What was written a moment ago may not have reached every replica: only then it is worth waiting for."""
         try:
-            written = max(folder.stat().st_mtime for folder in self._folders)
+            written = max(folder.stat().st_mtime for folder, _ in self._segments)
         except OSError as error:
             raise ShardMissing(f"the folder of a shard of task {self.entry.task} is missing") from error
         return "Strong" if time.time() - written < _SETTLED_SECONDS else "Bounded"
 
-    def _read_ids(self, folder: Path, entry: ShardEntry) -> Ids:
+    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
         name = f"shard {entry.id[:12]} of task {entry.task}"
         try:
             ids: Ids = np.load(folder / IDS, allow_pickle=False)
@@ -589,6 +569,12 @@ def _parts(place: str) -> tuple[str, str]:
     return collection, partition
 
 
+def _has_half(version: str) -> bool:
+    """Of a server; one that does not tell a number is taken for a new one."""
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return found is None or (int(found[1]), int(found[2])) >= _HALF_FROM
+
+
 def _number(shard: str) -> int:
     return int(shard[:_DIGITS], 16)
 
@@ -599,6 +585,11 @@ def _key(shard: str, id: int) -> str:
 
 def _id(key: str) -> int:
     return int(key.partition(":")[2])
+
+
+def _primary(hit: Mapping[str, Any]) -> str:
+    """The key of what a search found. An older server does not say what its field is called: then it is ``id``."""
+    return str(hit["key"] if "key" in hit else hit["id"])
 
 
 def _listed(ids: Ids) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "Hits",
     "Segment",
     "describe",
+    "require_queries",
     "require_whole",
 ]
 
@@ -75,7 +76,6 @@ class Segment:
         self._exact = exact
         self._candidates = candidates
         self._gpu = GpuScan(exact) if gpu else None
-        self._asked = f"a query of task {entry.task} must be {entry.dim} finite numbers"
 
     @property
     def count(self) -> int:
@@ -148,7 +148,7 @@ class Segment:
             raise ValueError(f"k must be at least 1, not {k}")
         # A sum of squares is finite where the numbers are, or they are so large that it has to be looked at them.
         if query.shape != (self.dim,) or not (isfinite(query @ query) or np.isfinite(query).all()):
-            raise ValueError(self._asked)
+            raise ValueError(_asked(self.entry))
         structure, candidates = self.entry.structure, self._candidates
         if structure is not None and candidates is not None:
             best = self._approximate(structure, candidates, query, k, alive)
@@ -164,11 +164,7 @@ class Segment:
         Args:
             queries: ``float32 [n, dim]``, finite.
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        queries = np.ascontiguousarray(queries, np.float32)
-        if queries.ndim != 2 or queries.shape[1] != self.dim or not np.isfinite(queries).all():
-            raise ValueError(self._asked)
+        queries = require_queries(queries, k, self.entry)
         if self._candidates is not None:
             return [self.search(query, k, alive) for query in queries]
         found = (self._gpu or self._exact).search_many(queries, k, alive)
@@ -213,6 +209,20 @@ class Segment:
         return np.where(self.ids[slots] == ids, slots, -1)
 
 
+def require_queries(queries: Vectors, k: int, entry: ShardEntry) -> Vectors:
+    """``float32 [n, dim]``, in the order of rows.
+
+    Raises:
+        ValueError: they are not finite vectors of a task's width, or ``k`` is below one.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    queries = np.ascontiguousarray(queries, np.float32)
+    if queries.ndim != 2 or queries.shape[1] != entry.dim or not np.isfinite(queries).all():
+        raise ValueError(_asked(entry))
+    return queries
+
+
 def require_whole(folder: Path, entry: ShardEntry, *, verify: bool) -> None:
     """Compare a folder with its entry: sizes, and with ``verify`` every byte.
 
@@ -245,6 +255,10 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
         **({"place": entry.place} if entry.place else {}),
         "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
     }
+
+
+def _asked(entry: ShardEntry) -> str:
+    return f"a query of task {entry.task} must be {entry.dim} finite numbers"
 
 
 def _name(entry: ShardEntry) -> str:

@@ -1,4 +1,4 @@
-"""Real parts for tests: a Redis, a PostgreSQL, settings in a folder of the test's own. They start when asked for."""
+"""Real parts for tests: Redis, PostgreSQL, Milvus, settings in a folder of the test's own. They start when needed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from typing import Any, Literal
 import pytest
 import redis
 from sqlalchemy import create_engine, make_url, text
+
+from tests.milvus import Milvus, fresh_milvus
 
 Database = Literal["sqlite", "postgresql"]
 
@@ -95,6 +97,13 @@ def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
         with admin.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
         admin.dispose()
+
+
+@pytest.fixture(scope="module")
+def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
+    """A Milvus that the tests of a file share; each uses collections of its own."""
+    with fresh_milvus(tmp_path_factory.mktemp("milvus")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from service.settings import Settings
+from tests.milvus import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docker-compose.milvus.yml").read_text()
@@ -57,7 +58,7 @@ def test_its_secrets_have_no_default_and_the_example_names_them() -> None:
 
 def test_settings_that_the_page_names_exist() -> None:
     page = (ROOT / "docs/scaling.md").read_text()
-    known = {f"CINESTRATA_{name.upper()}" for name in Settings.model_fields}
+    known = {f"CINESTRATA_{name.upper()}" for name in Settings.model_fields} | {VARIABLE}
     assert set(re.findall(r"CINESTRATA_[A-Z]+(?:_[A-Z]+)*\b(?!_)", page)) <= known
     for target in re.findall(r"\]\(([^)#]+)", page):
         assert target.startswith("http") or (ROOT / "docs" / target).exists(), target

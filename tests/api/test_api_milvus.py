@@ -19,6 +19,7 @@ from service.catalog.migrations import upgrade
 from service.catalog.models import Shard
 from service.settings import Settings, settings
 from service.vectors import library_store
+from tests.milvus import Milvus
 
 pytest.importorskip("milvus_lite")
 
@@ -27,23 +28,14 @@ QUERIES = ("something moves left", "it spins")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from milvus_lite.server_manager import server_manager_instance
-
-    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
-    yield path
-    server_manager_instance.release_server(path)
-
-
-@pytest.fixture(scope="module")
-def configured(tmp_path_factory: pytest.TempPathFactory, server: str) -> Iterator[Settings]:
-    """Settings of an empty library whose vectors go to milvus-lite."""
+def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) -> Iterator[Settings]:
+    """Settings of an empty library whose vectors go to Milvus."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "DATA_DIR": str(tmp_path_factory.mktemp("data")),
             "EVENT_SECONDS": "0",
             "VECTOR_STORE": "milvus",
-            "MILVUS_URI": server,
+            "MILVUS_URI": milvus_server.uri,
             "MILVUS_SECONDS": "3",
         }.items():
             patch.setenv(f"CINESTRATA_{name}", value)
@@ -127,21 +119,20 @@ def test_moving_there_and_back_changes_no_answer(
 
 
 def test_without_its_server_a_task_is_degraded_and_the_others_are_found(
-    client: TestClient, library: list[str], configured: Settings, server: str
+    client: TestClient, library: list[str], configured: Settings, milvus_server: Milvus
 ) -> None:
-    from milvus_lite.server_manager import server_manager_instance
-
     before = answers(client)
     library_store(configured.model_copy(update={"vector_store": "faiss"})).move(library[0])
     refreshed(client)
-    server_manager_instance.release_server(server)
+    milvus_server.lose()
     answer = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
     assert {hit["task"] for hit in answer["results"]} == {FIRST}
     again = client.get("/search", params={"q": QUERIES[0], "k": 50}).json()
-    assert server in again["degraded"][SECOND]
+    assert milvus_server.uri in again["degraded"][SECOND]
     ready = client.get("/readyz")
     assert ready.status_code == 200
-    assert server in ready.json()["degraded"][SECOND]
+    assert milvus_server.uri in ready.json()["degraded"][SECOND]
+    milvus_server.find()
     library_store(configured)._remote._silent_until = 0  # type: ignore[union-attr]
     assert refreshed(client)["degraded"] == {}
     same(answers(client), before)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from index import Manifest, ReleaseEntry, ShardEntry, ShardStore
+from tests.milvus import Milvus
 
 DIM = 8
 
@@ -19,13 +20,9 @@ def store(tmp_path: Path) -> ShardStore:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Path of a milvus-lite that the tests of a file share; each uses collections of its own."""
-    from milvus_lite.server_manager import server_manager_instance
-
-    path = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
-    yield path
-    server_manager_instance.release_server(path)
+def server(milvus_server: Milvus) -> str:
+    """Address of a Milvus that the tests of a file share; each uses collections of its own."""
+    return milvus_server.uri
 
 
 @pytest.fixture

@@ -245,8 +245,11 @@ def test_what_is_no_query_is_refused(
     store: ShardStore, lay_down: Callable, unit: Callable, change: Callable, k: int
 ) -> None:
     lay_down(store, "a", range(3))
+    query = change(unit(1)[0])
     with pytest.raises(ValueError):  # noqa: PT011
-        opened(store).search(change(unit(1)[0]), k)
+        opened(store).search(query, k)
+    with pytest.raises(ValueError):  # noqa: PT011
+        opened(store).search_many(query[None], k)
 
 
 def test_deleted_ids_are_not_found_and_an_older_generation_keeps_them(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +10,7 @@ from service import tasks
 from service.jobs import probe
 from service.settings import settings
 from service.vectors import library_store
+from tests.milvus import Milvus
 from trainer import worker
 from trainer.words import in_words
 
@@ -18,17 +18,8 @@ pytest.importorskip("milvus_lite")
 pytestmark = pytest.mark.usefixtures("library")
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    from milvus_lite.server_manager import server_manager_instance
-
-    path = str(tmp_path / "vectors.db")
-    yield path
-    server_manager_instance.release_server(path)
-
-
 def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
-    post_videos: Callable[..., str], server: str, monkeypatch: pytest.MonkeyPatch
+    post_videos: Callable[..., str], milvus_server: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def uses(uri: str) -> None:
         monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
@@ -44,7 +35,7 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
     assert f"POST /tasks/{task}/retry" in (failed.error_hint or "")
     assert library_store(settings()).manifest().shards == {}
-    uses(server)
+    uses(milvus_server.uri)
     tasks.retry_task(task)
     probe(task)
     worker.learn_task(task)
