@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -31,6 +34,7 @@ Vectors = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
 
 _BATCH = {"cpu": 32, "cuda": 512}  # texts of one forward: what a CPU's caches hold, and what fills a GPU
+_WORTH = 10**9  # products of a tower for each thread, some milliseconds; less is slower beside each other
 
 
 class QueryEncoder:
@@ -128,7 +132,6 @@ class QueryEncoder:
         rows = ids.cpu().numpy()
         return [row[:length].astype(np.int64) for row, length in zip(rows, lengths, strict=True)]
 
-    @torch.inference_mode()
     def encode_pairs(self, texts: Sequence[Tokens], tasks: Sequence[str], mode: str = "latest") -> Vectors:
         """Text i under task i, ``[n, dim]``: as :meth:`encode` gives it, for those pairs alone that are wanted.
 
@@ -142,20 +145,37 @@ class QueryEncoder:
         """
         positions = torch.tensor(self._positions(tasks, mode))
         lengths = np.array([len(text) for text in texts])
-        order = np.argsort(lengths, kind="stable")
-        size = _BATCH.get(self._backbone.device.type, len(order))
         encoded = np.empty((len(texts), self._backbone.dim), np.float32)
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            ids = torch.zeros(
-                len(rows), int(lengths[rows].max()), dtype=torch.int64
-            )  # 0 pads, in all vocabularies
+
+        def encode(rows: npt.NDArray[np.int64]) -> None:
+            ids = torch.zeros(len(rows), int(lengths[rows].max()), dtype=torch.int64)  # 0 pads, everywhere
             for place, row in enumerate(rows):
                 ids[place, : lengths[row]] = torch.from_numpy(texts[row])
-            with mixed_precision(enabled=self._mixed):
+            # Both count for the thread alone in which they are set.
+            with torch.inference_mode(), mixed_precision(enabled=self._mixed):
                 vectors = self._encode_rows(ids.to(self._backbone.device), positions[rows], mode)
             encoded[rows] = _numpy(vectors)
+
+        threads = self._threads(int(lengths.sum()))
+        # Texts of like length together, and as much for each thread.
+        rounds = -(-len(texts) // (threads * _BATCH.get(self._backbone.device.type, len(texts) or 1)))
+        order = np.argsort(lengths, kind="stable")
+        parts = [part for part in np.array_split(order, max(threads * rounds, 1)) if len(part)]
+        if threads > 1:
+            list(_pool().map(encode, parts))
+        else:
+            for part in parts:
+                encode(part)
         return encoded
+
+    def _threads(self, tokens: int) -> int:
+        """In how many threads so many tokens are encoded: in as many as there are cores where each has enough to do,
+        if torch does not divide the work by itself."""
+        backbone = self._backbone
+        if backbone.device.type != "cpu" or not backbone.open_blocks or torch.get_num_threads() > 1:
+            return 1
+        products = 12 * backbone.text_width**2 * len(backbone.text_blocks) * tokens
+        return max(1, min(len(os.sched_getaffinity(0)), products // _WORTH))
 
     def shared(self, mode: str) -> bool:
         """Whether a text has one vector for all tasks."""
@@ -473,6 +493,11 @@ def _identity(sizes: Sequence[object], tensors: Mapping[str, Tensor]) -> str:
         values = tensor.detach().cpu().contiguous().numpy()
         digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
     return digest.hexdigest()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="encode")
 
 
 def _numpy(vectors: Tensor) -> Vectors:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import get_ident
 
 import numpy as np
 import pytest
 import torch
 
+from models import query_encoder
 from models.backbone import Backbone, tiny_backbone
 from models.errors import ReleaseError
+from models.precision import Precision
 from models.query_encoder import QueryEncoder
 from models.release import ReleaseState
 from models.routing import token_presence, words_of
@@ -83,6 +86,29 @@ def test_more_pairs_than_one_batch_holds_come_back_in_their_order(backbone: Back
     for n in range(40):
         alone = encoder.encode([texts[n]], [tasks[n]], "pinned")[0, 0]
         np.testing.assert_allclose(found[n], alone, atol=2e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_threads_encode_what_one_encodes(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch, precision: Precision
+) -> None:
+    monkeypatch.setattr(backbone, "query_precision", precision)
+    encoder = _encoders(backbone)["low_rank"]
+    rng = np.random.default_rng(3)
+    texts = encoder.tokens([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
+    tasks = [str(t) for t in rng.integers(0, 3, 75)]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    threads: set[int] = set()
+    within = encoder._encode_rows
+    monkeypatch.setattr(encoder, "_encode_rows", lambda *args: threads.add(get_ident()) or within(*args))
+    alone = encoder.encode_pairs(texts, tasks, "pinned")
+    assert threads == {get_ident()}, "there is too little to do"
+    monkeypatch.setattr(query_encoder, "_WORTH", 1)
+    monkeypatch.setattr(query_encoder.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    beside = encoder.encode_pairs(texts, tasks, "pinned")
+    assert len(threads) > 1
+    np.testing.assert_allclose(beside, alone, atol=2e-6 if precision == "float32" else 2e-3)
+    assert encoder.encode_pairs([], [], "pinned").shape == (0, backbone.dim)
 
 
 def test_bfloat16_moves_queries_by_little_and_only_where_it_is_asked_for(backbone: Backbone) -> None:
