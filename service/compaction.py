@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import exists, or_, select, update
 
-from index import Manifest, ShardRefused, ShardStoreError
+from index import Manifest, ShardStoreError
 from service import storage
 from service.catalog.database import session_scope
-from service.catalog.models import Shard, Task
-from service.errors import Conflict, NotFound, Unavailable
+from service.catalog.models import LEARNING_STATES, Shard, Task
+from service.errors import NotFound, Unavailable
 from service.settings import settings
 from service.vectors import library_store
 
-__all__ = ["Dead", "compact", "dead", "record_shards"]
+__all__ = ["Dead", "compact", "dead", "record_shards", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Dead:
 
     @property
     def wasted(self) -> bool:
-        """Whether compacting would change anything, and can."""
-        return self.deleted < self.vectors and (self.deleted > 0 or self.segments > 1)
+        """Whether compacting would change anything."""
+        return self.deleted > 0 or self.segments > 1
 
 
 def dead(task: str | None = None) -> list[Dead]:
@@ -68,26 +68,38 @@ def dead(task: str | None = None) -> list[Dead]:
 def compact(task_id: str) -> Dead:
     """Copy what is left of a task into one new folder; searches go on meanwhile, and give what they gave.
 
-    The folders that it replaces are kept for an hour, for processes that still read them, and are swept then. Killed at
-    any line, it can be repeated.
+    Of a task of which nothing is left, an empty shard stays, which keeps its place. The folders that are replaced are
+    kept for an hour, for processes that still read them, and go with the next :func:`sweep`. Killed at any line, it can
+    be repeated.
 
     Raises:
         NotFound: the task is not laid down.
-        Conflict: nothing of it is left.
         Unavailable: a file of it cannot be read or written.
     """
     (before,) = dead(task_id)
-    store = library_store(settings())
     try:
-        manifest = store.compact(before.task_id)
-        store.sweep()
-    except ShardRefused as error:
-        raise Conflict(f"Task {before.name!r} cannot be compacted: {error}.") from error
+        manifest = library_store(settings()).compact(before.task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
     # A repetition comes here as well: whoever compacted it may have died just before this.
     record_shards(manifest, [before.task_id])
     return _dead(manifest, before.task_id, before.name)
+
+
+def sweep() -> None:
+    """Remove what the index has done without for an hour. While a task is being learned nothing goes: its worker reads
+    the generation with which it began.
+
+    Raises:
+        Unavailable: the index cannot be read or written.
+    """
+    with session_scope() as session:
+        if session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))):
+            return
+    try:
+        library_store(settings()).sweep()
+    except (ShardStoreError, OSError) as error:
+        raise Unavailable(f"What the index does without cannot be removed: {error}", 30) from error
 
 
 def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:

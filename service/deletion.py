@@ -14,18 +14,20 @@ seen the tombstones yet, and lists that were begun before, do not show it either
   owner's, and stays.
 * What a process remembers of captions is held against the catalog before it describes another video with one.
 * The vector stays in its shard, which never changes, until the task is compacted; nobody is given it, nor those of its
-  moments. What adapters have learned from a video cannot be taken out of them, nor can snapshots that were made before.
+  moments. What releases have learned from a video cannot be taken out of them, nor out of snapshots that were made before.
 * A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
 * The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
   had counted goes (it holds query vectors of captions), and is counted anew with the next task.
-* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; it has no
-  column in the matrix any more.
+* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; its column of
+  the matrix goes. Compacted, it has an empty shard.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -34,7 +36,7 @@ from index import ShardStore, ShardStoreError
 from media import MediaError
 from service import storage
 from service.catalog.database import session_scope
-from service.catalog.models import ACTIVE_STATES, Event, Task, Video
+from service.catalog.models import ACTIVE_STATES, Event, Recall, Task, Video
 from service.errors import Conflict, NotFound, Unavailable
 from service.events import record
 from service.lifecycle.transitions import locked
@@ -87,6 +89,7 @@ def delete_task(task_id: str) -> DeletionView:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
         own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
         gone = _remove(session, task, session.scalars(own).all())
+        shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)  # an attempt that failed left them
         if task.learned_order is None and not storage.is_published(task_id):
             session.delete(task)
     return DeletionView(deleted=gone, not_found=[])
@@ -103,7 +106,20 @@ def discard_files(session: Session, video_id: str, uri: str, content_hash: str |
         select(others.where(Video.uri == uri).exists())
     ):
         with suppress(MediaError):  # it is gone already, or names nothing of ours
-            storage.locate(uri).unlink(missing_ok=True)
+            path = storage.locate(uri)
+            path.unlink(missing_ok=True)
+            _drop_empty(path.parent)
+
+
+def _drop_empty(folder: Path) -> None:
+    """Remove the folders of an upload of which nothing is left: their names are the user's too."""
+    uploads = settings().uploads_dir.resolve()
+    while uploads in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:  # something is in it
+            return
+        folder = folder.parent
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
@@ -131,6 +147,8 @@ def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
     for chunk in _chunks(gone):
         session.execute(delete(Video).where(Video.id.in_(chunk)))
     task.counts = _counted(session, task.id)
+    if not task.counts["accepted"]:
+        session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
     return gone
 
