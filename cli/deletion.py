@@ -41,7 +41,7 @@ def run_delete(videos: Sequence[str], task: str | None, sure: bool, url: str | N
 def run_compact(task: str | None, look: bool, data: Path | None) -> None:
     """Show what deleted videos take, and unless asked only to look, get it back."""
     from service.catalog.migrations import upgrade
-    from service.compaction import compact, dead, sweep
+    from service.compaction import compact, dead, sweep, sweep_pictures
 
     upgrade(enter(data))
     found = dead(task)
@@ -57,6 +57,7 @@ def run_compact(task: str | None, look: bool, data: Path | None) -> None:
                 "MB now; what it replaces is swept in an hour"
             )
     sweep()
+    sweep_pictures()
 
 
 def _named(client: Client, task: str) -> TaskView:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import exists, or_, select, update
 
 from index import Manifest, ShardStoreError
 from service import storage
 from service.catalog.database import session_scope
-from service.catalog.models import LEARNING_STATES, Shard, Task
+from service.catalog.models import LEARNING_STATES, Shard, Task, Video
 from service.errors import NotFound, Unavailable
 from service.settings import settings
 from service.vectors import library_store
 
-__all__ = ["Dead", "compact", "dead", "record_shards", "sweep"]
+__all__ = ["Dead", "compact", "dead", "record_shards", "sweep", "sweep_pictures"]
+
+_ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -87,19 +91,49 @@ def compact(task_id: str) -> Dead:
 
 
 def sweep() -> None:
-    """Remove what the index has done without for an hour. While a task is being learned nothing goes: its worker reads
-    the generation with which it began.
+    """Remove what the index has done without for an hour.
+
+    While a task is being learned nothing goes: its worker reads the generation with which it began.
 
     Raises:
-        Unavailable: the index cannot be read or written.
+        Unavailable: the catalog or the index cannot be reached.
     """
-    with session_scope() as session:
-        if session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))):
-            return
+    if _learning():
+        return
     try:
         library_store(settings()).sweep()
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"What the index does without cannot be removed: {error}", 30) from error
+
+
+def sweep_pictures() -> None:
+    """Remove pictures that are older than an hour and of no video of the catalog: whoever was killed while it made them,
+    or was overtaken by a deletion, left them behind. Looks at every one that there is.
+
+    Raises:
+        Unavailable: the catalog cannot be reached.
+    """
+    found = [*settings().cache_dir.glob("*/*.npy"), *settings().thumbnails_dir.glob("*.jpg")]
+    if not _learning():
+        found += settings().cache_dir.parent.glob(storage.scratch().name)
+    found = [path for path in found if _abandoned(path)]
+    with session_scope() as session:  # asked last: what it learns of meanwhile is not taken for abandoned
+        known = {*session.scalars(select(Video.content_hash)), *session.scalars(select(Video.id))}
+    for path in found:
+        if path.stem not in known:
+            path.unlink(missing_ok=True)
+
+
+def _abandoned(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - _ABANDONED_SECONDS
+    except FileNotFoundError:  # somebody deletes meanwhile
+        return False
+
+
+def _learning() -> bool:
+    with session_scope() as session:
+        return bool(session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))))
 
 
 def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 A deletion goes from what is found to what it is known by, and all of it holds the task's row::
 
-    tombstones in the index ─▶ files of ours ─▶ rows of the catalog ─▶ commit
+    tombstones in the index ─▶ rows of the catalog ─▶ files of ours ─▶ commit
 
 Killed at any line it has left the video's row, so it can be repeated, and the repetition finishes it. Once it has
 returned, no process shows the video: search leaves out what the catalog does not know, so that servers which have not
@@ -95,20 +95,32 @@ def delete_task(task_id: str) -> DeletionView:
     return DeletionView(deleted=gone, not_found=[])
 
 
-def discard_files(session: Session, video_id: str, uri: str, content_hash: str | None) -> None:
-    """Remove the files of a video that are ours, and no other video's."""
-    storage.thumbnail(video_id).unlink(missing_ok=True)
-    others = select(Video).where(Video.id != video_id)
-    if content_hash and not session.scalar(select(others.where(Video.content_hash == content_hash).exists())):
-        for path in settings().cache_dir.glob(f"*/{content_hash}.npy"):
+def discard_files(session: Session, gone: Sequence[tuple[str, str, str | None]]) -> None:
+    """Remove the files of videos that are ours, and no other video's.
+
+    Args:
+        gone: id, URI and content hash of videos without a row.
+    """
+    contents = [content for _, _, content in gone if content]
+    uploads = [uri for _, uri, _ in gone if uri.startswith(storage.UPLOAD_SCHEME)]
+    # No index is on either: one look for many.
+    needed = {
+        value
+        for column, values in ((Video.content_hash, contents), (Video.uri, uploads))
+        for chunk in _chunks(values)
+        for value in session.scalars(select(column).where(column.in_(chunk)))
+    }
+    for video, _, _ in gone:
+        storage.thumbnail(video).unlink(missing_ok=True)
+    for content in contents:
+        for path in settings().cache_dir.glob(f"*/{content}.npy") if content not in needed else ():
             path.unlink(missing_ok=True)
-    if uri.startswith(storage.UPLOAD_SCHEME) and not session.scalar(
-        select(others.where(Video.uri == uri).exists())
-    ):
-        with suppress(MediaError):  # it is gone already, or names nothing of ours
-            path = storage.locate(uri)
-            path.unlink(missing_ok=True)
-            _drop_empty(path.parent)
+    for uri in uploads:
+        if uri not in needed:
+            with suppress(MediaError):  # it is gone already, or names nothing of ours
+                path = storage.locate(uri)
+                path.unlink(missing_ok=True)
+                _drop_empty(path.parent)
 
 
 def _drop_empty(folder: Path) -> None:
@@ -140,12 +152,12 @@ def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
         return []
     _bury(task.id, [video.vector_id for video in videos])
     storage.ledger().unlink(missing_ok=True)
-    for video in videos:
-        discard_files(session, video.id, video.uri, video.content_hash)
+    files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
-    _forget_events(session, task.id, set(gone))
     for chunk in _chunks(gone):
         session.execute(delete(Video).where(Video.id.in_(chunk)))
+    discard_files(session, files)
+    _forget_events(session, task.id, set(gone))
     task.counts = _counted(session, task.id)
     if not task.counts["accepted"]:
         session.execute(delete(Recall).where(Recall.task_order == task.learned_order))

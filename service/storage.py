@@ -9,7 +9,7 @@ from media import MediaError, resolve_uri
 from service.errors import Unavailable
 from service.settings import settings
 
-__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "manifest", "thumbnail"]
+__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "manifest", "scratch", "thumbnail"]
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
 
@@ -36,6 +36,11 @@ def thumbnail(video_id: str) -> Path:
 def ledger() -> Path:
     """What the worker has counted for the recall matrix; may be deleted at any time."""
     return settings().index_dir / "ledger.npz"
+
+
+def scratch() -> Path:
+    """Where the learning worker decodes long videos; a killed one leaves it behind."""
+    return settings().cache_dir.parent / "moments.npy"
 
 
 def is_published(task_id: str) -> bool:

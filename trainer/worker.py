@@ -341,7 +341,7 @@ def _moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple
             [video for video, _ in videos],
             *backbone.spec,
             locate=lambda video: storage.locate(uris[video.vector_id]),
-            scratch=settings().cache_dir.parent / "moments.npy",
+            scratch=storage.scratch(),
             limits=Limits(max_bytes=settings().max_video_bytes),
             left_out=left_out,
             report=lambda done: claim.progress("moments", done / total, done=done, total=total),

@@ -14,6 +14,7 @@ import pytest
 from index import (
     Manifest,
     ManifestError,
+    Policy,
     ShardMissing,
     ShardRefused,
     ShardStore,
@@ -246,16 +247,14 @@ def test_moving_empties_what_is_deleted_and_passes_by_what_is_empty(
 
 def test_a_compacted_search_structure_goes_too(tmp_path: Path, adopt: Callable, unit: Callable) -> None:
     """Structure and the queries that it was measured with lie in the folder that is swept."""
-    from index import Policy
-
-    store = ShardStore(tmp_path / "index", policy=Policy(exact_rows=64))
+    store = ShardStore(tmp_path / "index", policy=Policy(exact_rows=500, kinds=("sq8",), target=0.5))
     release = adopt(store, "r")
     made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
-    vectors, queries = unit(400, 1), unit(64, 2)
-    shard = store.write_shard(**made, ids=np.arange(400), vectors=vectors, queries=queries)
+    vectors, queries = unit(1200, 1), unit(150, 2)
+    shard = store.write_shard(**made, ids=np.arange(1200), vectors=vectors, queries=queries)
     store.publish(release=release, shards=[shard])
-    assert "queries.npy" in shard.files
-    manifest = _empty(store, "a", range(400))
+    assert {"queries.npy", "search.faiss"} < set(shard.files)
+    manifest = _empty(store, "a", range(1200))
     _hours_later(store)
     assert set(manifest.shards["a"].files) == {"ids.npy", "shard.json"}
     assert _holding(store.root, np.concatenate([vectors[:20], queries])) == []
