@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["run_compact", "run_delete"]
 
 
-def run_delete(videos: Sequence[str], task: str | None, sure: bool, url: str | None, data: Path | None) -> None:
+def run_delete(
+    videos: Sequence[str], task: str | None, sure: bool, url: str | None, data: Path | None
+) -> None:
     """Delete videos or a whole task, and tell what was not there."""
     from cli.client import connect
 

@@ -200,7 +200,8 @@ def delete(
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of videos.", show_default=False)
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="Name or id of a task to delete as a whole, in place of videos.")
+        str | None,
+        typer.Option("--task", help="Name or id of a task to delete as a whole, in place of videos."),
     ] = None,
     sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = None,

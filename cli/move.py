@@ -14,8 +14,8 @@ __all__ = ["run_move"]
 def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     """Copy task by task, each published when it is whole. Searches go on meanwhile.
 
-    What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by a worker. Of a
-    task without any video left nothing is copied: its vectors go.
+    What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by a worker. Of
+    a task without any video left nothing is copied: its vectors go.
     """
     from index import ShardStoreError
     from service.catalog.migrations import upgrade

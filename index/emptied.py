@@ -1,7 +1,7 @@
 """What is left of a task of which every vector was deleted, and its shard compacted: its place, and nothing in it.
 
-The manifest goes on naming the task, its release and its encoder, so it stays published, pinned and counted. Its shard's
-folder holds a description and an empty list of ids, wherever its vectors were before.
+The manifest goes on naming the task, its release and its encoder, so it stays published, pinned and counted. The folder
+of its shard holds a description and an empty list of ids, wherever its vectors were before.
 """
 
 from __future__ import annotations

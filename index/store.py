@@ -341,8 +341,8 @@ class ShardStore:
     def compact(self, task: str) -> Manifest:
         """Copy what a task has, without what was deleted, into one new segment. Nothing is embedded again.
 
-        The vectors are copied bit by bit, so every search gives what it gave before. Other writers wait meanwhile. Where
-        nothing is left, nothing is read: an empty shard takes the place, and a later one may be appended to it.
+        The vectors are copied bit by bit, so every search gives what it gave before. Other writers wait meanwhile.
+        Where nothing is left, nothing is read: an empty shard takes the place, until something is appended to it.
 
         Raises:
             ShardMissing: the task is not published, or a file of it is missing.
@@ -382,7 +382,9 @@ class ShardStore:
         Args:
             holder: who takes it; None: whoever has it.
         """
-        shard = self._copy(current, task, holder) if current.living(task) else self._emptied_shard(current, task)
+        shard = (
+            self._copy(current, task, holder) if current.living(task) else self._emptied_shard(current, task)
+        )
         self._require_whole_shard(f"shard {shard.id[:12]}", shard)
         return self._publish(
             current,

@@ -107,8 +107,8 @@ def sweep() -> None:
 
 
 def sweep_pictures() -> None:
-    """Remove pictures that are older than an hour and of no video of the catalog: whoever was killed while it made them,
-    or was overtaken by a deletion, left them behind. Looks at every one that there is.
+    """Remove pictures that are older than an hour and of no video of the catalog: whoever was killed while it made
+    them, or was overtaken by a deletion, left them behind. Looks at every one that there is.
 
     Raises:
         Unavailable: the catalog cannot be reached.

@@ -14,12 +14,12 @@ seen the tombstones yet, and lists that were begun before, do not show it either
   owner's, and stays.
 * What a process remembers of captions is held against the catalog before it describes another video with one.
 * The vector stays in its shard, which never changes, until the task is compacted; nobody is given it, nor those of its
-  moments. What releases have learned from a video cannot be taken out of them, nor out of snapshots that were made before.
+  moments. What releases have learned from a video cannot be taken out of them, nor can snapshots that were made before.
 * A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
 * The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
   had counted goes (it holds query vectors of captions), and is counted anew with the next task.
-* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; its column of
-  the matrix goes. Compacted, it has an empty shard.
+* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; its
+  column of the matrix goes. Compacted, it has an empty shard.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def delete_task(task_id: str) -> DeletionView:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
         own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
         gone = _remove(session, task, session.scalars(own).all())
-        shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)  # an attempt that failed left them
+        shutil.rmtree(
+            settings().checkpoints_dir / task_id, ignore_errors=True
+        )  # an attempt that failed left them
         if task.learned_order is None and not storage.is_published(task_id):
             session.delete(task)
     return DeletionView(deleted=gone, not_found=[])

@@ -57,7 +57,7 @@ def probe(task_id: str) -> None:
 
 
 class Reconciler(threading.Thread):
-    """Runs ``lifecycle.reconcile`` every few seconds until it is stopped, and ``compaction.sweep`` every few minutes."""
+    """Runs ``lifecycle.reconcile`` every few seconds, ``compaction.sweep`` every few minutes, until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(name="reconciler", daemon=True)
@@ -65,7 +65,7 @@ class Reconciler(threading.Thread):
 
     def run(self) -> None:
         """One round at once, then one every ``settings.reconcile_seconds``."""
-        swept = -_SWEEP_SECONDS
+        due = 0.0  # on the monotonic clock
         while True:
             try:
                 done = lifecycle.reconcile()
@@ -73,8 +73,8 @@ class Reconciler(threading.Thread):
                     log.info(
                         "reconciled", recovered=done.recovered, failed=done.failed, cancelled=done.cancelled
                     )
-                if time.monotonic() - swept >= _SWEEP_SECONDS:
-                    swept = time.monotonic()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _SWEEP_SECONDS
                     compaction.sweep()
             except CinestrataError as error:
                 log.warning("reconciling again later", reason=str(error))

@@ -426,7 +426,7 @@ def _keep(library: Library, ledger: Ledger) -> None:
     """Only what is published: the ledger of a task that failed after all would fit no later row.
 
     One in which a video counts that was deleted meanwhile would fit none either, and keep what was made of its caption.
-    Whoever deletes marks the index first and removes the ledger then, so it is looked for marks once it is written. They
+    Whoever deletes marks the index first and removes the ledger then, so marks are looked for once it is written. They
     are gone again where the task was compacted, which has another shard then.
     """
     before = library.manifest

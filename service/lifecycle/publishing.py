@@ -138,7 +138,7 @@ class Publication:
     def _write_recalls(self, order: int, recalls: Sequence[RecallFacts]) -> None:
         session = self._session
         session.flush()
-        # Held until commit: a task whose videos all go from now on loses these cells too, with the others of its column.
+        # Held until commit: a task whose videos all go from now on loses these cells too, with all of its column.
         learned = session.scalars(
             select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
         ).all()

@@ -179,7 +179,7 @@ def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: 
 
 @pytest.mark.parametrize("method", ["ffa_tame", "strata"])
 def test_a_task_is_learned_beside_one_that_was_deleted_and_compacted(post_videos: Post, method: str) -> None:
-    """The empty shard is no negative, no probe and no column; the release that made it is still what others build on."""
+    """The empty shard is no negative, no probe and no column; what its task taught is still built on."""
     settled = {"method": method, "settings": {"epochs": 1, "batch_size": 3}}
     one, two = post_videos("day", **settled), post_videos("night", **settled)
     _ready(one)
