@@ -26,7 +26,7 @@ from service.query import QueryService
 from service.serving import Reader
 from service.settings import Settings, settings
 from service.views import SearchResponse, TaskView
-from tests.service.caption_library import BIRDS, CARS, Library
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.probed_library import Probed
 
 torch.set_num_threads(1)
@@ -150,6 +150,27 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
         ("cars", 3, 0, None),
     ]
     assert [(d.vectors, d.wasted) for d in compaction.dead()] == [(0, False), (3, False)]
+
+
+def test_lists_of_earlier_releases_go_on_without_it(served: Served) -> None:
+    """Their release was kept in memory, with the folders of its generation."""
+    library, service = served
+    text = CARS[0]
+    page, whole = service.search(text, 1), [video for video, _ in _told(service.search(text, 50))]
+    assert whole[0] == "cars-0"
+    library.lay_down("sea", SEA)
+    assert service.refresh(), service.last_error
+    rest = service.search(text, 50, cursor=page.next_cursor)
+    assert [result.video_id for result in rest.results] == whole[1:]
+    _gone(library, "birds")
+    delete_videos(["cars-1"])
+    compaction.compact("tsk_cars")
+    assert service.refresh(), service.last_error
+    _hours_later(library.settings.index_dir)
+    compaction.sweep()
+    rest = service.search(text, 50, cursor=page.next_cursor)
+    assert (rest.release, rest.degraded) == (page.release, {})
+    assert [result.video_id for result in rest.results] == ["cars-2"]
 
 
 def test_a_library_of_which_nothing_is_left_answers_and_learns_on(served: Served) -> None:
