@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,40 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
     assert [(d.vectors, d.wasted) for d in compaction.dead()] == [(0, False), (3, False)]
 
 
+def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) -> None:
+    library, service = served
+    expected = [video for video, _ in _told(service.search(CARS[0], 50, task="cars"))]
+    answers: list[tuple[list[str], dict[str, str]]] = []
+    failed: list[Exception] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            try:
+                answer = service.search(CARS[0], 50)
+            except Exception as error:
+                failed.append(error)
+                return
+            answers.append(([r.video_id for r in answer.results if r.task == "cars"], answer.degraded))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for step in (lambda: delete_task("tsk_birds"), lambda: compaction.compact("tsk_birds")):
+            step()
+            assert service.refresh(), service.last_error
+        _hours_later(library.settings.index_dir)
+        compaction.sweep()
+        seen = len(answers)
+        while len(answers) < seen + 3 and thread.is_alive():
+            time.sleep(0.01)
+    finally:
+        done.set()
+        thread.join()
+    assert failed == []
+    assert all(answer == (expected, {}) for answer in answers)
+
+
 def test_lists_of_earlier_releases_go_on_without_it(served: Served) -> None:
     """Their release was kept in memory, with the folders of its generation."""
     library, service = served
@@ -200,7 +236,7 @@ def test_a_release_is_probed_also_when_what_it_was_probed_with_was_compacted_awa
 
 
 def test_its_column_goes_and_is_not_written_again(
-    sqlite_catalog: Settings, post_probed: Callable[..., TaskView]
+    catalog: Settings, post_probed: Callable[..., TaskView]
 ) -> None:
     """Also where a worker had measured it before it was deleted."""
     first, second = post_probed("first"), post_probed("second")
@@ -243,6 +279,14 @@ def _learned(
             recalls=recalls,
             trained=True,
         )
+
+
+def test_how_long_a_deleted_domain_took_is_no_guess_for_the_next() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
+    rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
+    assert tasks._seconds_per_video(rows) == pytest.approx(60 / 30)
+    assert tasks._seconds_per_video(rows[1:2]) == tasks._GUESSED_SECONDS_PER_VIDEO
 
 
 # -- files --------------------------------------------------------------------------------------------------
