@@ -89,9 +89,8 @@ def delete_task(task_id: str) -> DeletionView:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
         own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
         gone = _remove(session, task, session.scalars(own).all())
-        shutil.rmtree(
-            settings().checkpoints_dir / task_id, ignore_errors=True
-        )  # an attempt that failed left them
+        # An attempt that failed, or was cancelled, left them.
+        shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         if task.learned_order is None and not storage.is_published(task_id):
             session.delete(task)
     return DeletionView(deleted=gone, not_found=[])

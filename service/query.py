@@ -148,7 +148,7 @@ class QueryService:
                     if self._serving is not None and self._serving.release != fresh.release:
                         self._keep(self._serving)
                     self._drop_compacted(fresh)
-                self._serving = fresh
+                    self._serving = fresh
                 metrics.GENERATION.set(fresh.snapshot.generation)
                 log.info(
                     "release_serving",
