@@ -42,14 +42,17 @@ def run_delete(
 
 def run_compact(task: str | None, look: bool, data: Path | None) -> None:
     """Show what deleted videos take, and unless asked only to look, get it back."""
+    from service import storage
     from service.catalog.migrations import upgrade
-    from service.compaction import compact, dead, sweep, sweep_pictures
+    from service.compaction import compact, dead, record_shards, sweep, sweep_pictures
 
     upgrade(enter(data))
     found = dead(task)
     _show(found)
     if look:
         return
+    manifest = storage.manifest()
+    record_shards(manifest, manifest.shards)  # whoever compacted them may have died just before this
     for one in found:
         if one.wasted:
             with warnings.status(f"Compacting {one.name} …"):

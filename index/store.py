@@ -357,6 +357,19 @@ class ShardStore:
                 return current
             return self._rewrite(current, task)
 
+    def clear(self, task: str) -> Manifest:
+        """Delete all of a task at once, and empty it, whatever state its files are in. A task that is not published has
+        nothing.
+
+        Raises:
+            ManifestError: the manifest cannot be trusted.
+        """
+        with exclusive(self.root / "write.lock"):
+            current = self.manifest()
+            if task not in current.shards or not current.shards[task].count:
+                return current
+            return self._replace(current, task, self._emptied_shard(current, task))
+
     def move(self, task: str) -> Manifest:
         """Copy what a task has, without what was deleted, to the store that new tasks are written to. A task that is
         there already stays as it is, and nothing is embedded again.
@@ -382,9 +395,12 @@ class ShardStore:
         Args:
             holder: who takes it; None: whoever has it.
         """
-        shard = (
-            self._copy(current, task, holder) if current.living(task) else self._emptied_shard(current, task)
-        )
+        if not current.living(task):
+            return self._replace(current, task, self._emptied_shard(current, task))
+        return self._replace(current, task, self._copy(current, task, holder))
+
+    def _replace(self, current: Manifest, task: str, shard: ShardEntry) -> Manifest:
+        """Publish a shard in place of all that a task had."""
         self._require_whole_shard(f"shard {shard.id[:12]}", shard)
         return self._publish(
             current,

@@ -37,6 +37,7 @@ from media import MediaError
 from service import storage
 from service.catalog.database import session_scope
 from service.catalog.models import ACTIVE_STATES, Event, Recall, Task, Video
+from service.compaction import record_shards
 from service.errors import Conflict, NotFound, Unavailable
 from service.events import record
 from service.lifecycle.transitions import locked
@@ -88,11 +89,13 @@ def delete_task(task_id: str) -> DeletionView:
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
         own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
-        gone = _remove(session, task, session.scalars(own).all())
+        gone = _remove(session, task, session.scalars(own).all(), whole=True)
         # An attempt that failed, or was cancelled, left them.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         if task.learned_order is None and not storage.is_published(task_id):
             session.delete(task)
+    manifest = storage.manifest()
+    record_shards(manifest, {task_id} & manifest.shards.keys())  # it was emptied, if its files were damaged
     return DeletionView(deleted=gone, not_found=[])
 
 
@@ -147,11 +150,11 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         return _remove(session, task, videos)
 
 
-def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
-    """Videos of a locked task."""
+def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: bool = False) -> list[str]:
+    """Videos of a locked task; with ``whole`` they are all that it has."""
     if not videos:
         return []
-    _bury(task.id, [video.vector_id for video in videos])
+    _bury(task.id, [video.vector_id for video in videos], whole=whole)
     storage.ledger().unlink(missing_ok=True)
     files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
@@ -166,11 +169,17 @@ def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
     return gone
 
 
-def _bury(task_id: str, vector_ids: Sequence[int]) -> None:
+def _bury(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:
     if not settings().index_dir.exists():
         return
+    store = ShardStore(settings().index_dir)
     try:
-        ShardStore(settings().index_dir).delete(vector_ids, task=task_id)
+        try:
+            store.delete(vector_ids, task=task_id)
+        except ShardStoreError:  # its ids cannot be read, and where all go they need not be
+            if not whole:
+                raise
+            store.clear(task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(
             f"Nothing was deleted of task {task_id}, for its shard cannot be marked: {error}", 30

@@ -130,6 +130,17 @@ def test_what_is_to_be_deleted_must_be_clear(
     assert ShardStore(folder.index_dir).manifest().tombstones == {}
 
 
+def test_a_compaction_that_was_killed_before_the_catalog_heard_of_it_is_finished_by_the_next(
+    folder: Settings, lay_down: Callable[..., Manifest]
+) -> None:
+    lay_down("a", 3)
+    _run("delete", "--task", "a", "--yes")
+    ShardStore(folder.index_dir).compact("tsk_a")  # and then it died
+    assert overview().degraded.keys() == {"a"}
+    assert _run("compact").exit_code == 0
+    assert overview().degraded == {}
+
+
 def test_over_http_a_task_is_asked_for_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 

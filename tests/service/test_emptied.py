@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -394,6 +395,25 @@ def test_killed_before_the_catalog_hears_of_it_a_repetition_tells_it(
     after = compaction.compact("tsk_birds")
     assert (after.vectors, after.deleted, after.wasted) == (0, 0, False)
     assert overview().degraded == {}
+
+
+@pytest.mark.parametrize("harm", ["ids.npy", "vectors.faiss", None], ids=["ids", "vectors", "folder"])
+def test_a_domain_whose_shard_is_damaged_can_be_deleted(served: Served, harm: str | None) -> None:
+    library, service = served
+    folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
+    if harm is None:
+        shutil.rmtree(folder)
+    else:
+        (folder / harm).write_bytes(b"")
+    expected = _told(service.search(CARS[0], 50, task="cars"))
+    assert len(delete_task("tsk_birds").deleted) == 3
+    assert delete_task("tsk_birds").deleted == []
+    compaction.compact("tsk_birds")
+    fresh = QueryService(library.settings)
+    assert fresh.refresh(), fresh.last_error
+    assert (fresh.degraded(), _told(fresh.search(CARS[0], 50))) == ({}, expected)
+    assert (overview().degraded, audit(library.store).wrong) == ({}, [])
+    fresh.close()
 
 
 def test_an_index_that_cannot_be_written_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
