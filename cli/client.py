@@ -56,6 +56,9 @@ class Client(Protocol):
     def delete(self, videos: list[str]) -> DeletionView:
         """Delete videos for good."""
 
+    def delete_task(self, task_id: str) -> DeletionView:
+        """Delete all videos of a task for good."""
+
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
     ) -> SearchResponse:
@@ -125,6 +128,10 @@ class Remote:
             deleted=[video for one in told for video in one.deleted],
             not_found=[video for one in told for video in one.not_found],
         )
+
+    def delete_task(self, task_id: str) -> DeletionView:
+        """Delete all videos of a task for good."""
+        return DeletionView.model_validate(self._ask("DELETE", f"/tasks/{task_id}"))
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
@@ -218,6 +225,12 @@ class Local:
         from service.deletion import delete_videos
 
         return delete_videos(videos)
+
+    def delete_task(self, task_id: str) -> DeletionView:
+        """Delete all videos of a task for good."""
+        from service.deletion import delete_task
+
+        return delete_task(task_id)
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any

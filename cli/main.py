@@ -196,15 +196,21 @@ def similar(
 @app.command()
 @in_words
 def delete(
-    videos: Annotated[list[str], typer.Argument(metavar="VIDEO_ID...", help="Ids of videos.")],
+    videos: Annotated[
+        list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of videos.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="Name or id of a task to delete as a whole, in place of videos."),
+    ] = None,
     sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Delete videos for good: they are not found, shown, learned from or measured any more."""
+    """Delete videos for good, or a task: they are not found, shown, learned from or measured any more."""
     from cli.deletion import run_delete
 
-    run_delete(videos, sure, url, data)
+    run_delete(videos or (), task, sure, url, data)
 
 
 @app.command()

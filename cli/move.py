@@ -14,8 +14,8 @@ __all__ = ["run_move"]
 def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     """Copy task by task, each published when it is whole. Searches go on meanwhile.
 
-    What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by the worker
-    that finishes a task then. A task without any video left has nothing to copy, and stays.
+    What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by a worker. Of
+    a task without any video left nothing is copied: its vectors go.
     """
     from index import ShardStoreError
     from service.catalog.migrations import upgrade
@@ -30,10 +30,8 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     moved = 0
     try:
         manifest = store.manifest()
-        elsewhere = [
-            task for task, shard in manifest.shards.items() if bool(shard.place) is not (to == "milvus")
-        ]
-        away = [task for task in elsewhere if manifest.living(task)]
+        held = {task: shard for task, shard in manifest.shards.items() if shard.count}
+        away = [task for task, shard in held.items() if bool(shard.place) is not (to == "milvus")]
         record_shards(manifest, manifest.shards)  # whoever moved them may have died just before this
         with progress_bar("tasks") as bar:
             line = bar.add_task(f"Moving to {to}", total=len(away))
@@ -46,9 +44,6 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
             f"{moved} tasks were moved, then: {error}",
             "Mend what is named, and move again: it goes on there.",
         )
-    there = len(manifest.shards) - len(elsewhere)
-    console.print(f"{moved} tasks moved to {to}; {there} were there.", soft_wrap=True)
-    if len(away) < len(elsewhere):
-        console.print(f"{len(elsewhere) - len(away)} stay where they are: every video of them is deleted.")
+    console.print(f"{moved} tasks moved to {to}; {len(held) - len(away)} were there.", soft_wrap=True)
     if settings.vector_store != to:
         console.print(f"New tasks still go to the other store: set CINESTRATA_VECTOR_STORE={to}.")

@@ -16,6 +16,7 @@ Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are rea
 first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
 Schema 3 is schema 2 with search structures and places. It is written only where a shard has been measured for the
 one, or its vectors are elsewhere, so other libraries stay readable to versions that know schema 2.
+Schema 4 is schema 3 with tasks of which nothing is left (:mod:`index.emptied`), and is written only where there is one.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -32,8 +33,9 @@ from index.errors import ManifestError
 
 __all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "Structure", "TombstoneEntry", "content_id"]
 
-SCHEMA = 3
-_PLAIN = 2  # schema of a library without structures and places
+SCHEMA = 4
+_MEASURED = 3  # schema of a library without emptied tasks
+_PLAIN = 2  # and without structures and places
 _RESTORE = "restore it from a backup"
 
 
@@ -71,8 +73,8 @@ class ShardEntry:
         id: of its folder.
         task, release: whom it belongs to, and which release made it.
         fingerprint: of the video encoder that made the vectors.
-        count, dim: vectors and their width.
-        first_id, last_id: lowest and highest id of its vectors.
+        count, dim: vectors and their width. None are left of a task that was deleted and compacted.
+        first_id, last_id: lowest and highest id of its vectors; 0 and −1 where there is none.
         bytes: of all files.
         files: name → SHA-256.
         dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
@@ -174,8 +176,9 @@ class Manifest:
     def dumps(self) -> str:
         """JSON with its own checksum."""
         parts = [part for task in self.shards for part in self.parts(task)]
+        schema = _MEASURED if any(part.structure or part.place for part in parts) else _PLAIN
         body = {
-            "schema": SCHEMA if any(part.structure or part.place for part in parts) else _PLAIN,
+            "schema": schema if all(part.count for part in parts) else SCHEMA,
             **asdict(replace(self, shards={}, appended={})),
             "shards": {task: entry.to_json() for task, entry in self.shards.items()},
             "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},

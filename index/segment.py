@@ -35,6 +35,7 @@ __all__ = [
 VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
 QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments
 _MEASURED = 3  # schema of those that were measured for a structure
+_EMPTY = 4  # schema of those without vectors
 _SCHEMAS = {"float32": 1, "float16": 2}  # in which each precision came
 
 Ids = npt.NDArray[np.int64]
@@ -240,8 +241,9 @@ def require_whole(folder: Path, entry: ShardEntry, *, verify: bool) -> None:
 def describe(entry: ShardEntry) -> dict[str, Any]:
     """What ``shard.json`` says: enough to know a shard without the manifest."""
     measured = {} if entry.structure is None else {"structure": asdict(entry.structure)}
+    schema = _MEASURED if measured or entry.place else _SCHEMAS.get(entry.dtype)
     return {
-        "schema": _MEASURED if measured or entry.place else _SCHEMAS.get(entry.dtype),
+        "schema": schema if entry.count else _EMPTY,
         "task": entry.task,
         "release": entry.release,
         "fingerprint": entry.fingerprint,

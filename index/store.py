@@ -19,6 +19,7 @@ import numpy.typing as npt
 from index.approximate import Policy
 from index.device import Device, on_gpu
 from index.durable import damage, exclusive, hash_files, replace_text, sync
+from index.emptied import EmptyShards
 from index.errors import ManifestError, ShardCorrupt, ShardMissing, ShardRefused, ShardStoreError
 from index.faiss_shards import FaissShards
 from index.format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
@@ -81,6 +82,7 @@ class ShardStore:
         self.policy = policy or Policy()
         self.opened = OpenSegments(open_bytes, gpu=on_gpu(device))
         self._files = FaissShards(self.opened, lambda: self.policy)
+        self._emptied = EmptyShards()
         self._remote = remote
         self._chosen: VectorStore = remote if remote is not None and write_remote else self._files
 
@@ -160,7 +162,7 @@ class ShardStore:
         ids, vectors = _checked(task, ids, vectors)
         # A task stays in one store: what is appended goes to where the rest is.
         published = self.manifest().shards.get(task) if self._remote is not None else None
-        holder = self._holder(published) if published else self._chosen
+        holder = self._holder(published) if published and published.count else self._chosen
 
         def rows() -> Iterator[Vectors]:
             for start in range(0, len(vectors), _COPIED):
@@ -179,7 +181,8 @@ class ShardStore:
         working: Callable[[], object] = lambda: None,
     ) -> ShardEntry:
         place = holder.place(draft.task, draft.dim)
-        draft = replace(draft, count=len(ids), first_id=int(ids[0]), last_id=int(ids[-1]), place=place)
+        first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
+        draft = replace(draft, count=len(ids), first_id=first, last_id=last, place=place)
         with self.staging() as staged:
             structure = holder.stage(staged, draft, rows, queries, working)
             np.save(staged / IDS, ids, allow_pickle=False)
@@ -192,6 +195,8 @@ class ShardStore:
         return entry
 
     def _holder(self, entry: ShardEntry) -> VectorStore:
+        if not entry.count:
+            return self._emptied
         if not entry.place:
             return self._files
         if self._remote is None:
@@ -337,10 +342,10 @@ class ShardStore:
         """Copy what a task has, without what was deleted, into one new segment. Nothing is embedded again.
 
         The vectors are copied bit by bit, so every search gives what it gave before. Other writers wait meanwhile.
+        Where nothing is left, nothing is read: an empty shard takes the place, until something is appended to it.
 
         Raises:
             ShardMissing: the task is not published, or a file of it is missing.
-            ShardRefused: nothing of it is left.
             ManifestError, ShardCorrupt: what is there cannot be trusted.
         """
         with exclusive(self.root / "write.lock"):
@@ -350,48 +355,52 @@ class ShardStore:
             parts = current.parts(task)
             if len(parts) == 1 and task not in current.tombstones:
                 return current
-            return self._rewrite(current, task, self._holder(parts[0]))
+            return self._rewrite(current, task)
+
+    def clear(self, task: str) -> Manifest:
+        """Delete all of a task at once, and empty it, whatever state its files are in. A task that is not published has
+        nothing.
+
+        Raises:
+            ManifestError: the manifest cannot be trusted.
+        """
+        with exclusive(self.root / "write.lock"):
+            current = self.manifest()
+            if task not in current.shards or not current.shards[task].count:
+                return current
+            return self._replace(current, task, self._emptied_shard(current, task))
 
     def move(self, task: str) -> Manifest:
         """Copy what a task has, without what was deleted, to the store that new tasks are written to. A task that is
         there already stays as it is, and nothing is embedded again.
 
         Vectors in half precision are copied bit by bit; those of schema 1 are rounded to it on their way to another
-        store, by less than 0.0005 of a cosine.
+        store, by less than 0.0005 of a cosine. A task of which nothing is left is emptied, as :meth:`compact` does.
 
         Raises:
-            ShardMissing, ShardRefused, ManifestError, ShardCorrupt: as :meth:`compact`.
+            ShardMissing, ManifestError, ShardCorrupt: as :meth:`compact`.
             StoreUnavailable: one of the stores cannot be used.
         """
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
             if task not in current.shards:
                 raise ShardMissing(f"task {task} has no shard")
-            if self._holder(current.shards[task]) is self._chosen:
+            if self._holder(current.shards[task]) in (self._chosen, self._emptied):
                 return current
             return self._rewrite(current, task, self._chosen)
 
-    def _rewrite(self, current: Manifest, task: str, holder: VectorStore) -> Manifest:
-        """Copy a task into one new segment, and publish that in place of what it had."""
-        parts, deleted = current.parts(task), self.tombstones(current, task)
-        for part in parts:
-            require_whole(self.shard_folder(part.id), part, verify=True)
-            self.check(part, "bytes")
-        old = self.open(parts, deleted)
-        ids = old.ids
-        if not len(ids):
-            raise ShardRefused(f"every vector of task {task} is deleted, so nothing would be left of it")
+    def _rewrite(self, current: Manifest, task: str, holder: VectorStore | None = None) -> Manifest:
+        """Copy a task into one new segment, and publish that in place of what it had.
 
-        def rows() -> Iterator[Vectors]:
-            for start in range(0, len(ids), _COPIED):
-                yield old.vectors(ids[start : start + _COPIED])
+        Args:
+            holder: who takes it; None: whoever has it.
+        """
+        if not current.living(task):
+            return self._replace(current, task, self._emptied_shard(current, task))
+        return self._replace(current, task, self._copy(current, task, holder))
 
-        # The widest that it has: half precision survives single, not the other way round.
-        widest = max((part.dtype for part in parts), key=_WIDTHS.index)
-        dtype = widest if holder is self._files else _DTYPE
-        first = parts[0]
-        draft = _draft(task, first.release, first.fingerprint, first.dim, dtype)
-        shard = self._write(draft, ids, rows, holder, self._queries(parts))
+    def _replace(self, current: Manifest, task: str, shard: ShardEntry) -> Manifest:
+        """Publish a shard in place of all that a task had."""
         self._require_whole_shard(f"shard {shard.id[:12]}", shard)
         return self._publish(
             current,
@@ -402,6 +411,33 @@ class ShardStore:
                 tombstones={key: entry for key, entry in current.tombstones.items() if key != task},
             ),
         )
+
+    def _copy(self, current: Manifest, task: str, holder: VectorStore | None) -> ShardEntry:
+        """What is left of a task, as one shard that is not published yet."""
+        parts, deleted = current.parts(task), self.tombstones(current, task)
+        holder = holder or self._holder(parts[0])
+        for part in parts:
+            require_whole(self.shard_folder(part.id), part, verify=True)
+            self.check(part, "bytes")
+        old = self.open(parts, deleted)
+        ids = old.ids
+
+        def rows() -> Iterator[Vectors]:
+            for start in range(0, len(ids), _COPIED):
+                yield old.vectors(ids[start : start + _COPIED])
+
+        # The widest that it has: half precision survives single, not the other way round.
+        widest = max((part.dtype for part in parts), key=_WIDTHS.index)
+        dtype = widest if holder is self._files else _DTYPE
+        first = parts[0]
+        draft = _draft(task, first.release, first.fingerprint, first.dim, dtype)
+        return self._write(draft, ids, rows, holder, self._queries(parts))
+
+    def _emptied_shard(self, current: Manifest, task: str) -> ShardEntry:
+        """The shard of a task of which nothing is left. What it had may be damaged, or out of reach."""
+        first = current.shards[task]
+        draft = _draft(task, first.release, first.fingerprint, first.dim)
+        return self._write(draft, _NONE, lambda: (), self._emptied, None)
 
     def tombstones(self, manifest: Manifest, task: str) -> Ids:
         """Ids that were deleted from a task, ascending; raises ShardCorrupt."""
@@ -499,6 +535,8 @@ class ShardStore:
                 f"{pinned.release[:12]}; embed with that one"
             )
         self._require_fit(segment, manifest)
+        if not pinned.count:
+            return replace(manifest, shards={**manifest.shards, segment.task: segment})
         appended = {**manifest.appended, segment.task: (*parts[1:], segment)}
         return replace(manifest, appended=appended)
 

@@ -2,7 +2,8 @@
 
 The manifest, its generations, releases, ids and deletions stay with :class:`~index.store.ShardStore`: a few files that
 say what is true. A :class:`VectorStore` keeps the rows themselves and scans them. There are two:
-:class:`~index.faiss_shards.FaissShards`, files beside the ids, and :class:`~index.milvus.MilvusVectors`, a server.
+:class:`~index.faiss_shards.FaissShards`, files beside the ids, and :class:`~index.milvus.MilvusVectors`, a server; and
+:class:`~index.emptied.EmptyShards`, for tasks of which no row is left.
 
 A shard is written in three steps, and visible after the last one only::
 

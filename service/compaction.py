@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import exists, or_, select, update
 
-from index import Manifest, ShardRefused, ShardStoreError
+from index import Manifest, ShardStoreError
 from service import storage
 from service.catalog.database import session_scope
-from service.catalog.models import Shard, Task
-from service.errors import Conflict, NotFound, Unavailable
+from service.catalog.models import LEARNING_STATES, Shard, Task, Video
+from service.errors import NotFound, Unavailable
 from service.settings import settings
 from service.vectors import library_store
 
-__all__ = ["Dead", "compact", "dead", "record_shards"]
+__all__ = ["Dead", "compact", "dead", "record_shards", "sweep", "sweep_pictures"]
+
+_ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Dead:
 
     @property
     def wasted(self) -> bool:
-        """Whether compacting would change anything, and can."""
-        return self.deleted < self.vectors and (self.deleted > 0 or self.segments > 1)
+        """Whether compacting would change anything."""
+        return self.deleted > 0 or self.segments > 1
 
 
 def dead(task: str | None = None) -> list[Dead]:
@@ -70,26 +74,66 @@ def dead(task: str | None = None) -> list[Dead]:
 def compact(task_id: str) -> Dead:
     """Copy what is left of a task into one new folder; searches go on meanwhile, and give what they gave.
 
-    The folders that it replaces are kept for an hour, for processes that still read them, and are swept then. Killed at
-    any line, it can be repeated.
+    Of a task of which nothing is left, an empty shard stays, which keeps its place. The folders that are replaced are
+    kept for an hour, for processes that still read them, and go with the next :func:`sweep`. Killed at any line, it can
+    be repeated.
 
     Raises:
         NotFound: the task is not laid down.
-        Conflict: nothing of it is left.
         Unavailable: a file of it cannot be read or written.
     """
     (before,) = dead(task_id)
-    store = library_store(settings())
     try:
-        manifest = store.compact(before.task_id)
-        store.sweep()
-    except ShardRefused as error:
-        raise Conflict(f"Task {before.name!r} cannot be compacted: {error}.") from error
+        manifest = library_store(settings()).compact(before.task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
     # A repetition comes here as well: whoever compacted it may have died just before this.
     record_shards(manifest, [before.task_id])
     return _dead(manifest, before.task_id, before.name)
+
+
+def sweep() -> None:
+    """Remove what the index has done without for an hour.
+
+    While a task is being learned nothing goes: its worker reads the generation with which it began.
+
+    Raises:
+        Unavailable: the catalog or the index cannot be reached.
+    """
+    if _learning():
+        return
+    try:
+        library_store(settings()).sweep()
+    except (ShardStoreError, OSError) as error:
+        raise Unavailable(f"What the index does without cannot be removed: {error}", 30) from error
+
+
+def sweep_pictures() -> None:
+    """Remove pictures that are older than an hour and of no video of the catalog: whoever was killed while it made
+    them, or was overtaken by a deletion, left them behind. Looks at every one that there is.
+
+    Raises:
+        Unavailable: the catalog cannot be reached.
+    """
+    found = [*settings().cache_dir.glob("*/*.npy"), *settings().thumbnails_dir.glob("*.jpg")]
+    found = [path for path in found if _abandoned(path)]
+    with session_scope() as session:  # asked last: what it learns of meanwhile is not taken for abandoned
+        known = {*session.scalars(select(Video.content_hash)), *session.scalars(select(Video.id))}
+    for path in found:
+        if path.stem not in known:
+            path.unlink(missing_ok=True)
+
+
+def _abandoned(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - _ABANDONED_SECONDS
+    except FileNotFoundError:  # somebody deletes meanwhile
+        return False
+
+
+def _learning() -> bool:
+    with session_scope() as session:
+        return bool(session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))))
 
 
 def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 A deletion goes from what is found to what it is known by, and all of it holds the task's row::
 
-    tombstones in the index ─▶ files of ours ─▶ rows of the catalog ─▶ commit
+    tombstones in the index ─▶ rows of the catalog ─▶ files of ours ─▶ commit
 
 Killed at any line it has left the video's row, so it can be repeated, and the repetition finishes it. Once it has
 returned, no process shows the video: search leaves out what the catalog does not know, so that servers which have not
@@ -14,18 +14,20 @@ seen the tombstones yet, and lists that were begun before, do not show it either
   owner's, and stays.
 * What a process remembers of captions is held against the catalog before it describes another video with one.
 * The vector stays in its shard, which never changes, until the task is compacted; nobody is given it, nor those of its
-  moments. What adapters have learned from a video cannot be taken out of them, nor can snapshots that were made before.
+  moments. What releases have learned from a video cannot be taken out of them, nor can snapshots that were made before.
 * A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
 * The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
   had counted goes (it holds query vectors of captions), and is counted anew with the next task.
-* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; it has no
-  column in the matrix any more.
+* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; its
+  column of the matrix goes. Compacted, it has an empty shard.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -34,7 +36,8 @@ from index import ShardStore, ShardStoreError
 from media import MediaError
 from service import storage
 from service.catalog.database import in_chunks, session_scope
-from service.catalog.models import ACTIVE_STATES, Event, Task, Video
+from service.catalog.models import ACTIVE_STATES, Event, Recall, Task, Video
+from service.compaction import record_shards
 from service.errors import Conflict, NotFound, Unavailable
 from service.events import record
 from service.lifecycle.transitions import locked
@@ -85,24 +88,53 @@ def delete_task(task_id: str) -> DeletionView:
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
         own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
-        gone = _remove(session, task, session.scalars(own).all())
+        gone = _remove(session, task, session.scalars(own).all(), whole=True)
+        # An attempt that failed, or was cancelled, left them.
+        shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         if task.learned_order is None and not storage.is_published(task_id):
             session.delete(task)
+    manifest = storage.manifest()
+    record_shards(manifest, {task_id} & manifest.shards.keys())  # it was emptied, if its files were damaged
     return DeletionView(deleted=gone, not_found=[])
 
 
-def discard_files(session: Session, video_id: str, uri: str, content_hash: str | None) -> None:
-    """Remove the files of a video that are ours, and no other video's."""
-    storage.thumbnail(video_id).unlink(missing_ok=True)
-    others = select(Video).where(Video.id != video_id)
-    if content_hash and not session.scalar(select(others.where(Video.content_hash == content_hash).exists())):
-        for path in settings().cache_dir.glob(f"*/{content_hash}.npy"):
+def discard_files(session: Session, gone: Sequence[tuple[str, str, str | None]]) -> None:
+    """Remove the files of videos that are ours, and no other video's.
+
+    Args:
+        gone: id, URI and content hash of videos without a row.
+    """
+    contents = [content for _, _, content in gone if content]
+    uploads = [uri for _, uri, _ in gone if uri.startswith(storage.UPLOAD_SCHEME)]
+    # No index is on either: one look for many.
+    needed = {
+        value
+        for column, values in ((Video.content_hash, contents), (Video.uri, uploads))
+        for chunk in in_chunks(values)
+        for value in session.scalars(select(column).where(column.in_(chunk)))
+    }
+    for video, _, _ in gone:
+        storage.thumbnail(video).unlink(missing_ok=True)
+    for content in contents:
+        for path in settings().cache_dir.glob(f"*/{content}.npy") if content not in needed else ():
             path.unlink(missing_ok=True)
-    if uri.startswith(storage.UPLOAD_SCHEME) and not session.scalar(
-        select(others.where(Video.uri == uri).exists())
-    ):
-        with suppress(MediaError):  # it is gone already, or names nothing of ours
-            storage.locate(uri).unlink(missing_ok=True)
+    for uri in uploads:
+        if uri not in needed:
+            with suppress(MediaError):  # it is gone already, or names nothing of ours
+                path = storage.locate(uri)
+                path.unlink(missing_ok=True)
+                _drop_empty(path.parent)
+
+
+def _drop_empty(folder: Path) -> None:
+    """Remove the folders of an upload of which nothing is left: their names are the user's too."""
+    uploads = settings().uploads_dir.resolve()
+    while uploads in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:  # something is in it
+            return
+        folder = folder.parent
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
@@ -117,31 +149,39 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         return _remove(session, task, videos)
 
 
-def _remove(session: Session, task: Task, videos: Sequence[Video]) -> list[str]:
-    """Videos of a locked task."""
+def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: bool = False) -> list[str]:
+    """Videos of a locked task; with ``whole`` they are all that it has."""
     if not videos:
         return []
-    _bury(task.id, [video.vector_id for video in videos])
-    try:
-        storage.ledger().unlink(missing_ok=True)
-        for video in videos:
-            discard_files(session, video.id, video.uri, video.content_hash)
-    except OSError as error:
-        raise Unavailable(f"A file of task {task.id} cannot be removed: {error}", 30) from error
+    _bury(task.id, [video.vector_id for video in videos], whole=whole)
+    files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
-    _forget_events(session, task.id, set(gone))
     for chunk in in_chunks(gone):
         session.execute(delete(Video).where(Video.id.in_(chunk)))
+    try:
+        storage.ledger().unlink(missing_ok=True)
+        discard_files(session, files)
+    except OSError as error:
+        raise Unavailable(f"A file of task {task.id} cannot be removed: {error}", 30) from error
+    _forget_events(session, task.id, set(gone))
     task.counts = _counted(session, task.id)
+    if not task.counts["accepted"]:
+        session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
     return gone
 
 
-def _bury(task_id: str, vector_ids: Sequence[int]) -> None:
+def _bury(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:
     if not settings().index_dir.exists():
         return
+    store = ShardStore(settings().index_dir)
     try:
-        ShardStore(settings().index_dir).delete(vector_ids, task=task_id)
+        try:
+            store.delete(vector_ids, task=task_id)
+        except ShardStoreError:  # its ids cannot be read, and where all go they need not be
+            if not whole:
+                raise
+            store.clear(task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(
             f"Nothing was deleted of task {task_id}, for its shard cannot be marked: {error}", 30

@@ -27,12 +27,7 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
         tasks = {
             t.learned_order: t for t in session.scalars(select(Task).where(Task.learned_order.is_not(None)))
         }
-        # What was measured of a task says nothing any more once all its videos are deleted.
-        rows = [
-            row
-            for row in session.scalars(select(Recall))
-            if tasks[row.task_order].counts.get("accepted") != 0
-        ]
+        rows = session.scalars(select(Recall)).all()
         releases = {r.learned_order: r.id for r in session.scalars(select(Release))}
     modes = sorted({row.mode for row in rows})
     wanted = mode or (settings().served_mode(modes) if modes else settings().query_mode)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 import structlog
 from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
 
-from service import lifecycle, probing
+from service import compaction, lifecycle, probing
 from service.errors import CinestrataError
 from service.lifecycle import stopping
 from service.logging import configure
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 log = structlog.get_logger(__name__)
+
+_SWEEP_SECONDS = 600
 send_due = lifecycle.send_due
 
 
@@ -54,7 +57,7 @@ def probe(task_id: str) -> None:
 
 
 class Reconciler(threading.Thread):
-    """Runs ``lifecycle.reconcile`` every few seconds until it is stopped."""
+    """Runs ``lifecycle.reconcile`` every few seconds, ``compaction.sweep`` every few minutes, until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(name="reconciler", daemon=True)
@@ -62,6 +65,7 @@ class Reconciler(threading.Thread):
 
     def run(self) -> None:
         """One round at once, then one every ``settings.reconcile_seconds``."""
+        due = 0.0  # on the monotonic clock
         while True:
             try:
                 done = lifecycle.reconcile()
@@ -69,6 +73,9 @@ class Reconciler(threading.Thread):
                     log.info(
                         "reconciled", recovered=done.recovered, failed=done.failed, cancelled=done.cancelled
                     )
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _SWEEP_SECONDS
+                    compaction.sweep()
             except CinestrataError as error:
                 log.warning("reconciling again later", reason=str(error))
             except Exception:

@@ -109,7 +109,7 @@ def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
     with claim.writing() as session:
         row = session.get(Video, video.vector_id)
         if row is None:  # deleted while it was examined, which made its files anew
-            discard_files(session, video.id, video.uri, info.content_hash)
+            discard_files(session, [(video.id, video.uri, info.content_hash)])
             return
         row.status, row.reason = "accepted", None
         row.content_hash, row.bytes = info.content_hash, info.bytes

@@ -143,10 +143,11 @@ class QueryService:
                 )
                 return False
             if fresh is not None:
-                if self._serving is not None and self._serving.release != fresh.release:
-                    with self._loading_past:
+                with self._loading_past:
+                    if self._serving is not None and self._serving.release != fresh.release:
                         self._keep(self._serving)
-                self._serving = fresh
+                    self._drop_compacted(fresh)
+                    self._serving = fresh
                 metrics.GENERATION.set(fresh.snapshot.generation)
                 log.info(
                     "release_serving",
@@ -339,6 +340,15 @@ class QueryService:
         self._kept.move_to_end(serving.release)
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
+
+    def _drop_compacted(self, fresh: Serving) -> None:
+        """Forget earlier releases with folders that the new generation does without: they are swept in an hour. Who
+        asks for one has it loaded anew.
+        """
+        named = fresh.snapshot.manifest.folders()
+        for release, past in list(self._kept.items()):
+            if any(part.id not in named for shard in past.shards.values() for part in shard.parts):
+                del self._kept[release]
 
     def _read_on(self) -> None:
         yield_to_others()

@@ -340,9 +340,10 @@ def _waits(session: Session) -> dict[str, float]:
 def _seconds_per_video(tasks: Iterable[Task]) -> float:
     seconds, videos = 0.0, 0
     for task in tasks:
-        if task.started_at and task.finished_at:
+        left = task.counts.get("videos")  # none where all were deleted: what they took says nothing then
+        if task.started_at and task.finished_at and left:
             seconds += (task.finished_at - task.started_at).total_seconds()
-            videos += task.counts.get("videos", 0)
+            videos += left
     return seconds / videos if videos else _GUESSED_SECONDS_PER_VIDEO
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index import ShardStoreError, TaskVectors
+from index import ShardMissing, ShardStoreError, TaskVectors
 from models.errors import ReleaseError
 from models.probes import Probes, read_probes
 
@@ -77,13 +77,26 @@ def _scored(probes: Probes, row: int, vector: Vectors, shard: TaskVectors, neare
     """Greatest difference of a score: of the probe's stored vectors, and of what a search ranks in their places."""
     anchored = probes.ids[row] >= 0
     ids, expected = probes.ids[row][anchored], probes.scores[row][anchored]
-    kept = ~np.isin(ids, shard.deleted)
-    ids, expected = ids[kept], expected[kept]
+    try:
+        stored = shard.vectors(ids)
+    except ShardMissing:
+        left = [number for number, id in enumerate(ids) if _holds(shard, id)]
+        ids, expected = ids[left], expected[left]
+        stored = shard.vectors(ids)
     if not len(ids):
         return 0.0
-    off = float(np.abs(shard.vectors(ids) @ vector - expected).max())
+    off = float(np.abs(stored @ vector - expected).max())
     if nearest and shard.count <= _SCANNED:
         # Segments that came later may only have brought nearer ones.
         found = shard.search(vector, len(ids)).scores
         off = max(off, float((expected - found).max()))
     return off
+
+
+def _holds(shard: TaskVectors, id: np.int64) -> bool:
+    """Whether a vector is there still. One that was deleted and compacted away is in no list of deletions."""
+    try:
+        shard.vectors(np.array([id]))
+    except ShardMissing:
+        return False
+    return True

@@ -431,11 +431,15 @@ def _keep(library: Library, ledger: Ledger) -> None:
     """Only what is published: the ledger of a task that failed after all would fit no later row.
 
     One in which a video counts that was deleted meanwhile would fit none either, and keep what was made of its caption.
-    Whoever deletes one sets its tombstone before removing the ledger, so looking after the writing misses none.
+    Whoever deletes marks the index first and removes the ledger then, so marks are looked for once it is written. They
+    are gone again where the task was compacted, which has another shard then.
     """
+    before = library.manifest
     try:
         write_ledger(storage.ledger(), ledger)
-        if library.store.manifest().tombstones != library.manifest.tombstones:
+        after = library.store.manifest()
+        same = all(after.parts(task) == before.parts(task) for task in before.shards)
+        if not same or after.tombstones != before.tombstones:
             storage.ledger().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:
         log.warning("the next task will be measured afresh", error=str(error))

@@ -34,9 +34,9 @@ def delete_many(
 
 @router.delete("/tasks/{task_id}", operation_id="delete_task", tags=["tasks"])
 def delete_domain(task_id: str) -> DeletionView:
-    """Delete all videos of a task, as one by one; nothing measured of it is shown. One that goes on is cancelled first.
+    """Delete all videos of a task, as one by one, and what was measured of it. One that goes on is cancelled first.
 
     A task that was never laid down is gone afterwards. One that was learned stays in its place without videos, and its
-    name stays taken: later releases are built on what it taught.
+    name stays taken: later releases are built on what it taught. Its vectors go with the next `cinestrata compact`.
     """
     return delete_task(task_id)

@@ -100,7 +100,7 @@ class Row {
       stays: [
         "Your own files below the media root.",
         learned && "What the encoders learned from it, its place as a layer, and its name, which stays taken.",
-        learned && "Its vectors take room on disk; nobody can reach them.",
+        learned && "Its vectors take room on disk until the library is compacted; nobody can reach them.",
         "What snapshots hold that were made before.",
       ],
       done: async ({ deleted }) => {

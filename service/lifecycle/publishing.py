@@ -138,12 +138,16 @@ class Publication:
     def _write_recalls(self, order: int, recalls: Sequence[RecallFacts]) -> None:
         session = self._session
         session.flush()
-        orders = dict(
-            session.execute(select(Task.id, Task.learned_order).where(Task.learned_order.is_not(None))).all()
-        )
+        # Held until commit: a task whose videos all go from now on loses these cells too, with all of its column.
+        learned = session.scalars(
+            select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
+        ).all()
+        orders = {task.id: task.learned_order for task in learned if task.counts.get("accepted") != 0}
         session.execute(delete(Recall).where(Recall.release_order == order))
         session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))
         for facts in recalls:
+            if facts.task_id not in orders:  # its videos were deleted while it was measured
+                continue
             session.add(
                 Recall(
                     release_order=0 if facts.zero_shot else order,

@@ -113,6 +113,7 @@ def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(
     browser.execute_script("arguments[0].focus()", _one(browser, f"[aria-label='Delete {FIRST}']"))
     _press(browser, Keys.ENTER, SECOND)
     assert not _one(browser, "#delete .danger").is_enabled(), "the name of another"
+    assert "until the library is compacted" in _one(browser, "#delete .stays").text
     _press(browser, *[Keys.BACKSPACE] * len(SECOND), FIRST, Keys.TAB)
     assert _focused(browser) == "Cancel"
     _press(browser, Keys.TAB)

@@ -54,7 +54,14 @@ def lay_down(folder: Settings) -> Callable[..., Manifest]:
             at = datetime.now(UTC)
             session.add(
                 Task(
-                    id=task, position=number, name=name, method="zero_shot", state="evaluating", created_at=at
+                    id=task,
+                    position=number,
+                    name=name,
+                    method="zero_shot",
+                    state="evaluating",
+                    progress={"stage": "ready"},
+                    counts={"videos": videos},
+                    created_at=at,
                 )
             )
             session.flush()

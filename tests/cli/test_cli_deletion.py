@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from cli import client
 from cli.main import app
-from index import Manifest, ShardStore
+from index import Manifest, ShardStore, Snapshot, audit
 from service.overview import overview
 from service.settings import Settings
 
@@ -60,3 +65,89 @@ def test_over_http_every_id_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPat
     told = client.Remote("http://127.0.0.1:1").delete(["a/b", "x"])
     assert asked == [("DELETE", "/videos/a%2Fb"), ("DELETE", "/videos/x")]
     assert (told.deleted, told.not_found) == (["a b"], ["x"])
+
+
+def _files(folder: Settings, vectors: np.ndarray) -> list[Path]:
+    """Those of the data folder in which one of the vectors stands."""
+    rows = [row.astype(np.float16).tobytes() for row in vectors]
+    files = [path for path in folder.data_dir.rglob("*") if path.is_file()]
+    return [path for path in files if any(row in path.read_bytes() for row in rows)]
+
+
+def _vectors(folder: Settings, task: str) -> np.ndarray:
+    shard = Snapshot.open(ShardStore(folder.index_dir)).shard(task, fingerprint=f"encoder {task}")
+    return shard.vectors(shard.ids)
+
+
+def test_a_whole_task_is_deleted_and_leaves_the_disk(
+    folder: Settings, lay_down: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    lay_down("a", 5)
+    lay_down("b", 4)
+    theirs, kept = _vectors(folder, "tsk_a"), _vectors(folder, "tsk_b")
+    refused = _run("delete", "--task", "a", answer="n\n")
+    assert (refused.exit_code, "Delete task 'a' with all of its 5 videos" in refused.output) == (1, True)
+    assert ShardStore(folder.index_dir).manifest().tombstones == {}
+    assert "5 deleted" in _run("delete", "--task", "a", answer="y\n").output
+    assert "0 deleted" in _run("delete", "--task", "tsk_a", "--yes").output, "twice is like once"
+    assert _files(folder, theirs) != []
+    done = _run("compact")
+    assert "a: 5 vectors dropped" in done.output
+    looked = [line.split() for line in _run("compact", "--look").output.splitlines()]
+    assert [row[:5] for row in looked[1:3]] == [["a", "0", "0", "0.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
+    assert _run("compact").exit_code == 0
+    assert _files(folder, theirs) != [], "whoever reads it still has an hour"
+    for path in ShardStore(folder.index_dir).folders():
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert _run("compact").exit_code == 0
+    assert _files(folder, theirs) == []
+    assert len(_files(folder, kept)) == 1
+    told = json.loads(_run("doctor", "--json").stdout)
+    (found,) = [check for check in told["checks"] if check["check"] == "index"]
+    assert (found["ok"], "2 shards" in found["said"]) == (True, True), found
+    assert [(shard.count, shard.degraded) for shard in overview().shards] == [(0, None), (4, None)]
+    assert _run("snapshot", str(tmp_path / "copy")).exit_code == 0
+    restored = _run("restore", str(tmp_path / "copy"), "--data", str(tmp_path / "other"))
+    assert restored.exit_code == 0, restored.output
+    copy = ShardStore(tmp_path / "other" / "index")
+    assert (copy.manifest(), audit(copy).wrong) == (ShardStore(folder.index_dir).manifest(), [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--task", "nobody", "--yes"], "There is no task 'nobody'"),
+        (["--yes"], "Name videos, or one task"),
+        (["a-1", "--task", "a", "--yes"], "Name videos, or one task"),
+    ],
+)
+def test_what_is_to_be_deleted_must_be_clear(
+    folder: Settings, lay_down: Callable[..., Manifest], asked: list[str], said: str
+) -> None:
+    lay_down("a", 3)
+    told = _run("delete", *asked)
+    assert (told.exit_code, said in told.output) == (1, True), told.output
+    assert ShardStore(folder.index_dir).manifest().tombstones == {}
+
+
+def test_a_compaction_that_was_killed_before_the_catalog_heard_of_it_is_finished_by_the_next(
+    folder: Settings, lay_down: Callable[..., Manifest]
+) -> None:
+    lay_down("a", 3)
+    _run("delete", "--task", "a", "--yes")
+    ShardStore(folder.index_dir).compact("tsk_a")  # and then it died
+    assert overview().degraded.keys() == {"a"}
+    assert _run("compact").exit_code == 0
+    assert overview().degraded == {}
+
+
+def test_over_http_a_task_is_asked_for_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def answer(self: client.Remote, method: str, path: str, **_: object) -> dict[str, list[str]]:
+        asked.append((method, path))
+        return {"deleted": ["a"], "not_found": []}
+
+    monkeypatch.setattr(client.Remote, "_ask", answer)
+    assert client.Remote("http://127.0.0.1:1").delete_task("tsk_1").deleted == ["a"]
+    assert asked == [("DELETE", "/tasks/tsk_1")]

@@ -41,6 +41,7 @@ class Probed(Library):
         older = {
             task: snapshot.shard(task, fingerprint=manifest.shards[task].fingerprint)
             for task in manifest.shards
+            if manifest.living(task)
         }
         vectors = self.stored(captions)
         probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older, encoder.modes[-1])

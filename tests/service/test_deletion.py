@@ -170,8 +170,6 @@ def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
     service.refresh()
     assert {r.task for r in service.search("an owl", 50).results} == {"cars"}
     assert service.search("an owl", 50, task="birds").results == []
-    with pytest.raises(Conflict, match="every vector of task tsk_birds is deleted"):
-        compaction.compact("tsk_birds")
 
 
 def test_a_learned_task_goes_at_once_and_stays_in_its_place(served: Served) -> None:

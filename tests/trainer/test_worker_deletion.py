@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from index import Manifest, ShardStore, Snapshot
-from service import storage, tasks
+from index import Manifest, ShardStore, Snapshot, audit
+from service import compaction, storage, tasks
 from service.catalog.database import session_scope
 from service.catalog.models import Recall, Video
-from service.deletion import delete_videos
+from service.deletion import delete_task, delete_videos
+from service.errors import Conflict, NotFound
 from service.settings import settings
 from trainer import learning, worker
 from trainer.data import StoredVectors
@@ -192,3 +195,94 @@ def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: 
     assert probes.mode == "pinned"
     assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= _found(one)
     assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= _found(two)
+
+
+@pytest.mark.parametrize("method", ["ffa_tame", "strata"])
+def test_a_task_is_learned_beside_one_that_was_deleted_and_compacted(post_videos: Post, method: str) -> None:
+    """The empty shard is no negative, no probe and no column; what its task taught is still built on."""
+    settled = {"method": method, "settings": {"epochs": 1, "batch_size": 3}}
+    one, two = post_videos("day", **settled), post_videos("night", **settled)
+    _ready(one)
+    _ready(two)
+    delete_task(one)
+    compaction.compact(one)
+    three = post_videos("dawn", **settled)
+    _ready(three)
+    assert (_found(one), _found(two), _found(three)) == (set(), _rows(two), _rows(three))
+    with session_scope() as session:
+        cells = {(r.release_order, r.task_order) for r in session.scalars(select(Recall))}
+    assert cells == {(0, 2), (2, 2), (0, 3), (3, 2), (3, 3)}
+    assert audit(_store()).wrong == []
+    assert Snapshot.open(_store()).degraded == {}
+
+
+def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted and compacted while the next one is measured: no tombstone tells of it any more."""
+    one = post_videos("day")
+    _ready(one)
+    facts = worker._facts
+
+    def meanwhile(*given: Any) -> Any:
+        measured = facts(*given)
+        delete_task(one)
+        compaction.compact(one)
+        return measured
+
+    monkeypatch.setattr(worker, "_facts", meanwhile)
+    two = post_videos("night")
+    _ready(two)
+    assert not storage.ledger().exists()
+    with session_scope() as session:
+        assert {r.task_order for r in session.scalars(select(Recall))} == {2}
+
+
+@pytest.mark.parametrize("stage", ["prepare", "learn", "lay_down", "_facts", "_publish"])
+def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
+    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = post_videos("day"), post_videos("night")
+    _ready(one)
+    original = getattr(worker, stage)
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        delete_task(one)
+        compaction.compact(one)
+        for folder in _store().folders():
+            os.utime(folder, (time.time() - 7200,) * 2)
+        compaction.sweep()
+        return original(*given, **how)
+
+    monkeypatch.setattr(worker, stage, meanwhile)
+    with pytest.raises(Conflict, match="cancel it, then delete it"):
+        delete_task(two)
+    _ready(two)
+    assert (_found(one), _found(two)) == (set(), _rows(two))
+    with session_scope() as session:
+        assert {r.task_order for r in session.scalars(select(Recall))} == {2}
+    assert audit(_store()).wrong == []
+
+
+def test_a_cancelled_task_is_deleted_once_its_worker_has_stopped(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day")
+    lay_down = worker.lay_down
+
+    def meanwhile(*given: Any, **how: Any) -> Any:
+        tasks.cancel_task(task)
+        with pytest.raises(Conflict, match="is indexing; cancel it"):
+            delete_task(task)
+        return lay_down(*given, **how)
+
+    monkeypatch.setattr(worker, "lay_down", meanwhile)
+    worker.learn_task(task)
+    assert tasks.get_task(task).state == "cancelled"
+    assert (settings().checkpoints_dir / task).exists()
+    assert len(delete_task(task).deleted) == 6
+    assert not (settings().checkpoints_dir / task).exists()
+    assert not list(settings().cache_dir.rglob("*.npy"))
+    assert not list(settings().thumbnails_dir.glob("*.jpg"))
+    with pytest.raises(NotFound):
+        tasks.get_task(task)

@@ -1,0 +1,260 @@
+"""A task of which every vector is deleted: compacted, nothing of its vectors is left on disk, and its place is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import (
+    Manifest,
+    ManifestError,
+    Policy,
+    ShardMissing,
+    ShardRefused,
+    ShardStore,
+    Snapshot,
+    audit,
+    generation_files,
+    moment_ids,
+)
+from index import format as words
+from index.milvus import MilvusAddress, MilvusVectors
+from tests.index.test_index_crash import Crash, crash_at
+
+DIM = 8
+
+
+@pytest.fixture
+def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectors]:
+    name = "".join(c if c.isalnum() else "_" for c in request.node.name)
+    vectors = MilvusVectors(MilvusAddress(server, collection=f"e_{name}"))
+    yield vectors
+    vectors.close()
+
+
+@pytest.fixture(params=["faiss", "milvus"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ShardStore:
+    if request.param == "faiss":
+        return ShardStore(tmp_path / "index")
+    return ShardStore(tmp_path / "index", remote=request.getfixturevalue("milvus"), write_remote=True)
+
+
+def _append(store: ShardStore, ids: np.ndarray, vectors: np.ndarray) -> Manifest:
+    first = store.manifest().shards["a"]
+    made = {"task": "a", "release": first.release, "fingerprint": first.fingerprint}
+    return store.append(store.write_shard(**made, ids=ids, vectors=vectors))
+
+
+def _empty(store: ShardStore, task: str, ids: range) -> Manifest:
+    store.delete(ids, task=task)
+    return store.compact(task)
+
+
+def _hours_later(store: ShardStore) -> None:
+    for folder in store.folders():
+        os.utime(folder, (time.time() - 7200,) * 2)
+    store.sweep()
+
+
+def _answers(snapshot: Snapshot, task: str, queries: np.ndarray) -> list[tuple[bytes, bytes]]:
+    shard = snapshot.shard(task, fingerprint=f"encoder of {task}")
+    return [(hits.ids.tobytes(), hits.scores.tobytes()) for hits in shard.search_many(queries, 7)]
+
+
+def _holding(root: Path, vectors: np.ndarray) -> list[Path]:
+    """Files below a folder in which one of these vectors stands, in either precision."""
+    rows = [row.astype(kind).tobytes() for row in vectors for kind in (np.float16, np.float32)]
+    files = [path for path in root.rglob("*") if path.is_file()]
+    return [path for path in files if any(row in path.read_bytes() for row in rows)]
+
+
+def test_nothing_of_its_vectors_is_left_and_the_others_answer_bit_by_bit(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(30), seed=1)
+    moments = moment_ids(3, 6)
+    _append(store, moments, unit(6, 2))
+    lay_down(store, "b", range(100, 140), seed=3)
+    gone = np.concatenate([unit(30, 1), unit(6, 2)])
+    local = not store.manifest().shards["a"].place
+    assert bool(_holding(store.root, gone)) is local, "or it looks for the wrong bytes"
+    before, queries = Snapshot.open(store), unit(9, 4)
+    seen = _answers(before, "a", queries)
+    others = _answers(before, "b", queries)
+    store.delete(range(30))
+    manifest = store.compact("a")
+    assert (manifest.living("a"), manifest.deleted("a"), manifest.appended) == (0, 0, {})
+    store.sweep()
+    assert _answers(before, "a", queries) == seen, "whoever has the old generation goes on"
+    _hours_later(store)
+    assert _holding(store.root, gone) == []
+    assert {folder.name for folder in store.folders()} == manifest.folders()
+    for previous in (before, None):
+        after = Snapshot.open(store, previous=previous)
+        assert (after.degraded, after.tasks) == ({}, ["a", "b"])
+        assert _answers(after, "a", queries) == [(b"", b"")] * 9
+        assert _answers(after, "b", queries) == others
+        after = Snapshot.open(store, previous=after)  # and it is taken over like the others
+        assert _answers(after, "a", queries) == [(b"", b"")] * 9
+    found = audit(store)
+    assert (found.wrong, found.leftovers, found.ids["a"].tolist()) == ([], [], [])
+    copied = {name.split("/")[1] for name in generation_files(store, manifest)}
+    assert copied == manifest.folders()
+    assert store.compact("a") == manifest, "twice is like once"
+
+
+def test_milvus_drops_the_partition(milvus: MilvusVectors, tmp_path: Path, lay_down: Callable) -> None:
+    store = ShardStore(tmp_path / "index", remote=milvus, write_remote=True)
+    lay_down(store, "a", range(20))
+    lay_down(store, "b", range(100, 120))
+    place = store.manifest().shards["a"].place.partition(":")[2]
+    collection, partition = place.split("/")
+    _empty(store, "a", range(20))
+    assert milvus._client().has_partition(collection, partition), "old generations are served from it"
+    _hours_later(store)
+    assert not milvus._client().has_partition(collection, partition)
+    assert milvus._rows(collection, "t_b", "id >= 0") == 20
+    assert audit(store).wrong == []
+
+
+def test_its_bytes_need_not_be_readable_any_more(
+    tmp_path: Path, milvus: MilvusVectors, lay_down: Callable
+) -> None:
+    """A damaged shard, and one in a server that this process does not even know."""
+    store = ShardStore(tmp_path / "index")
+    lay_down(store, "a", range(5))
+    store.delete(range(5))
+    (store.shard_folder(store.manifest().shards["a"].id) / "vectors.faiss").write_bytes(b"")
+    assert Snapshot.open(store).degraded.keys() == {"a"}
+    store.compact("a")
+    assert (Snapshot.open(store).degraded, audit(store).wrong) == ({}, [])
+    away = ShardStore(tmp_path / "away", remote=milvus, write_remote=True)
+    lay_down(away, "a", range(5))
+    away.delete(range(5))
+    ShardStore(away.root).compact("a")
+    assert (Snapshot.open(ShardStore(away.root)).degraded, audit(away).wrong) == ({}, [])
+    _hours_later(ShardStore(away.root))
+    assert len(away.folders()) == 3, "what reminds of the rows stays until somebody can drop them"
+    _hours_later(away)
+    assert len(away.folders()) == 2
+
+
+def test_killed_at_any_call_it_leaves_the_old_or_the_new_generation(
+    store: ShardStore, lay_down: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(6), seed=1)
+    lay_down(store, "b", range(10, 16), seed=2)
+    old, queries = store.delete(range(6)), unit(3, 4)
+    others = _answers(Snapshot.open(store), "b", queries)
+    number, new = 0, None
+    while new is None:
+        number += 1
+        try:
+            with crash_at(number):
+                store.compact("a")
+        except Crash:
+            pass
+        else:
+            break
+        now = store.manifest()
+        snapshot = Snapshot.open(store)
+        assert (snapshot.degraded, audit(store).wrong) == ({}, [])
+        assert _answers(snapshot, "a", queries) == [(b"", b"")] * 3
+        assert _answers(snapshot, "b", queries) == others
+        if now != old:
+            assert (now.shards["a"].count, now.tombstones) == (0, {})
+            new = now
+    assert number > 5
+    assert new is not None, "the last call makes the replacement durable"
+    assert store.compact("a") == new
+    _hours_later(store)
+    assert {folder.name for folder in store.folders()} == new.folders()
+
+
+def test_an_empty_shard_answers_like_any_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
+    lay_down(store, "a", range(4))
+    _empty(store, "a", range(4))
+    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    (query,) = unit(1)
+    assert (shard.count, shard.dim, shard.ids.tolist(), shard.remote) == (0, DIM, [], False)
+    assert (shard.ids.dtype, shard.search(query, 3).ids.dtype) == (np.int64, np.int64)
+    assert shard.search(query, 3, exclude=[1], among=np.array([2])).scores.dtype == np.float32
+    assert len(shard.search_many(unit(5), 2)) == 5
+    assert shard.search_many(unit(5)[:0], 2) == []
+    assert shard.vectors(np.empty(0, np.int64)).shape == (0, DIM)
+    with pytest.raises(ShardMissing, match="no vector 3"):
+        shard.vectors(np.array([3]))
+    for wrong, k in ((query, 0), (query[:-1], 1), (query * np.nan, 1)):
+        with pytest.raises(ValueError, match="must be 8 finite numbers"):
+            shard.search(wrong, k)
+
+
+def test_what_comes_later_takes_the_empty_place(
+    store: ShardStore, lay_down: Callable, write: Callable, unit: Callable
+) -> None:
+    lay_down(store, "a", range(4))
+    _empty(store, "a", range(4))
+    release, shard = write(store, "a", range(50, 54))
+    with pytest.raises(ShardRefused, match="never replaced"):  # a task is laid down once
+        store.publish(release=release, shards=[shard])
+    manifest = _append(store, np.arange(3), unit(3, 9))  # the ids are free
+    assert (len(manifest.parts("a")), manifest.living("a")) == (1, 3)
+    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    assert np.array_equal(shard.vectors(np.arange(3)), unit(3, 9))
+    assert audit(store).wrong == []
+    _empty(store, "a", range(3))
+    again = lay_down(store, "new", range(4), seed=5)
+    assert list(again.shards) == ["a", "new"]
+    assert Snapshot.open(store).shard("new", fingerprint="encoder of new").count == 4
+
+
+def test_versions_that_know_no_empty_shard_refuse_the_library_by_name(
+    tmp_path: Path, lay_down: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ShardStore(tmp_path / "index")
+    lay_down(store, "a", range(4))
+    lay_down(store, "b", range(10, 14))
+    assert json.loads(store.manifest_path.read_text())["schema"] == 2
+    manifest = _empty(store, "a", range(4))
+    assert json.loads(store.manifest_path.read_text())["schema"] == 4
+    assert Manifest.loads(manifest.dumps()) == manifest
+    monkeypatch.setattr(words, "SCHEMA", 3)
+    with pytest.raises(ManifestError, match="written by a newer Cinestrata"):
+        store.manifest()
+
+
+def test_moving_empties_what_is_deleted_and_passes_by_what_is_empty(
+    tmp_path: Path, milvus: MilvusVectors, lay_down: Callable
+) -> None:
+    store = ShardStore(tmp_path / "index")
+    lay_down(store, "a", range(4))
+    lay_down(store, "b", range(10, 14))
+    store.delete(range(4))
+    there = ShardStore(store.root, remote=milvus, write_remote=True)
+    manifest = there.move("a")
+    assert (manifest.shards["a"].count, manifest.shards["a"].place) == (0, "")
+    assert there.move("a") == manifest
+    there.move("b")
+    assert there.manifest().shards["b"].place.startswith("milvus:")
+    assert audit(there).wrong == []
+
+
+def test_a_compacted_search_structure_goes_too(tmp_path: Path, adopt: Callable, unit: Callable) -> None:
+    """Structure and the queries that it was measured with lie in the folder that is swept."""
+    store = ShardStore(tmp_path / "index", policy=Policy(exact_rows=500, kinds=("sq8",), target=0.5))
+    release = adopt(store, "r")
+    made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
+    vectors, queries = unit(1200, 1), unit(150, 2)
+    shard = store.write_shard(**made, ids=np.arange(1200), vectors=vectors, queries=queries)
+    store.publish(release=release, shards=[shard])
+    assert {"queries.npy", "search.faiss"} < set(shard.files)
+    manifest = _empty(store, "a", range(1200))
+    _hours_later(store)
+    assert set(manifest.shards["a"].files) == {"ids.npy", "shard.json"}
+    assert _holding(store.root, np.concatenate([vectors[:20], queries])) == []

@@ -1,0 +1,421 @@
+"""A domain that was deleted and compacted: nothing of it is left, and the others are served as if it had never been."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import select
+
+from cli.library_checks import check_catalog, check_releases
+from index import ShardStore, audit
+from models.backbone import Backbone, load_backbone
+from service import compaction, jobs, lifecycle, query, tasks
+from service.catalog.database import session_scope
+from service.catalog.models import Recall, Release, Shard, Task, Video
+from service.deletion import delete_task, delete_videos
+from service.errors import Conflict, Unavailable
+from service.overview import overview
+from service.query import QueryService
+from service.serving import Reader
+from service.settings import Settings, settings
+from service.views import SearchResponse, TaskView
+from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.probed_library import Probed
+
+torch.set_num_threads(1)
+
+Served = tuple[Probed, QueryService]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("tiny")
+
+
+@pytest.fixture
+def served(
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Served]:
+    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    configured = settings_factory(tmp_path)
+    library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
+    library.lay_down("birds", BIRDS)
+    library.lay_down("cars", CARS)
+    _record(library)
+    service = QueryService(configured)
+    assert service.refresh(), service.last_error
+    yield library, service
+    service.close()
+
+
+def _record(library: Library) -> None:
+    """What the worker tells the catalog of releases and shards."""
+    with session_scope(write=True) as session:
+        for number, (task, entry) in enumerate(library.store.manifest().shards.items(), 1):
+            row = session.get_one(Task, task)
+            row.learned_order, row.counts = number, {"accepted": entry.count}
+            session.add(
+                Release(
+                    id=entry.release,
+                    task_id=task,
+                    learned_order=number,
+                    method="m",
+                    backbone="b",
+                    kind="tame",
+                    fingerprint="f",
+                    bytes=1,
+                    created_at=row.created_at,
+                )
+            )
+            session.flush()
+            session.add(
+                Shard(
+                    id=entry.id,
+                    task_id=task,
+                    release_id=entry.release,
+                    fingerprint=entry.fingerprint,
+                    count=entry.count,
+                    dim=entry.dim,
+                    bytes=entry.bytes,
+                    created_at=row.created_at,
+                )
+            )
+
+
+def _gone(library: Library, name: str) -> None:
+    delete_task(f"tsk_{name}")
+    compaction.compact(f"tsk_{name}")
+
+
+def _hours_later(folder: Path) -> None:
+    for path in [*folder.rglob("*")]:
+        os.utime(path, (time.time() - 7200,) * 2)
+
+
+def _told(answer: SearchResponse) -> list[tuple[str, float]]:
+    return [(result.video_id, result.score) for result in answer.results]
+
+
+def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(served: Served) -> None:
+    library, service = served
+    texts = ["an owl", *CARS, *BIRDS]
+    before = {
+        mode: [_told(service.search(text, 50, task="cars", mode=mode)) for text in texts]
+        for mode in ("pinned", "latest")
+    }
+    alike = service.similar("cars-0", 50)
+    rows = [row.astype(kind).tobytes() for row in library.stored(BIRDS) for kind in (np.float16, np.float32)]
+    page = service.search("an owl", 1)
+    _gone(library, "birds")
+    _hours_later(library.settings.index_dir)
+    compaction.sweep()
+    later = QueryService(library.settings)
+    for server in (service, later):
+        assert server.refresh(), server.last_error
+        assert (server.degraded(), server.ready().degraded, server.ready().tasks) == ({}, {}, 2)
+        for mode, expected in before.items():
+            assert [_told(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
+            assert [_told(server.search(t, 50, mode=mode)) for t in texts] == expected
+        assert server.search("an owl", 50, task="birds").results == []
+        assert server.search("an owl", 50, task="birds").degraded == {}
+        everywhere = server.similar("cars-0", 50, scope="all")
+        assert [r.video_id for r in everywhere.results] == [r.video_id for r in alike.results]
+        rest = server.search("an owl", 50, cursor=page.next_cursor)
+        assert {r.task for r in rest.results} <= {"cars"}
+        told = [server.describe("cars-0", scope=scope).captions for scope in ("task", "all")]
+        assert {text.text for texts in told for text in texts} <= set(CARS)
+    later.close()
+    files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
+    assert not [path for path in files if any(row in path.read_bytes() for row in rows)]
+    found = audit(library.store)
+    wrong = [
+        *found.wrong,
+        *check_releases(library.settings, found),
+        *check_catalog(library.settings, found),
+    ]
+    assert (wrong, found.leftovers) == ([], [])
+    shown = overview()
+    assert (shown.degraded, shown.vectors) == ({}, 3)
+    assert [(s.task, s.count, s.deleted, s.degraded) for s in shown.shards] == [
+        ("birds", 0, 0, None),
+        ("cars", 3, 0, None),
+    ]
+    assert [(d.vectors, d.wasted) for d in compaction.dead()] == [(0, False), (3, False)]
+
+
+def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) -> None:
+    library, service = served
+    expected = [video for video, _ in _told(service.search(CARS[0], 50, task="cars"))]
+    answers: list[tuple[list[str], dict[str, str]]] = []
+    failed: list[Exception] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            try:
+                answer = service.search(CARS[0], 50)
+            except Exception as error:
+                failed.append(error)
+                return
+            answers.append(([r.video_id for r in answer.results if r.task == "cars"], answer.degraded))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for step in (lambda: delete_task("tsk_birds"), lambda: compaction.compact("tsk_birds")):
+            step()
+            assert service.refresh(), service.last_error
+        _hours_later(library.settings.index_dir)
+        compaction.sweep()
+        seen = len(answers)
+        while len(answers) < seen + 3 and thread.is_alive():
+            time.sleep(0.01)
+    finally:
+        done.set()
+        thread.join()
+    assert failed == []
+    assert all(answer == (expected, {}) for answer in answers)
+
+
+def test_lists_of_earlier_releases_go_on_without_it(served: Served) -> None:
+    """Their release was kept in memory, with the folders of its generation."""
+    library, service = served
+    text = CARS[0]
+    page, whole = service.search(text, 1), [video for video, _ in _told(service.search(text, 50))]
+    assert whole[0] == "cars-0"
+    library.lay_down("sea", SEA)
+    assert service.refresh(), service.last_error
+    rest = service.search(text, 50, cursor=page.next_cursor)
+    assert [result.video_id for result in rest.results] == whole[1:]
+    _gone(library, "birds")
+    delete_videos(["cars-1"])
+    compaction.compact("tsk_cars")
+    assert service.refresh(), service.last_error
+    _hours_later(library.settings.index_dir)
+    compaction.sweep()
+    rest = service.search(text, 50, cursor=page.next_cursor)
+    assert (rest.release, rest.degraded) == (page.release, {})
+    assert [result.video_id for result in rest.results] == ["cars-2"]
+
+
+def test_a_library_of_which_nothing_is_left_answers_and_learns_on(served: Served) -> None:
+    library, service = served
+    for name in ("cars", "birds"):
+        _gone(library, name)
+        assert service.refresh(), service.last_error
+    assert (service.search("an owl", 50).results, service.degraded()) == ([], {})
+    library.lay_down("birds anew", BIRDS)
+    assert service.refresh(), service.last_error
+    assert {r.task for r in service.search("an owl", 50).results} == {"birds anew"}
+
+
+@pytest.mark.parametrize("gone", [["cars-0"], ["cars-0", "cars-1", "cars-2"]], ids=["one", "all"])
+def test_a_release_is_probed_also_when_what_it_was_probed_with_was_compacted_away(
+    served: Served, gone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, service = served
+    delete_videos(gone)
+    compaction.compact("tsk_cars")
+    assert service.refresh(), service.last_error
+    encode = Reader.__call__
+    monkeypatch.setattr(Reader, "__call__", lambda self, pairs: [np.roll(v, 1) for v in encode(self, pairs)])
+    fresh = QueryService(library.settings)
+    assert not fresh.refresh(), "nobody would notice other weights"
+    assert "does not answer as it did when it was learned: probe 0" in str(fresh.last_error)
+
+
+def test_its_column_goes_and_is_not_written_again(
+    catalog: Settings, post_probed: Callable[..., TaskView]
+) -> None:
+    """Also where a worker had measured it before it was deleted."""
+    first, second = post_probed("first"), post_probed("second")
+    _learned(first.id, 1, [first.id])
+    with session_scope(write=True) as session:
+        session.get_one(Task, first.id).counts = {"accepted": 3, "videos": 3}
+    assert _cells() == [(1, 1)]
+    _learned(second.id, 5, [first.id, second.id], meanwhile=lambda: delete_task(first.id))
+    assert _cells() == [(2, 2)]
+    third = post_probed("third")
+    _learned(third.id, 9, [first.id, second.id, third.id])
+    assert _cells() == [(2, 2), (3, 2), (3, 3)]
+
+
+def _cells() -> list[tuple[int, int]]:
+    with session_scope() as session:
+        return sorted((r.release_order, r.task_order) for r in session.scalars(select(Recall)))
+
+
+def _learned(
+    task: str, number: int, measured: list[str], meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """What a worker writes when a task is ready; ``meanwhile``: once it has measured it."""
+    store = ShardStore(settings().index_dir)
+    claim = lifecycle.claim(task, "worker")
+    assert claim is not None
+    with store.staging() as staged:
+        (staged / "release.json").write_text(task)
+        release = store.adopt_release(staged)
+    ids = np.arange(number, number + 2)
+    made = {"task": task, "release": release.id, "fingerprint": "f"}
+    shard = store.write_shard(**made, ids=ids, vectors=np.eye(4, dtype=np.float32)[:2])
+    recalls = [lifecycle.RecallFacts(one, "latest", "local", 10, 0.5, 0.5, 0.5, 1.0, 1.0) for one in measured]
+    meanwhile()
+    with claim.publishing() as publication:
+        store.publish(release=release, shards=[shard])
+        publication.complete(
+            release=lifecycle.ReleaseFacts(release.id, "m", "tiny", "tame", "f", 1),
+            shard=lifecycle.ShardFacts(shard.id, release.id, "f", 2, 4, 1),
+            recalls=recalls,
+            trained=True,
+        )
+
+
+def test_how_long_a_deleted_domain_took_is_no_guess_for_the_next() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
+    rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
+    assert tasks._seconds_per_video(rows) == pytest.approx(60 / 30)
+    assert tasks._seconds_per_video(rows[1:2]) == tasks._GUESSED_SECONDS_PER_VIDEO
+
+
+# -- files --------------------------------------------------------------------------------------------------
+
+
+def _put(path: Path, hours: float = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    os.utime(path, (time.time() - 3600 * hours,) * 2)
+    return path
+
+
+def test_checkpoints_of_a_failed_attempt_go_with_its_task(
+    sqlite_catalog: Settings, post: Callable[..., TaskView]
+) -> None:
+    task, other = post("birds", 1), post("cars", 1)
+    mine, theirs = (
+        _put(settings().checkpoints_dir / t.id / "one" / "state.safetensors") for t in (task, other)
+    )
+    with pytest.raises(Conflict):
+        delete_task(task.id)
+    assert mine.exists()
+    tasks.cancel_task(task.id)
+    delete_task(task.id)
+    assert not mine.parents[1].exists()
+    assert theirs.exists()
+
+
+@pytest.mark.usefixtures("served")
+def test_of_an_upload_nothing_is_left_but_what_others_need() -> None:
+    uploads = settings().uploads_dir
+    with session_scope(write=True) as session:
+        rows = {row.id: row for row in session.query(Video)}
+        for video, path in {"birds-0": "a/b/x.mp4", "birds-1": "a/y.mp4", "birds-2": "a/y.mp4"}.items():
+            rows[video].uri, rows[video].content_hash = f"upload://tsk_birds/{path}", path[-5] * 64
+        rows["cars-0"].uri = "upload://tsk_birds/a/b/x.mp4"
+    files = [_put(uploads / "tsk_birds" / path) for path in ("a/b/x.mp4", "a/y.mp4")]
+    frames = _put(settings().cache_dir / "8x64" / f"{'y' * 64}.npy")
+    delete_task("tsk_birds")
+    assert [path.exists() for path in files] == [True, False], "two rows of one file go together"
+    assert not frames.exists()
+    delete_videos(["cars-0"])
+    assert list(uploads.iterdir()) == [], "and no folder that the user named"
+    assert uploads.is_dir()
+
+
+@pytest.mark.usefixtures("served")
+def test_pictures_that_a_kill_left_are_swept_and_those_in_use_stay() -> None:
+    with session_scope(write=True) as session:
+        session.query(Video).filter(Video.id == "cars-0").one().content_hash = "c" * 64
+    cache, thumbnails = settings().cache_dir / "8x64", settings().thumbnails_dir
+    used = [_put(cache / f"{'c' * 64}.npy"), _put(thumbnails / "cars-0.jpg")]
+    young = [_put(cache / f"{'d' * 64}.npy", 0.5), _put(thumbnails / "nobody.jpg", 0.5)]
+    left = [_put(cache / f"{'e' * 64}.npy"), _put(thumbnails / "birds.7.jpg")]
+    compaction.sweep_pictures()
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in [*used, *young])
+
+
+def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_afterwards(served: Served) -> None:
+    library, _ = served
+    old = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
+    _gone(library, "birds")
+    _hours_later(library.settings.index_dir)
+    with session_scope(write=True) as session:
+        session.get_one(Task, "tsk_cars").state = "training"
+    compaction.sweep()
+    assert old.exists(), "its worker reads the generation with which it began"
+    with session_scope(write=True) as session:
+        session.get_one(Task, "tsk_cars").state = "ready"
+    reconciler = jobs.Reconciler()
+    reconciler._stop_asked.set()  # after one round
+    reconciler.run()
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("line", ["record_shards", "_dead"])
+def test_killed_before_the_catalog_hears_of_it_a_repetition_tells_it(
+    served: Served, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, service = served
+    delete_task("tsk_birds")
+    with monkeypatch.context() as patch:
+
+        def killed(*_: Any) -> None:
+            if library.store.manifest().shards["tsk_birds"].count == 0:
+                raise KeyboardInterrupt
+            return original(*_)
+
+        original = getattr(compaction, line)
+        patch.setattr(compaction, line, killed)
+        with pytest.raises(KeyboardInterrupt):
+            compaction.compact("tsk_birds")
+    assert service.refresh(), service.last_error
+    assert service.degraded() == {}
+    after = compaction.compact("tsk_birds")
+    assert (after.vectors, after.deleted, after.wasted) == (0, 0, False)
+    assert overview().degraded == {}
+
+
+@pytest.mark.parametrize("harm", ["ids.npy", "vectors.faiss", None], ids=["ids", "vectors", "folder"])
+def test_a_domain_whose_shard_is_damaged_can_be_deleted(served: Served, harm: str | None) -> None:
+    library, service = served
+    folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
+    if harm is None:
+        shutil.rmtree(folder)
+    else:
+        (folder / harm).write_bytes(b"")
+    expected = _told(service.search(CARS[0], 50, task="cars"))
+    assert len(delete_task("tsk_birds").deleted) == 3
+    assert delete_task("tsk_birds").deleted == []
+    compaction.compact("tsk_birds")
+    fresh = QueryService(library.settings)
+    assert fresh.refresh(), fresh.last_error
+    assert (fresh.degraded(), _told(fresh.search(CARS[0], 50))) == ({}, expected)
+    assert (overview().degraded, audit(library.store).wrong) == ({}, [])
+    fresh.close()
+
+
+def test_an_index_that_cannot_be_written_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    delete_task("tsk_birds")
+    monkeypatch.setattr(ShardStore, "_publish", full)
+    with pytest.raises(Unavailable, match=r"Task 'birds' cannot be compacted.*No space left"):
+        compaction.compact("tsk_birds")
+    monkeypatch.setattr(ShardStore, "sweep", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        compaction.sweep()
