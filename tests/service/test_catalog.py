@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import select, text
+from sqlalchemy import delete, select, text, update
 
-from service.catalog.database import engine, now, session_scope
+from service.catalog.database import dispose, engine, now, session_scope, sqlite_file
 from service.catalog.migrations import upgrade
 from service.catalog.models import Base, Line, Task, Video
 from service.errors import Unavailable
@@ -108,6 +108,22 @@ def test_foreign_keys_are_on(catalog: Settings) -> None:
         if connection.dialect.name == "sqlite":
             assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
             assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+
+
+def test_what_is_deleted_is_not_left_in_the_file(
+    sqlite_catalog: Settings, post: Callable[..., TaskView]
+) -> None:
+    task, secret = post("birds", 2), "a heron by the weir"
+    with session_scope(write=True) as session:
+        session.execute(update(Video).where(Video.task_id == task.id).values(captions=[secret]))
+    file = sqlite_file(sqlite_catalog.database_url)
+    assert file is not None
+    dispose()  # the last connection writes the log into the file
+    assert secret.encode() in file.read_bytes()
+    with session_scope(write=True) as session:
+        session.execute(delete(Video).where(Video.task_id == task.id))
+    dispose()
+    assert secret.encode() not in file.read_bytes()
 
 
 def test_times_come_back_aware(catalog: Settings, post: Callable[..., TaskView]) -> None:
