@@ -6,15 +6,17 @@ Start workers with ``celery -A service.jobs worker --queues cpu`` and
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 import structlog
 from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
 
-from service import lifecycle, probing
+from service import archives, lifecycle, probing
 from service.errors import CinestrataError
 from service.lifecycle import stopping
 from service.logging import configure
@@ -33,6 +35,8 @@ __all__ = [
     "send_probe",
     "worker_name",
 ]
+
+_SWEEP_SECONDS = 3600.0
 
 log = structlog.get_logger(__name__)
 send_due = lifecycle.send_due
@@ -54,7 +58,7 @@ def probe(task_id: str) -> None:
 
 
 class Reconciler(threading.Thread):
-    """Runs ``lifecycle.reconcile`` every few seconds until it is stopped."""
+    """Runs ``lifecycle.reconcile`` every few seconds, and ``archives.sweep`` every hour, until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(name="reconciler", daemon=True)
@@ -62,6 +66,7 @@ class Reconciler(threading.Thread):
 
     def run(self) -> None:
         """One round at once, then one every ``settings.reconcile_seconds``."""
+        sweep_at = -math.inf
         while True:
             try:
                 done = lifecycle.reconcile()
@@ -69,6 +74,10 @@ class Reconciler(threading.Thread):
                     log.info(
                         "reconciled", recovered=done.recovered, failed=done.failed, cancelled=done.cancelled
                     )
+                if time.monotonic() >= sweep_at:
+                    sweep_at = time.monotonic() + _SWEEP_SECONDS
+                    if swept := archives.sweep():
+                        log.info("uploads without a task removed", uploads=swept)
             except CinestrataError as error:
                 log.warning("reconciling again later", reason=str(error))
             except Exception:
