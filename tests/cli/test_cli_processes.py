@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from cli.child import Child
-from cli.folder import FolderBusy, locked, running
+from cli.folder import FolderBusy, enter, locked, running
 from cli.supervisor import StartFailed, Supervisor
 
 
@@ -158,6 +161,59 @@ def test_who_only_looks_is_not_taken_for_a_holder(tmp_path: Path) -> None:
         looked.start()
         with locked(tmp_path / "run", tmp_path):
             looked.join()
+
+
+@pytest.fixture
+def lax_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("lax_umask")
+def test_the_note_is_for_its_user_from_the_first_moment_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's address in it may hold a password."""
+    path = tmp_path / "run" / "up.lock"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", lambda *_: None)  # it is made so, not made so afterwards
+        with locked(path.parent, tmp_path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)  # as an earlier version left it
+    with locked(path.parent, tmp_path) as lock:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        lock.note(redis_url="redis://:secret@broker:6379/0")
+        assert running(path.parent) == {"pid": os.getpid(), "redis_url": "redis://:secret@broker:6379/0"}
+
+
+def test_who_may_not_read_the_note_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    opened = os.open
+
+    def of_another_user(path: str, *how: int) -> int:
+        if str(path).endswith("up.lock"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *how)
+
+    monkeypatch.setattr(os, "open", of_another_user)
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
+    for ask in (lambda: running(tmp_path / "run"), lambda: enter(tmp_path), lambda: _hold(tmp_path)):
+        with pytest.raises(typer.Exit):
+            ask()
+        said = capsys.readouterr().err
+        assert "up.lock belongs to another user" in said
+        assert "--url" in said
+    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://broker:6379/0")
+    assert enter(tmp_path).redis_url == "redis://broker:6379/0", "who knows the broker needs no note"
+
+
+def _hold(folder: Path) -> None:
+    with locked(folder / "run", folder):
+        pass
 
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
