@@ -199,7 +199,7 @@ def test_what_is_laid_down_is_ready_though_it_cannot_be_measured(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(worker, "measure", too_large)
-    _ready(task)
+    assert _ready(task).progress.unmeasured == "CUDA out of memory"
     assert _recalls() == {}
     assert any("could not be measured: CUDA" in e.data.get("message", "") for e in events_after(task))
 
