@@ -114,10 +114,19 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             eta_seconds=at.eta_seconds,
         )
 
-    # Those of other tasks belong to an older release, or to tasks that will begin from a newer one.
-    _drop_checkpoints(keep=task.task_id)
-    checkpoints = settings().checkpoints_dir / task.task_id
-    trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
+    # Those of other tasks belong to an older release, or to tasks that will begin from a newer one. Whose turn it is no
+    # more must not drop what the next task has saved.
+    with claim.writing():
+        _drop_checkpoints(keep=task.task_id)
+    trained = learn(
+        method,
+        library,
+        task,
+        _training_ids(library),
+        checkpoints=settings().checkpoints_dir / task.task_id,
+        claim=claim.token,
+        report=report,
+    )
     claim.advance("indexing")
     task = _left(task)
     if not task.clips:
@@ -493,5 +502,6 @@ def _in_words(claim: Claim) -> Iterator[None]:
             raise
         log.warning("task failed", task=claim.task.id, exc_info=error)
         if isinstance(error, TrainingDiverged):  # from its checkpoint it would only diverge again
-            _drop_checkpoints(drop=claim.task.id)
+            with claim.writing():
+                _drop_checkpoints(drop=claim.task.id)
         claim.fail(*words)
