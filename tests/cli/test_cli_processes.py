@@ -13,11 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import typer
 
+from cli import up
 from cli.child import Child
+from cli.demo_service import embedded_service
 from cli.folder import FolderBusy, enter, locked, running
 from cli.supervisor import StartFailed, Supervisor
 
@@ -135,6 +139,38 @@ def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (told.returncode, told.stdout) == (0, "in order\n"), told.stderr
+
+
+def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client that asks whether the API answers, and the pipe through which the demo hears where it is."""
+    clients: list[httpx.Client] = []
+    made = httpx.Client
+
+    def client(**how: Any) -> httpx.Client:
+        clients.append(made(**how))
+        return clients[-1]
+
+    monkeypatch.setattr(httpx, "Client", client)
+    with up._answers("http://127.0.0.1:9") as ready:
+        assert not ready()
+        assert not clients[0].is_closed
+    assert clients[0].is_closed
+
+    processes: list[subprocess.Popen[str]] = []
+    spawn = subprocess.Popen
+    code = "import time; print('Cinestrata is up at http://127.0.0.1:9', flush=True); time.sleep(60)"
+
+    def popen(_command: list[str], **how: Any) -> subprocess.Popen[str]:
+        processes.append(spawn(script(code), **how))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with embedded_service(tmp_path, None) as url:
+        assert url == "http://127.0.0.1:9"
+        assert processes[0].poll() is None
+    assert processes[0].poll() is not None
+    assert processes[0].stdout is not None
+    assert processes[0].stdout.closed
 
 
 def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
