@@ -19,7 +19,7 @@ import httpx
 import pytest
 import typer
 
-from cli import up
+from cli import child, up
 from cli.child import Child
 from cli.demo_service import embedded_service
 from cli.folder import FolderBusy, enter, locked, running
@@ -61,6 +61,29 @@ def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
         supervisor.stop()
     assert len(told) == 1
     assert "part ended with status 0" in told[0]
+
+
+def test_a_log_does_not_grow_for_as_long_as_its_child_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_LOG_BYTES", 1000)
+    code = (
+        "import pathlib, time\nprint('x' * 2000, flush=True)\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)\n"
+        "print('end', flush=True)\ntime.sleep(60)"
+    )
+    log = tmp_path / "part.log"
+    supervisor = Supervisor()
+    supervisor.start(Child("part", script(code), log))
+    try:
+        assert supervisor.wait_until(
+            lambda: log.with_suffix(".log.1").exists() and not log.stat().st_size, 20
+        )
+        assert log.with_suffix(".log.1").read_text() == "x" * 2000 + "\n"
+        (tmp_path / "go").touch()
+        assert supervisor.wait_until(lambda: log.read_bytes() == b"end\n", 20)
+    finally:
+        supervisor.stop()
 
 
 def test_a_child_that_never_starts_is_given_up_with_its_last_words(tmp_path: Path) -> None:
