@@ -39,7 +39,7 @@ def test_compose_starts_every_part_after_the_migration_and_watches_it() -> None:
         assert services[name]["build"]["target"] == name
         assert services[name]["stop_grace_period"]
     assert "noeviction" in services["redis"]["command"]
-    assert "healthcheck" in services["redis"]
+    assert services["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "-e", "ping"]
     assert "healthcheck" in services["postgres"]
 
 
@@ -162,6 +162,20 @@ def test_dashboards_and_alerts_ask_for_measures_that_exist() -> None:
         asked |= set(re.findall(r"cinestrata_\w+", rule["expr"]))
     assert asked
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= exported
+
+
+def test_gauges_are_not_asked_as_counters_and_are_counted_once() -> None:
+    """Every API says what the catalog holds, so there are as many answers as replicas; and a gauge may sink."""
+    panels = json.loads((ROOT / "deploy/grafana/cinestrata.json").read_text())["panels"]
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked += [rule["expr"] for rule in rules]
+    counters = re.compile(r"cinestrata_\w+_(total|bucket|sum|count)\b")
+    for expression in asked:
+        for function, name in re.findall(r"\b(rate|increase|delta)\((\w+)", expression):
+            assert bool(counters.match(name)) is (function != "delta"), expression
+        if re.search(r"cinestrata_(tasks|shards|vectors|shard_bytes)\b", expression):
+            assert re.match(r"(max|sum)\b", expression), expression
 
 
 def test_kubernetes_manifests_name_what_they_mount() -> None:
