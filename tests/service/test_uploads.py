@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from service import archives, jobs, lifecycle, storage, tasks
@@ -237,3 +237,29 @@ def test_a_catalog_that_fails_before_the_commit_leaves_no_files(monkeypatch: pyt
         _post()
     assert not isinstance(caught.value, InDoubt)
     assert _uploads() == set()
+
+
+def test_a_postgresql_that_dies_in_the_commit_leaves_the_files_to_the_sweep(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    settings_factory(tmp_path, "postgresql")
+    bind, other = engine(), create_engine(settings().database_url, isolation_level="AUTOCOMMIT")
+    killed: list[int] = []
+
+    def kill(connection: Connection) -> None:
+        pid, stored = connection.exec_driver_sql("SELECT pg_backend_pid(), count(*) FROM tasks").one()
+        if stored and not killed:
+            killed.append(pid)
+            with other.connect() as line:
+                line.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+
+    event.listen(bind, "commit", kill)
+    with pytest.raises(InDoubt):
+        _post(key="k")
+    event.remove(bind, "commit", kill)
+    other.dispose()
+    assert killed
+    (left,) = _uploads()
+    assert tasks.list_tasks() == []
+    stored = _post(key="k")
+    assert _uploads() == {left, stored}

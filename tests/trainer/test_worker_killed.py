@@ -19,6 +19,7 @@ from media import Examiner
 from service import lifecycle, tasks
 from service.catalog.database import now, session_scope
 from service.catalog.models import Moment, Recall, Release, Shard, Task
+from service.deletion import delete_videos
 from service.events import events_after
 from service.forgetting import forgetting
 from service.lifecycle import Claim
@@ -190,6 +191,16 @@ def test_what_is_laid_down_is_ready_though_measuring_kills_its_worker_every_time
     assert tasks.get_task(next_one).progress.unmeasured is None
     assert forgetting().after == ["night"]
     assert forgetting().tasks == ["day", "night"], "the next row measures both"
+
+
+def test_what_is_laid_down_is_ready_though_all_its_videos_are_deleted(post_videos: Post) -> None:
+    task = post_videos("day")
+    assert _run(task, "manifest replaced") == -signal.SIGKILL
+    delete_videos(f"day-{number}" for number in range(6))
+    _expire(task)
+    assert _run(task) == 0
+    view = tasks.get_task(task)
+    assert (view.state, view.error, view.learned_order, view.counts.videos) == ("ready", None, 1, 0)
 
 
 def test_the_last_attempt_at_what_is_laid_down_is_never_the_last(
