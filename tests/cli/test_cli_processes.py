@@ -19,7 +19,7 @@ import httpx
 import pytest
 import typer
 
-from cli import child, up
+from cli import child, demo, up
 from cli.child import Child
 from cli.demo_service import embedded_service
 from cli.folder import FolderBusy, enter, locked, running
@@ -194,6 +194,19 @@ def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: py
     assert processes[0].poll() is not None
     assert processes[0].stdout is not None
     assert processes[0].stdout.closed
+
+
+def test_the_demo_says_when_its_service_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("cli.demo.time.sleep", slept.append)
+    notes: list[dict[str, Any] | None] = [{"pid": 1}, {}, None]
+    monkeypatch.setattr(demo, "running", lambda _: notes.pop(0))
+    with pytest.raises(typer.Exit):
+        demo._wait_until_it_ends(tmp_path)
+    assert len(slept) == 2
+    assert "has ended" in capsys.readouterr().err
 
 
 def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
