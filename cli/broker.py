@@ -67,14 +67,14 @@ def wait_until_up(socket: Path, seconds: float) -> bool:
     """Whether the server answered within this time."""
     import redis
 
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=1)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if client.ping():
-                return True
-        except redis.RedisError:
-            time.sleep(0.05)
+    with redis.Redis(unix_socket_path=str(socket), socket_timeout=1) as client:
+        while time.monotonic() < deadline:
+            try:
+                if client.ping():
+                    return True
+            except redis.RedisError:
+                time.sleep(0.05)
     return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,8 +61,7 @@ class Child:
 
     def start(self) -> None:
         """Start it; its output is appended to the log."""
-        if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
-            self.log.replace(self.log.with_suffix(".log.1"))
+        self.trim_log()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 list(self.argv),
@@ -74,6 +74,18 @@ class Child:
                 preexec_fn=die_with_parent(self.nice),
             )
         self.started = time.monotonic()
+
+    def trim_log(self) -> None:
+        """Move a log that has grown large aside, in the place of the one before. The process may go on writing: it
+        appends, so what follows begins where the log now ends."""
+        try:
+            if self.log.stat().st_size <= _LOG_BYTES:
+                return
+        except FileNotFoundError:
+            return
+        with contextlib.suppress(OSError):  # a full disk needs the room all the more
+            shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
+        os.truncate(self.log, 0)
 
     @property
     def exit_status(self) -> int | None:

@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cli.client import Remote
 from cli.console import console, fail, warnings
 from cli.demo_report import forgetting_facts, print_forgetting, print_search, search_facts, task_facts
 from cli.demo_service import embedded_service, interruptible
 from cli.demo_world import World
-from cli.folder import enter
+from cli.folder import enter, running
 from cli.tasks import follow
 from service.views import TaskView
 
@@ -54,8 +54,7 @@ def run_demo(world: World, data: Path, port: int | None, leave: bool, report: Pa
             f"\nSearch and dashboard: [bold]{url}[/bold] and [bold]{url}/admin[/bold]. Ctrl-C stops everything."
         )
         with _until_ctrl_c():
-            while True:
-                time.sleep(1)
+            _wait_until_it_ends(enter(data).run_dir)
 
 
 def _show(world: World, client: Remote, media_root: Path, clock: _Clock) -> dict[str, Any]:
@@ -142,6 +141,13 @@ def _wait_until_served(client: Remote, release: str | None) -> None:
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     while client.ready().release != release and time.monotonic() < deadline:
         time.sleep(0.1)
+
+
+def _wait_until_it_ends(run_dir: Path) -> NoReturn:
+    """Until Ctrl-C: who leaves the demo open is told when there is nothing behind the address any more."""
+    while running(run_dir) is not None:
+        time.sleep(1)
+    fail("The service has ended.", f"Its logs are in {run_dir}. Run the demo again to go on.")
 
 
 class _Clock:

@@ -37,8 +37,9 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
         return
     command = [sys.executable, "-P", "-m", "cli.main", "up", "--data", str(data)]
     command += [] if port is None else ["--port", str(port)]
-    with tempfile.TemporaryFile("w+") as complaints:
-        process = subprocess.Popen(
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -47,7 +48,8 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
             env={"CINESTRATA_MEASURED_MODES": "all", **os.environ},
             process_group=0,  # Ctrl-C in the terminal is for the demo, which then ends this in order
             preexec_fn=die_with_parent(),
-        )
+        ) as process,
+    ):
         try:
             with console.status("Starting API, workers and broker …"):
                 line = process.stdout.readline() if process.stdout else ""

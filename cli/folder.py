@@ -1,4 +1,7 @@
-"""Who runs on a data folder: a lock that dies with its holder, and a note of where to reach it."""
+"""Who runs on a data folder: a lock that dies with its holder, and a note of where to reach it.
+
+The note is for the holder's user alone: it tells the broker's address, which may hold a password.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from cli.console import fail
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -53,7 +58,7 @@ def locked(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     # Opened for appending: the holder's note must survive the attempt of a second one.
-    with (run_dir / _NAME).open("a+", encoding="utf-8") as file:
+    with _open(run_dir, "a+") as file:
         if not _taken(file):
             raise FolderBusy(data_dir, _read(file))
         lock = FolderLock(file)
@@ -72,17 +77,18 @@ def enter(data: Path | None) -> Settings:
     if data is not None:
         os.environ["CINESTRATA_DATA_DIR"] = str(data)
     settings.cache_clear()
-    holder = running(settings().run_dir)
-    if holder and "redis_url" in holder and "CINESTRATA_REDIS_URL" not in os.environ:
-        os.environ["CINESTRATA_REDIS_URL"] = holder["redis_url"]
-        settings.cache_clear()
+    if "CINESTRATA_REDIS_URL" not in os.environ:
+        holder = running(settings().run_dir)
+        if holder and "redis_url" in holder:
+            os.environ["CINESTRATA_REDIS_URL"] = holder["redis_url"]
+            settings.cache_clear()
     return settings()
 
 
 def running(run_dir: Path) -> dict[str, Any] | None:
     """The note of whoever runs on this folder now, or None."""
     try:
-        with (run_dir / _NAME).open(encoding="utf-8") as file:
+        with _open(run_dir, "r") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
@@ -90,6 +96,27 @@ def running(run_dir: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return None
+
+
+def _open(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
+    """The lock's file, which only its owner can read. Leaves with a sentence where that is somebody else.
+
+    Raises:
+        FileNotFoundError: it is to be read, and is not there.
+    """
+    path = run_dir / _NAME
+    flags = os.O_RDONLY if mode == "r" else os.O_RDWR | os.O_CREAT | os.O_APPEND
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        if mode != "r":
+            os.fchmod(descriptor, 0o600)  # one that an earlier version made
+    except PermissionError:
+        fail(
+            f"{path} belongs to another user, who runs Cinestrata on this folder, or once did.",
+            "Run this as that user, or talk to the service with --url. Where nothing runs on the folder any more, "
+            "remove the file.",
+        )
+    return os.fdopen(descriptor, mode, encoding="utf-8")
 
 
 def _taken(file: IO[str]) -> bool:

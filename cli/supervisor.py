@@ -130,6 +130,7 @@ class Supervisor:
         for child in self._children:
             status = child.exit_status
             if status is None:
+                child.trim_log()
                 continue
             if child.name not in self._due:
                 child.kill()  # its own children, if it left any

@@ -122,6 +122,10 @@ def task_table(tasks: Sequence[TaskView], *, ids: bool = False) -> Table:
         )
         if task.error:
             table.add_row(*(("",) if ids else ()), "", Text(task.error, style="red"))
+        if progress.unmeasured:
+            table.add_row(
+                *(("",) if ids else ()), "", Text(f"not measured: {progress.unmeasured}", style="yellow")
+            )
     return table
 
 

@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,9 @@ def _start(
     url = _address(listener)
     lock.note(url=url, redis_url=redis_url)
     supervisor.start(*_children(settings, listener, redis_url))
-    if supervisor.wait_until(_ready(url), _START_SECONDS):
-        return url
+    with _answers(url) as ready:
+        if supervisor.wait_until(ready, _START_SECONDS):
+            return url
     if not supervisor.stopping:
         raise StartFailed(
             f"The API did not answer within {_START_SECONDS:g} s; see {settings.run_dir / 'api.log'}."
@@ -167,19 +169,21 @@ def _address(listener: socket.socket) -> str:
     return f"http://{host}:{port}"
 
 
-def _ready(url: str) -> Callable[[], bool]:
+@contextmanager
+def _answers(url: str) -> Iterator[Callable[[], bool]]:
+    """Asks whether the service does."""
     import httpx
 
-    client = httpx.Client(base_url=url, timeout=2, trust_env=False)
     started = time.monotonic()
+    with httpx.Client(base_url=url, timeout=2, trust_env=False) as client:
 
-    def ready() -> bool:
-        try:
-            if client.get("/readyz").status_code == 200:
-                return True
-            # Alive, but something is not in order: being up and saying so beats not being up.
-            return time.monotonic() - started > 60 and client.get("/livez").status_code == 200
-        except httpx.HTTPError:
-            return False
+        def ready() -> bool:
+            try:
+                if client.get("/readyz").status_code == 200:
+                    return True
+                # Alive, but something is not in order: being up and saying so beats not being up.
+                return time.monotonic() - started > 60 and client.get("/livez").status_code == 200
+            except httpx.HTTPError:
+                return False
 
-    return ready
+        yield ready

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 if sys.argv[1] == "api":
-    urlopen(f"http://127.0.0.1:{os.environ.get('CINESTRATA_PORT', '8000')}/readyz", timeout=4)
+    # Whatever proxy the container was given for other addresses.
+    direct = build_opener(ProxyHandler({}))
+    direct.open(f"http://127.0.0.1:{os.environ.get('CINESTRATA_PORT', '8000')}/readyz", timeout=4).close()
 else:
     from service import messages
     from service.catalog import database

@@ -17,26 +17,34 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import os
+import re
 import shutil
 import stat
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Protocol
 
 from pydantic import ValidationError
+from sqlalchemy import exists, select
 
 from index.durable import sync
+from service import storage
+from service.catalog.database import in_chunks, session_scope
+from service.catalog.models import Task, Video
 from service.errors import CinestrataError, InvalidInput, TooLarge, Unavailable
 from service.settings import settings
 from service.storage import UPLOAD_SCHEME
 from service.views import VideoSpec
 
-__all__ = ["digest", "parse_manifest", "remove", "unpack_archive"]
+__all__ = ["digest", "parse_manifest", "remove", "sweep", "unpack_archive"]
 
 _FIELD = "archive"
 _MANIFESTS = ("manifest.jsonl", "manifest.csv")
@@ -44,6 +52,11 @@ _MAX_MANIFEST = 32 * 1024**2
 _MAX_READ = 40 * 1024**2  # a central directory, or a manifest, at once
 _MAX_NAMED = 32 * 1024**2  # characters that the headers of a tar say of its members
 _BLOCK = 1024**2
+_UPLOAD = re.compile(r"tsk_[0-9a-f]{16}")  # a task's folder; what else lies beside it is not ours
+# An upload writes all the time, and once it is unpacked is stored within seconds: what nothing was written to for a day
+# was given up. To wait costs room; to be hasty would cost somebody's videos. Counted from when it came to this disk
+# (ctime, which no copy brings along), so that who puts uploads back before their catalog has a day for it.
+_GIVEN_UP = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,52 @@ def digest(archive: BinaryIO) -> bytes:
 def remove(upload: str) -> None:
     """Delete what was unpacked for a task that did not come to be."""
     shutil.rmtree(settings().uploads_dir / upload, ignore_errors=True)
+
+
+def sweep() -> list[str]:
+    """Delete what was unpacked for tasks that are not stored: their process was killed, or the commit lost.
+
+    A folder stays if the index shows its task or a video of another task is named by a path through it, whatever became
+    of its task's row.
+
+    Returns:
+        The folders' names.
+
+    Raises:
+        Unavailable: the catalog or the index cannot be read; nothing was deleted.
+    """
+    folder = settings().uploads_dir
+    given_up = time.time() - _GIVEN_UP.total_seconds()
+    found = sorted(
+        path.name for path in folder.glob("tsk_*") if _UPLOAD.fullmatch(path.name) and path.is_dir()
+    )
+    with session_scope() as session:
+        stored = {
+            task
+            for chunk in in_chunks(found)
+            for task in session.scalars(select(Task.id).where(Task.id.in_(chunk)))
+        }
+        left = [
+            name
+            for name in found
+            if name not in stored
+            and _last_change(folder / name) < given_up
+            and not session.scalar(select(exists().where(Video.uri.contains(name, autoescape=True))))
+        ]
+    if left:
+        shown = storage.manifest().shards
+        left = [name for name in left if name not in shown]
+    for name in left:
+        remove(name)
+    return left
+
+
+def _last_change(folder: Path) -> float:
+    """Seconds since the epoch; infinity while somebody else is removing it."""
+    try:
+        return max(path.lstat().st_ctime for path in (folder, *folder.rglob("*")))
+    except FileNotFoundError:
+        return math.inf
 
 
 def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoSpec]:

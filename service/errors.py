@@ -13,6 +13,7 @@
     ├── TooLarge                413
     ├── TooManyRequests         429
     ├── Unavailable             503  try again later; nothing was changed
+    │   └── InDoubt             503  the commit was not answered: all of it was changed, or nothing
     └── Interrupted                  never leaves a worker: why a job stops working on its task
         ├── LeaseLost                another worker owns the task now, nothing may be written any more
         ├── TaskCancelled            the user asked for it
@@ -33,6 +34,7 @@ __all__ = [
     "Gone",
     "IdempotencyInFlight",
     "IdempotencyMismatch",
+    "InDoubt",
     "Interrupted",
     "InvalidInput",
     "LeaseLost",
@@ -191,6 +193,12 @@ class Unavailable(CinestrataError):
     def __init__(self, detail: str, retry_after: int = 1) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after)})
         self.retry_after = retry_after
+
+
+class InDoubt(Unavailable):
+    """The database was told to commit and did not answer; what belongs to the rows must stay where it is."""
+
+    title = "Stored or not"
 
 
 class Interrupted(CinestrataError):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -119,10 +120,15 @@ class Moments:
 
 
 class FactsReader:
-    """Facts of tasks, read when they are first asked for. Safe to be shared by threads."""
+    """Facts of tasks, read when they are first asked for. Safe to be shared by threads.
+
+    The catalog is read without the lock: who asks for what is kept never waits for it. Who asks for what another one is
+    just reading waits for that, and shares its error.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._reading: dict[tuple[object, ...], Future[Any]] = {}
         # By task and its shard.
         self._facts: OrderedDict[tuple[str, str], Facts] = OrderedDict()
         self._moments: OrderedDict[tuple[str, str], Moments] = OrderedDict()
@@ -145,11 +151,11 @@ class FactsReader:
         """When each task was posted; those that the catalog does not know are left out."""
         with self._lock:
             new = [task for task in tasks if task not in self._arrivals]
-            if new:
-                with session_scope() as session:
-                    for chunk in in_chunks(new):
-                        wanted = select(Task.id, Task.created_at).where(Task.id.in_(chunk))
-                        self._arrivals |= {task: at for task, at in session.execute(wanted)}
+        if new:
+            found = _read_arrivals(new)  # twice, where two ask for the same at once; it never changes
+            with self._lock:
+                self._arrivals |= found
+        with self._lock:
             return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
 
     def _held(
@@ -163,14 +169,39 @@ class FactsReader:
         much, what was not used for longest."""
         key = task, shard
         with self._lock:
-            if key not in kept:
-                for former in [known for known in kept if known[0] == task]:
-                    del kept[former]
-                kept[key] = read(task)
-                while len(kept) > 1 and sum(len(one.ids) for one in kept.values()) > _KEPT:
-                    kept.popitem(last=False)
-            kept.move_to_end(key)
-            return kept[key]
+            if key in kept:
+                kept.move_to_end(key)
+                return kept[key]
+            begun = self._reading.get((read, key))
+            if begun is None:
+                mine = self._reading[read, key] = Future[Read]()
+        if begun is not None:
+            return cast("Read", begun.result())
+        try:
+            found = read(task)
+        except BaseException as error:
+            with self._lock:
+                del self._reading[read, key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._reading[read, key]
+            for former in [known for known in kept if known[0] == task]:
+                del kept[former]
+            kept[key] = found
+            while len(kept) > 1 and sum(len(one.ids) for one in kept.values()) > _KEPT:
+                kept.popitem(last=False)
+        mine.set_result(found)
+        return found
+
+
+def _read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
+    with session_scope() as session:
+        return {
+            task: at
+            for chunk in in_chunks(tasks)
+            for task, at in session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
+        }
 
 
 def _read_facts(task: str) -> Facts:

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
 
-from service import compaction, lifecycle, probing
+from service import archives, compaction, lifecycle, probing
 from service.errors import CinestrataError
 from service.lifecycle import stopping
 from service.logging import configure
@@ -35,9 +35,9 @@ __all__ = [
     "worker_name",
 ]
 
-log = structlog.get_logger(__name__)
+_SWEEP_SECONDS = 600.0
 
-_SWEEP_SECONDS = 600
+log = structlog.get_logger(__name__)
 send_due = lifecycle.send_due
 
 
@@ -57,7 +57,7 @@ def probe(task_id: str) -> None:
 
 
 class Reconciler(threading.Thread):
-    """Runs ``lifecycle.reconcile`` every few seconds, ``compaction.sweep`` every few minutes, until it is stopped."""
+    """Runs ``lifecycle.reconcile`` every few seconds, and sweeps every few minutes, until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(name="reconciler", daemon=True)
@@ -76,6 +76,8 @@ class Reconciler(threading.Thread):
                 if time.monotonic() >= due:
                     due = time.monotonic() + _SWEEP_SECONDS
                     compaction.sweep()
+                    if swept := archives.sweep():
+                        log.info("uploads without a task removed", uploads=swept)
             except CinestrataError as error:
                 log.warning("reconciling again later", reason=str(error))
             except Exception:

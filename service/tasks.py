@@ -18,7 +18,7 @@ from service import archives, idempotency, messages, storage
 from service.catalog.database import in_chunks, now, session_scope
 from service.catalog.models import ACTIVE_STATES, Task, Video
 from service.checks import CheckedTask, check_task
-from service.errors import Conflict, InvalidInput, NotFound
+from service.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.events import events_after, record
 from service.lifecycle import send_due
 from service.lifecycle.transitions import locked, move, next_position
@@ -59,6 +59,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         Conflict: the name or an id belongs to another task.
         IdempotencyMismatch, IdempotencyInFlight: see ``service.idempotency``.
         Unavailable: nothing was stored; try again.
+        InDoubt: it may be stored; sent again with the same Idempotency-Key, it is stored once.
     """
     body = json.dumps(spec.model_dump(exclude_unset=True), sort_keys=True, allow_nan=True)
     body_hash = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
@@ -86,7 +87,8 @@ def create_task_from_archive(
 ) -> CreateOutcome:
     """Like ``create_task``, for an archive of videos with a manifest (see ``service.archives``).
 
-    On any error nothing of the archive stays behind.
+    On any error nothing of the archive stays behind, but where the catalog did not answer the commit: the task may be
+    stored, so its files stay, and ``archives.sweep`` removes them if it is not.
 
     Raises:
         InvalidInput, TooLarge: the archive or its manifest is not acceptable; otherwise like ``create_task``.
@@ -112,8 +114,9 @@ def create_task_from_archive(
         except ValidationError as error:
             raise InvalidInput.from_pydantic(error.errors()) from None
         stored = _store(task_id, check_task(spec), idempotency_key, caller)
-    except BaseException:
-        archives.remove(task_id)
+    except BaseException as error:
+        if not isinstance(error, InDoubt):
+            archives.remove(task_id)
         _forget(caller, idempotency_key)
         raise
     messages.send_probe(task_id)  # the task has its files from here on, whatever becomes of the message

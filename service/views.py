@@ -99,6 +99,9 @@ class ProgressView(_View):
     epochs: int | None = None
     loss: float | None = None
     videos_per_second: float | None = None
+    unmeasured: str | None = Field(
+        default=None, description="Of a task that is ready: why the recall matrix has no row after it."
+    )
 
 
 class RejectedView(_View):

@@ -6,11 +6,16 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
+from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from cli.main import app
@@ -34,8 +39,60 @@ def test_compose_starts_every_part_after_the_migration_and_watches_it() -> None:
         assert services[name]["build"]["target"] == name
         assert services[name]["stop_grace_period"]
     assert "noeviction" in services["redis"]["command"]
-    assert "healthcheck" in services["redis"]
+    assert services["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "-e", "ping"]
     assert "healthcheck" in services["postgres"]
+
+
+def test_compose_gives_no_part_more_than_it_needs() -> None:
+    """Nobody gains rights or fills the disk with logs; our own parts write to their volumes alone."""
+    services = compose()["services"]
+    for service in services.values():
+        assert service["restart"] in ("unless-stopped", "no")
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+        assert service.get("environment", {}).get("CINESTRATA_API_KEY") is None or service is services["api"]
+    for name in ("api", "worker-cpu", "worker-gpu", "migrate"):
+        assert services[name]["read_only"] is True
+        assert services[name]["cap_drop"] == ["ALL"]
+        assert "/tmp" in services[name]["volumes"], "uploads wait there, and on the disk"
+    assert [name for name, service in services.items() if "ports" in service] == ["api"]
+
+
+def test_no_password_is_part_of_an_address() -> None:
+    """Addresses are shown, and a password may hold any character."""
+    for service in compose()["services"].values():
+        for name, value in service.get("environment", {}).items():
+            assert "PASSWORD" not in value or name in ("PGPASSWORD", "POSTGRES_PASSWORD")
+    environment = compose()["services"]["api"]["environment"]
+    assert make_url(environment["CINESTRATA_DATABASE_URL"]).password is None
+    assert environment["PGPASSWORD"] == compose()["services"]["postgres"]["environment"]["POSTGRES_PASSWORD"]
+
+
+def test_a_container_is_healthy_whatever_proxy_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/readyz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def healthy() -> int:
+        command = [sys.executable, str(ROOT / "docker" / "healthy.py"), "api"]
+        return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        monkeypatch.setenv("CINESTRATA_PORT", str(server.server_port))
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        assert healthy() == 0
+        server.shutdown()
+    thread.join()
+    assert healthy() == 1
 
 
 def test_every_target_has_a_health_check_and_no_root() -> None:
@@ -107,6 +164,20 @@ def test_dashboards_and_alerts_ask_for_measures_that_exist() -> None:
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= exported
 
 
+def test_gauges_are_not_asked_as_counters_and_are_counted_once() -> None:
+    """Every API says what the catalog holds, so there are as many answers as replicas; and a gauge may sink."""
+    panels = json.loads((ROOT / "deploy/grafana/cinestrata.json").read_text())["panels"]
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked += [rule["expr"] for rule in rules]
+    counters = re.compile(r"cinestrata_\w+_(total|bucket|sum|count)\b")
+    for expression in asked:
+        for function, name in re.findall(r"\b(rate|increase|delta)\((\w+)", expression):
+            assert bool(counters.match(name)) is (function != "delta"), expression
+        if re.search(r"cinestrata_(tasks|shards|vectors|shard_bytes)\b", expression):
+            assert re.match(r"(max|sum)\b", expression), expression
+
+
 def test_kubernetes_manifests_name_what_they_mount() -> None:
     documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/cinestrata.yaml").read_text()))
     claims = {d["metadata"]["name"] for d in documents if d["kind"] == "PersistentVolumeClaim"}
@@ -118,9 +189,54 @@ def test_kubernetes_manifests_name_what_they_mount() -> None:
     ]
     for deployment in deployments:
         pod = deployment["spec"]["template"]["spec"]
-        assert {v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"]} <= claims
+        claimed = [v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if v["name"] != "tmp"]
+        assert set(claimed) <= claims
         volumes = {v["name"] for v in pod["volumes"]}
         assert {m["name"] for c in pod["containers"] for m in c["volumeMounts"]} == volumes
+
+
+def _pods() -> dict[str, dict[str, Any]]:
+    documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/cinestrata.yaml").read_text()))
+    return {
+        d["metadata"]["name"]: d["spec"]["template"]["spec"] for d in documents if d["kind"] == "Deployment"
+    }
+
+
+@pytest.mark.parametrize("name", _pods())
+def test_pods_are_given_no_more_than_they_need(name: str) -> None:
+    pod = _pods()[name]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"/data", "/tmp"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+        secrets = {one["secretRef"]["name"] for one in container["envFrom"] if "secretRef" in one}
+        assert ("cinestrata-api" in secrets) is (container["name"] == "api")
+    for container in pod["containers"]:
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_kubernetes_sets_no_setting_of_ours_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods that begin after a service have its address in their environment, under names made of its own."""
+    documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/cinestrata.yaml").read_text()))
+    (service,) = [d["metadata"]["name"] for d in documents if d["kind"] == "Service"]
+    monkeypatch.setenv(f"{service.upper()}_PORT", "tcp://10.0.0.1:80")
+    with pytest.raises(ValidationError):
+        Settings()
+    assert [pod["enableServiceLinks"] for pod in _pods().values()] == [False] * 3
+
+
+def test_a_new_learning_worker_does_not_wait_for_the_gpu_of_the_old_one() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/cinestrata.yaml").read_text()))
+    for deployment in (d for d in documents if d["kind"] == "Deployment"):
+        limits = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+        replaced = deployment["spec"].get("strategy", {}).get("type") == "Recreate"
+        assert replaced is ("nvidia.com/gpu" in limits)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

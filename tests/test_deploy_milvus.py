@@ -43,6 +43,7 @@ def test_each_part_is_pinned_watched_kept_and_not_published(name: str) -> None:
     assert service["healthcheck"]["test"][0] == "CMD"
     assert service["restart"] == "unless-stopped"
     assert "no-new-privileges:true" in service["security_opt"]
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
     assert "ports" not in service
     (volume,) = service["volumes"]
     assert volume.split(":")[0] in OVERLAY["volumes"]

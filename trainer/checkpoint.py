@@ -6,8 +6,9 @@ import hashlib
 import json
 import logging
 import pickle
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,20 +63,25 @@ def identity(*parts: Any) -> str:
 class Checkpoints:
     """The checkpoints of one training run.
 
+    Several claims may write into the folder, for a worker that hangs while it saves wakes when another one has long
+    taken its task over. So what each writes is named by its claim, and none touches what a later claim has written.
+
     Args:
         folder: of the task; made when first needed.
         run: identity of the run. A checkpoint of another run, left by an attempt that began from another
             release or with other videos, is not continued.
+        claim: grows with every claim on the task: its fencing token.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, claim: int = 0) -> None:
         self.folder = folder
         self.run = run
+        self.claim = claim
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint durably, then drop the ones before it."""
-        final = self.folder / f"epoch-{checkpoint.epoch:05d}"
-        staged = final.with_suffix(".tmp")
+        final = self.folder / f"epoch-{checkpoint.epoch:05d}.{self.claim}"
+        staged = self.folder / f"{final.name}.tmp"
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
         description = {
@@ -97,14 +103,21 @@ class Checkpoints:
         staged.replace(final)
         sync(self.folder)
         for other in self.folder.iterdir():
-            if other != final:
+            if other != final and _claim_of(other) <= self.claim:
                 shutil.rmtree(other, ignore_errors=True)
 
     def load(self) -> Checkpoint | None:
         """The newest complete checkpoint of this run; None when there is none. Unreadable ones are passed over."""
-        if not self.folder.is_dir():
-            return None
-        for folder in sorted(self.folder.glob("epoch-[0-9]*[0-9]"), reverse=True):
+        listed: list[Path] = []
+        # Until nothing changes: who was late may put a newer one in the place of the one that is being read.
+        while (folders := sorted(self.folder.glob("epoch-*[0-9]"), reverse=True)) != listed:
+            if found := self._newest(folders):
+                return found
+            listed = folders
+        return None
+
+    def _newest(self, folders: Iterable[Path]) -> Checkpoint | None:
+        for folder in folders:
             try:
                 description = json.loads((folder / _DESCRIPTION).read_text())
                 if (description["schema"], description["run"]) != (SCHEMA, self.run):
@@ -122,6 +135,11 @@ class Checkpoints:
     def clear(self) -> None:
         """Remove the task's checkpoints, those of other runs too."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _claim_of(path: Path) -> int:
+    named = re.fullmatch(r"epoch-\d+\.(\d+)(?:\.tmp)?", path.name)
+    return int(named[1]) if named else 0
 
 
 def _storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -116,6 +116,7 @@ def learn(
     training: Mapping[str, Ids],
     *,
     checkpoints: Path,
+    claim: int,
     report: Callable[[Progress], None],
 ) -> bool:
     """Learn a task; whether anything was trained.
@@ -123,6 +124,7 @@ def learn(
     Args:
         training: for each earlier task, the vector ids of its training videos.
         checkpoints: folder of this task's checkpoints.
+        claim: whose they are; see :class:`~trainer.checkpoint.Checkpoints`.
     """
     run = identity(
         task.task_id,
@@ -133,7 +135,11 @@ def learn(
         [(pair.clip.vector_id, pair.clip.frames_path.name, pair.caption) for pair in task.pairs],
     )
     losses = learn_task(
-        method, task, library.memory(training), report=report, checkpoints=Checkpoints(checkpoints, run)
+        method,
+        task,
+        library.memory(training),
+        report=report,
+        checkpoints=Checkpoints(checkpoints, run, claim),
     )
     return bool(losses)
 

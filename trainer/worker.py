@@ -38,7 +38,7 @@ from service.settings import settings
 from service.vectors import library_store
 from trainer.calibration import CAPTIONS
 from trainer.data import Clip, TaskData
-from trainer.errors import FramesMissing, NothingToLearn, TrainingDiverged
+from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
 from trainer.evaluate.matrix import Row
 from trainer.evaluate.metrics import Recall
@@ -83,6 +83,8 @@ def work_on(claim: Claim) -> None:
     task = _load_task(claim, backbone)
     if claim.task.id in library.manifest.shards:
         _finish(claim, backbone, library, task)
+    elif not task.clips:
+        raise NothingToLearn("All accepted videos of the task were deleted")
     else:
         try:
             _learn(claim, backbone, library, task)
@@ -112,10 +114,19 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             eta_seconds=at.eta_seconds,
         )
 
-    # Those of other tasks belong to an older release, or to tasks that will begin from a newer one.
-    _drop_checkpoints(keep=task.task_id)
-    checkpoints = settings().checkpoints_dir / task.task_id
-    trained = learn(method, library, task, _training_ids(library), checkpoints=checkpoints, report=report)
+    # Those of other tasks belong to an older release, or to tasks that will begin from a newer one. Whose turn it is no
+    # more must not drop what the next task has saved.
+    with claim.writing():
+        _drop_checkpoints(keep=task.task_id)
+    trained = learn(
+        method,
+        library,
+        task,
+        _training_ids(library),
+        checkpoints=settings().checkpoints_dir / task.task_id,
+        claim=claim.token,
+        report=report,
+    )
     claim.advance("indexing")
     task = _left(task)
     if not task.clips:
@@ -168,19 +179,39 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
     state = library.release(shard.release)
     recalls: list[RecallFacts] = []
     ledger: Ledger | None = None
+    unmeasured: str | None = None
     claim.advance("evaluating")
-    try:
-        vectors = library.shard(task.task_id)
-        if vectors is not None:
+    # What is laid down is ready, measured or not: where every attempt to measure it ends the worker, the last does not
+    # try.
+    if claim.task.attempts >= settings().max_attempts:
+        unmeasured = "Its worker stopped again and again before that was done, without a message."
+    else:
+        try:
+            vectors = library.shard(task.task_id)
+            if vectors is None:
+                raise LibraryDamaged("Its shard cannot be read.")
             _restore_frames(claim, task, backbone)
             recalls, ledger = _facts(claim, backbone, library, Laid(state, release, shard, vectors), task)
-    except CinestrataError:
-        raise
-    except Exception as error:  # what is laid down is ready, measured or not
-        claim.log(f"The task could not be measured: {error}")
+        except CinestrataError:
+            raise
+        except Exception as error:
+            unmeasured = str(error)
+    if unmeasured:
+        claim.log(f"The task could not be measured: {unmeasured}")
     trained = METHODS[state.method].trains and bool(task.pairs)
     moments = library.manifest.parts(task.task_id)[1:]
-    _publish(claim, library, task, state, release, shard, recalls, moments=moments, trained=trained)
+    _publish(
+        claim,
+        library,
+        task,
+        state,
+        release,
+        shard,
+        recalls,
+        moments=moments,
+        trained=trained,
+        unmeasured=unmeasured,
+    )
     if ledger is not None:
         _keep(library, ledger)
 
@@ -196,6 +227,7 @@ def _publish(
     *,
     moments: Sequence[ShardEntry],
     trained: bool,
+    unmeasured: str | None = None,
 ) -> None:
     with claim.publishing() as publication:
         # The task's row is held: whoever deletes from now on finds the shard published.
@@ -222,6 +254,7 @@ def _publish(
             ),
             recalls=recalls,
             trained=trained,
+            unmeasured=unmeasured,
         )
 
 
@@ -246,8 +279,6 @@ def _load_task(claim: Claim, backbone: Backbone) -> TaskData:
         )
         for video in videos
     )
-    if not clips:
-        raise NothingToLearn("All accepted videos of the task were deleted")
     return TaskData(claim.task.id, claim.task.name, clips)
 
 
@@ -475,5 +506,6 @@ def _in_words(claim: Claim) -> Iterator[None]:
             raise
         log.warning("task failed", task=claim.task.id, exc_info=error)
         if isinstance(error, TrainingDiverged):  # from its checkpoint it would only diverge again
-            _drop_checkpoints(drop=claim.task.id)
+            with claim.writing():
+                _drop_checkpoints(drop=claim.task.id)
         claim.fail(*words)

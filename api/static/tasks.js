@@ -143,7 +143,8 @@ function finished(task) {
   if (!searchable(task)) return "its videos are deleted; later releases are built on what it taught";
   const how = task.trained ? `learned with ${task.method}` : "indexed without training: there were no captions";
   const took = duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000); // its wait for others included
-  return `${how} · searchable ${took} after it was posted, ${ago(task.finished_at)}${task.held_out === "derived" ? " · a share was held out to measure with" : ""}`;
+  return `${how} · searchable ${took} after it was posted, ${ago(task.finished_at)}${task.held_out === "derived" ? " · a share was held out to measure with" : ""}`
+    + (task.progress.unmeasured ? ` · not measured: ${task.progress.unmeasured}` : "");
 }
 
 /** Progress as it happens; the page's own refresh is the safety net. */

@@ -14,7 +14,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from service.errors import Unavailable
+from service.errors import InDoubt, Unavailable
 from service.settings import Settings, settings
 
 __all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
@@ -47,13 +47,22 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             would otherwise fail when another writer came in between.
 
     Raises:
-        Unavailable: the database cannot be reached, or stayed locked.
+        Unavailable: the database cannot be reached, or stayed locked; nothing was written.
+        InDoubt: the commit was sent and not answered; what was written may be there or not.
     """
     bind = engine().execution_options(cinestrata_write=True) if write else engine()
+    committing = False
     try:
         with Session(bind, expire_on_commit=False) as session, session.begin():
             yield session
+            committing = write
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if committing:
+            raise InDoubt(
+                "The catalog database broke off while it stored this: look whether it is there, or send it again with "
+                "the same Idempotency-Key.",
+                5,
+            ) from error
         raise Unavailable("The catalog database cannot be reached or is busy; try again.", 5) from error
 
 
@@ -100,7 +109,9 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA secure_delete = ON")  # captions of deleted videos are overwritten, not only let go
+    connection.execute(
+        "PRAGMA secure_delete = ON"
+    )  # captions of deleted videos are overwritten, not only let go
 
 
 def _begin_sqlite(connection: Connection) -> None:

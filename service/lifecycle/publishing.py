@@ -87,8 +87,12 @@ class Publication:
         shard: ShardFacts,
         recalls: Sequence[RecallFacts] = (),
         trained: bool,
+        unmeasured: str | None = None,
     ) -> int:
         """Write the rows of the release, the shard and the recall matrix, and make the task ready.
+
+        Args:
+            unmeasured: why there are no ``recalls``, where there should be.
 
         Returns:
             t: the task's place among all that were laid down, from 1.
@@ -129,7 +133,9 @@ class Publication:
             )
         self._write_recalls(order, recalls)
         task.attempts = 0
-        task.progress = ProgressView(stage="ready", fraction=1.0).model_dump(exclude_none=True)
+        task.progress = ProgressView(stage="ready", fraction=1.0, unmeasured=unmeasured).model_dump(
+            exclude_none=True
+        )
         record(session, task.id, "progress", task.progress, at)
         move(session, task, "ready")
         self.completed = True

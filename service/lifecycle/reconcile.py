@@ -96,8 +96,10 @@ def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
     if storage.is_published(task.id):
         # Its shard can be searched already. It is finished, whatever was asked for or went wrong meanwhile.
+        # Who takes it for the last of its attempts leaves the measuring out, and there is always one more of those.
         drop_lease(task)
-        task.attempts, task.cancel_requested = 0, False
+        task.attempts = min(task.attempts, settings().max_attempts - 1)
+        task.cancel_requested = False
         record(session, task.id, "log", {"message": "The shard is laid down; the task will be finished."})
         return "recovered"
     if task.cancel_requested:

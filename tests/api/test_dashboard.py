@@ -28,7 +28,7 @@ from api.app import create_app
 from benchmarks.world import DOMAINS
 from service import lifecycle, tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Video
+from service.catalog.models import Task, Video
 from service.settings import Settings
 from service.views import TaskSpec
 
@@ -269,6 +269,23 @@ def test_a_cell_of_the_matrix_is_what_the_api_says(
     browser.find_element(By.CSS_SELECTOR, "[data-gallery=global]").click()
     union = f"{100 * measures['matrix_global'][1][0]:.1f} %"
     _until(browser, lambda b: b.find_element(By.CSS_SELECTOR, "[data-testid=cell-2-1]").text == union)
+
+
+def test_a_task_that_could_not_be_measured_says_so(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, library[0])
+        name, before = task.name, task.progress
+        task.progress = {**before, "unmeasured": "Its worker stopped."}
+    try:
+        browser.get(f"{address}/admin")
+        facts = f"[data-testid='facts-{name}']"
+        _wait(browser, facts)
+        _until(browser, lambda b: "not measured: Its worker stopped." in _texts(b, facts)[0])
+    finally:
+        with session_scope(write=True) as session:
+            session.get_one(Task, library[0]).progress = before
 
 
 def test_a_task_is_watched_while_it_is_worked_on(browser: WebDriver, address: str, world: Path) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+import typer
 
+from cli import child, demo, up
 from cli.child import Child
-from cli.folder import FolderBusy, locked, running
+from cli.demo_service import embedded_service
+from cli.folder import FolderBusy, enter, locked, running
 from cli.supervisor import StartFailed, Supervisor
 
 
@@ -54,6 +61,29 @@ def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
         supervisor.stop()
     assert len(told) == 1
     assert "part ended with status 0" in told[0]
+
+
+def test_a_log_does_not_grow_for_as_long_as_its_child_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_LOG_BYTES", 1000)
+    code = (
+        "import pathlib, time\nprint('x' * 2000, flush=True)\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)\n"
+        "print('end', flush=True)\ntime.sleep(60)"
+    )
+    log = tmp_path / "part.log"
+    supervisor = Supervisor()
+    supervisor.start(Child("part", script(code), log))
+    try:
+        assert supervisor.wait_until(
+            lambda: log.with_suffix(".log.1").exists() and not log.stat().st_size, 20
+        )
+        assert log.with_suffix(".log.1").read_text() == "x" * 2000 + "\n"
+        (tmp_path / "go").touch()
+        assert supervisor.wait_until(lambda: log.read_bytes() == b"end\n", 20)
+    finally:
+        supervisor.stop()
 
 
 def test_a_child_that_never_starts_is_given_up_with_its_last_words(tmp_path: Path) -> None:
@@ -125,12 +155,58 @@ def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
         "    try:\n"
         "        with _children_spared_ctrl_c():\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "            time.sleep(60)\n"
+        "            for _ in range(500):\n"  # a signal just before a sleep does not shorten it
+        "                time.sleep(0.1)\n"
         "    except KeyboardInterrupt:\n"
         "        print('in order')\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (told.returncode, told.stdout) == (0, "in order\n"), told.stderr
+
+
+def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client that asks whether the API answers, and the pipe through which the demo hears where it is."""
+    clients: list[httpx.Client] = []
+    made = httpx.Client
+
+    def client(**how: Any) -> httpx.Client:
+        clients.append(made(**how))
+        return clients[-1]
+
+    monkeypatch.setattr(httpx, "Client", client)
+    with up._answers("http://127.0.0.1:9") as ready:
+        assert not ready()
+        assert not clients[0].is_closed
+    assert clients[0].is_closed
+
+    processes: list[subprocess.Popen[str]] = []
+    spawn = subprocess.Popen
+    code = "import time; print('Cinestrata is up at http://127.0.0.1:9', flush=True); time.sleep(60)"
+
+    def popen(_command: list[str], **how: Any) -> subprocess.Popen[str]:
+        processes.append(spawn(script(code), **how))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with embedded_service(tmp_path, None) as url:
+        assert url == "http://127.0.0.1:9"
+        assert processes[0].poll() is None
+    assert processes[0].poll() is not None
+    assert processes[0].stdout is not None
+    assert processes[0].stdout.closed
+
+
+def test_the_demo_says_when_its_service_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("cli.demo.time.sleep", slept.append)
+    notes: list[dict[str, Any] | None] = [{"pid": 1}, {}, None]
+    monkeypatch.setattr(demo, "running", lambda _: notes.pop(0))
+    with pytest.raises(typer.Exit):
+        demo._wait_until_it_ends(tmp_path)
+    assert len(slept) == 2
+    assert "has ended" in capsys.readouterr().err
 
 
 def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
@@ -158,6 +234,59 @@ def test_who_only_looks_is_not_taken_for_a_holder(tmp_path: Path) -> None:
         looked.start()
         with locked(tmp_path / "run", tmp_path):
             looked.join()
+
+
+@pytest.fixture
+def lax_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("lax_umask")
+def test_the_note_is_for_its_user_from_the_first_moment_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's address in it may hold a password."""
+    path = tmp_path / "run" / "up.lock"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", lambda *_: None)  # it is made so, not made so afterwards
+        with locked(path.parent, tmp_path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)  # as an earlier version left it
+    with locked(path.parent, tmp_path) as lock:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        lock.note(redis_url="redis://:secret@broker:6379/0")
+        assert running(path.parent) == {"pid": os.getpid(), "redis_url": "redis://:secret@broker:6379/0"}
+
+
+def test_who_may_not_read_the_note_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    opened = os.open
+
+    def of_another_user(path: str, *how: int) -> int:
+        if str(path).endswith("up.lock"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *how)
+
+    monkeypatch.setattr(os, "open", of_another_user)
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
+    for ask in (lambda: running(tmp_path / "run"), lambda: enter(tmp_path), lambda: _hold(tmp_path)):
+        with pytest.raises(typer.Exit):
+            ask()
+        said = capsys.readouterr().err
+        assert "up.lock belongs to another user" in said
+        assert "--url" in said
+    monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://broker:6379/0")
+    assert enter(tmp_path).redis_url == "redis://broker:6379/0", "who knows the broker needs no note"
+
+
+def _hold(folder: Path) -> None:
+    with locked(folder / "run", folder):
+        pass
 
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_no_file_is_ever_seen(backbone: Backbone, task: TaskData, tmp_path: Path
         seen.update(path.name for path in folder.iterdir())
 
     learn_task(_start(backbone), task, checkpoints=Checkpoints(folder, "run"), report=look)
-    assert seen == {"epoch-00001", "epoch-00002"}
+    assert seen == {"epoch-00001.0", "epoch-00002.0"}
     open_files = [
         os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)
     ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,11 +229,11 @@ def test_a_damaged_checkpoint_means_starting_over(
     (folder / name).unlink()
     if damage is not None:
         (folder / name).write_bytes(damage)
-    (tmp_path / "c" / "epoch-00003.tmp").mkdir()
+    (tmp_path / "c" / "epoch-00003.0.tmp").mkdir()
     again = _shift(backbone)
     fit(again, task, checkpoints=checkpoints)
     assert torch.equal(again.shift, whole.shift)
-    assert [path.name for path in (tmp_path / "c").iterdir()] == ["epoch-00004"]
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["epoch-00004.0"]
 
 
 def test_a_checkpoint_that_cannot_be_written_takes_no_room(
@@ -245,7 +248,81 @@ def test_a_checkpoint_that_cannot_be_written_takes_no_room(
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="No space left"):
         kept.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {}))
-    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00001"]
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00001.0"]
+
+
+class _Hanging:
+    """A claim that hangs in the middle of saving a checkpoint: what happens meanwhile is run there."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, where: str, meanwhile: Callable[[], None]) -> None:
+        owner, name = _PLACES[where]
+        original, self.left = getattr(owner, name), [meanwhile]
+
+        def hang(*args: Any, **fields: Any) -> Any:
+            # What is removed last is a checkpoint.
+            if self.left and (where != "dropping" or (args[0] / "checkpoint.json").exists()):
+                self.left.pop()()
+            return original(*args, **fields)
+
+        patch.setattr(owner, name, hang)
+
+
+_PLACES: dict[str, tuple[Any, str]] = {
+    "beginning": (shutil, "rmtree"),
+    "writing": (torch, "save"),
+    "renaming": (Path, "replace"),
+    "dropping": (shutil, "rmtree"),
+}
+
+
+@pytest.mark.parametrize("where", ["beginning", "writing", "renaming", "dropping"])
+@pytest.mark.parametrize("epochs", [(2,), (2, 3)], ids=["as far", "farther"])
+@pytest.mark.parametrize("run", ["same", "another"])
+def test_who_wakes_late_leaves_the_checkpoints_of_the_next_claim_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, epochs: tuple[int, ...], run: str
+) -> None:
+    def checkpoint(epoch: int, value: float) -> Checkpoint:
+        return Checkpoint(epoch, [0.5] * epoch, {"weight": torch.full((3,), value)}, {})
+
+    def weight(found: Checkpoint | None) -> float:
+        assert found is not None
+        return found.method["weight"][0].item()
+
+    late, next_one = Checkpoints(tmp_path, "same", 4), Checkpoints(tmp_path, run, 6)
+    late.save(checkpoint(1, 1.0))
+
+    def meanwhile() -> None:
+        for epoch in epochs:
+            next_one.save(checkpoint(epoch, 10.0 * epoch))
+
+    hanging = _Hanging(monkeypatch, where, meanwhile)
+    with suppress(OSError, RuntimeError):  # the next claim has removed what it was writing
+        late.save(checkpoint(2, 2.0))
+    assert not hanging.left
+    kept = Checkpoints(tmp_path, run, 8).load()
+    assert weight(kept) == 10.0 * epochs[-1]
+    next_one.save(checkpoint(4, 40.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-00004.6"], "and takes its leavings away"
+
+
+def test_what_is_replaced_while_it_is_read_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next claim reads the newest checkpoint, when the one before wakes, saves another, and drops that."""
+    late = Checkpoints(tmp_path, "run", 4)
+    late.save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
+    original = json.loads
+    left = [lambda: late.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {}))]
+
+    def slowly(text: str) -> Any:
+        if left:
+            left.pop()()
+        return original(text)
+
+    monkeypatch.setattr(json, "loads", slowly)
+    found = Checkpoints(tmp_path, "run", 6).load()
+    assert found is not None
+    assert found.epoch == 2
 
 
 def test_progress_is_reported_after_every_step(backbone: Backbone, task: TaskData) -> None:

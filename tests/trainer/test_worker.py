@@ -25,6 +25,8 @@ from service.lifecycle import Publication
 from service.settings import settings
 from service.views import TaskView
 from trainer import learning, loop, worker
+from trainer.checkpoint import Checkpoint, Checkpoints
+from trainer.errors import TrainingDiverged
 from trainer.evaluate.ledger import Ledger, read_ledger
 from trainer.evaluate.matrix import Row
 from trainer.methods import FfaTame
@@ -211,7 +213,7 @@ def test_what_is_laid_down_is_ready_though_it_cannot_be_measured(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(worker, "measure", too_large)
-    _ready(task)
+    assert _ready(task).progress.unmeasured == "CUDA out of memory"
     assert _recalls() == {}
     assert any("could not be measured: CUDA" in e.data.get("message", "") for e in events_after(task))
 
@@ -414,6 +416,43 @@ def test_a_worker_that_lost_its_lease_publishes_nothing(
     monkeypatch.setattr(ShardStore, "write_shard", write_shard)
     assert _learn(task).state == "indexing"
     assert _store().manifest().shards == {}
+
+
+@pytest.mark.parametrize("late", ["before it learns", "when it diverged"])
+def test_a_worker_that_lost_its_lease_drops_no_checkpoints(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    task = post_videos("day")
+    kept = settings().checkpoints_dir / (task if late == "when it diverged" else "tsk_next") / "epoch-00001.9"
+
+    def lose(*_: Any, **__: Any) -> None:
+        kept.mkdir(parents=True)  # what another worker has saved meanwhile
+        with session_scope(write=True) as session:
+            session.get_one(worker.Task, task).fencing_token += 1
+        if late == "when it diverged":
+            raise TrainingDiverged("the loss became nan")
+
+    monkeypatch.setattr(worker, "learn" if late == "when it diverged" else "_restore_frames", lose)
+    assert _learn(task).state == "training"
+    assert kept.is_dir()
+
+
+def test_checkpoints_are_named_by_the_claim_that_wrote_them(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, seen = post_videos("day"), set()
+    original = Checkpoints.save
+
+    def save(self: Checkpoints, checkpoint: Checkpoint) -> None:
+        original(self, checkpoint)
+        with session_scope() as session:
+            token = session.get_one(worker.Task, task).fencing_token
+        seen.add((token, *(path.name for path in self.folder.iterdir())))
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    _ready(task)
+    assert seen
+    assert all(name.endswith(f".{token}") for token, name in seen)
 
 
 def test_a_damaged_shard_of_an_old_task_does_not_stop_the_next(post_videos: Post) -> None:

@@ -19,6 +19,7 @@ from media import Examiner
 from service import lifecycle, tasks
 from service.catalog.database import now, session_scope
 from service.catalog.models import Moment, Recall, Release, Shard, Task
+from service.deletion import delete_videos
 from service.events import events_after
 from service.forgetting import forgetting
 from service.lifecycle import Claim
@@ -73,6 +74,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "moments settled": lambda: _after(worker, "_long_videos"),
     "moments decoded": lambda: _after(Examiner, "sample"),
     "moments written": lambda: _after(worker, "lay_down"),
+    "measuring": lambda: _before(worker, "measure"),
     "measured": lambda: _after(worker, "_facts"),
     "manifest replaced": lambda: _after(ShardStore, "publish"),
     "committed": lambda: _before(worker, "_keep"),
@@ -164,6 +166,58 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
     assert np.array_equal(_vectors(alone), vectors)
     assert len(vectors) == 6 + 6
     assert _comparable(forgetting()) == _comparable(figures)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_is_laid_down_is_ready_though_measuring_kills_its_worker_every_time(
+    most: int, post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
+) -> None:
+    settings_factory(
+        tmp_path, frames=2, event_seconds=0, torch_threads=1, lease_seconds=600, max_attempts=most
+    )
+    task, next_one = post_videos("day"), post_videos("night")
+    assert _run(task, "manifest replaced") == -signal.SIGKILL
+    _expire(task)
+    for _ in range(1, most - 1):
+        assert _run(task, "measuring") == -signal.SIGKILL
+        _expire(task)
+    assert _run(task, "measuring") == 0, "the last attempt leaves it out"
+    view = tasks.get_task(task)
+    assert (view.state, view.error, view.learned_order) == ("ready", None, 1)
+    assert "again and again" in str(view.progress.unmeasured)
+    assert any("could not be measured" in e.data.get("message", "") for e in events_after(task))
+    assert forgetting().after == []
+    assert _run(next_one) == 0
+    assert tasks.get_task(next_one).progress.unmeasured is None
+    assert forgetting().after == ["night"]
+    assert forgetting().tasks == ["day", "night"], "the next row measures both"
+
+
+def test_what_is_laid_down_is_ready_though_all_its_videos_are_deleted(post_videos: Post) -> None:
+    task = post_videos("day")
+    assert _run(task, "manifest replaced") == -signal.SIGKILL
+    delete_videos(f"day-{number}" for number in range(6))
+    _expire(task)
+    assert _run(task) == 0
+    view = tasks.get_task(task)
+    assert (view.state, view.error, view.learned_order, view.counts.videos) == ("ready", None, 1, 0)
+
+
+def test_the_last_attempt_at_what_is_laid_down_is_never_the_last(
+    post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
+) -> None:
+    """Even that one may be killed; and a round in which nobody is at it repeats itself no more than once."""
+    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, max_attempts=2)
+    task = post_videos("day")
+    assert _run(task, "manifest replaced") == -signal.SIGKILL
+    for _ in range(4):
+        _expire(task)
+        assert lifecycle.reconcile().recovered == ()
+        assert _run(task, "claimed") == -signal.SIGKILL
+        assert tasks.get_task(task).state == "evaluating"
+    _expire(task)
+    assert _run(task) == 0
+    assert tasks.get_task(task).state == "ready"
 
 
 def test_a_task_that_kills_its_worker_every_time_fails_and_lets_the_next_one_pass(post_videos: Post) -> None:

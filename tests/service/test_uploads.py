@@ -1,0 +1,266 @@
+"""What was unpacked for a task that did not come to be: who removes it, when, and who must not."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+import pytest
+from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy.exc import OperationalError
+
+from service import archives, jobs, lifecycle, storage, tasks
+from service.catalog.database import engine, session_scope
+from service.catalog.models import Task
+from service.deletion import delete_task
+from service.errors import InDoubt, Unavailable
+from service.settings import Settings, settings
+from service.views import TaskSpec
+
+ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
+
+pytestmark = pytest.mark.usefixtures("sqlite_catalog")
+
+
+def _archive() -> BinaryIO:
+    made = io.BytesIO()
+    files = {"manifest.jsonl": b'{"uri": "a.mp4", "captions": ["a bird"]}\n', "a.mp4": b"A" * 100}
+    with zipfile.ZipFile(made, "w") as opened:
+        for name, content in files.items():
+            opened.writestr(
+                zipfile.ZipInfo(name), content
+            )  # without the time: the same bytes whenever it is packed
+    return made
+
+
+def _post(name: str = "birds", key: str | None = None) -> str:
+    return tasks.create_task_from_archive(_archive(), "v.zip", name=name, idempotency_key=key).task.id
+
+
+def _unpack(name: str = ORPHAN) -> Path:
+    """As a process leaves it that is killed before its task is stored."""
+    archives.unpack_archive(_archive(), "v.zip", name)
+    return settings().uploads_dir / name
+
+
+def _uploads() -> set[str]:
+    return {path.name for path in settings().uploads_dir.iterdir()}
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """``later(seconds)``: the clock shows so much more than it does."""
+
+    def move(seconds: float) -> None:
+        monkeypatch.setattr(
+            "service.archives.time.time", lambda: time.monotonic() - begun[0] + begun[1] + seconds
+        )
+
+    begun = time.monotonic(), time.time()
+    return move
+
+
+def test_what_a_killed_upload_left_goes_after_a_day(later: Callable[[float], None]) -> None:
+    stored = _post()
+    _unpack()
+    assert archives.sweep() == [], "it may be running now"
+    later(DAY - 60)
+    assert archives.sweep() == []
+    later(DAY + 60)
+    assert archives.sweep() == [ORPHAN]
+    assert _uploads() == {stored}
+    assert storage.locate(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
+    assert archives.sweep() == []
+
+
+def test_a_file_that_is_written_now_keeps_the_whole_folder(
+    later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _unpack()
+    later(DAY + 60)
+    lstat = Path.lstat
+
+    def written_just_now(path: Path) -> Any:
+        found = lstat(path)
+        if path != folder / "a.mp4":
+            return found
+        return os.stat_result((*found[:9], int(time.time() + DAY)))
+
+    monkeypatch.setattr(Path, "lstat", written_just_now)
+    assert archives.sweep() == []
+    assert folder.is_dir()
+
+
+def test_what_another_task_is_made_of_stays(later: Callable[[float], None]) -> None:
+    """Its own task is deleted; one that was posted later names a file of it."""
+    one = _post()
+    spec = {"name": "again", "videos": [{"uri": f"upload://{one}/a.mp4", "captions": ["a bird"]}]}
+    other = tasks.create_task(TaskSpec.model_validate(spec)).task.id
+    for task in (one, other):
+        tasks.cancel_task(task)
+    delete_task(one)
+    later(DAY + 60)
+    assert archives.sweep() == []
+    kept = storage.locate(f"upload://{one}/a.mp4")
+    assert kept.is_file()
+    delete_task(other)
+    assert not kept.parent.exists()
+
+
+def test_what_the_index_shows_stays_though_the_catalog_lost_its_task(
+    later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog that was put back from too long ago, or a wrong one, must not cost anybody's videos."""
+    _unpack()
+    later(DAY + 60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
+        assert archives.sweep() == []
+    assert archives.sweep() == [ORPHAN]
+
+
+def test_what_is_not_ours_stays(later: Callable[[float], None]) -> None:
+    """The folder lies below the media root, where people put files of their own."""
+    for name in ("holiday", "tsk_1", f"{ORPHAN}.bak"):
+        (settings().uploads_dir / name).mkdir(parents=True)
+    (settings().uploads_dir / ORPHAN).write_bytes(b"a file")
+    later(DAY + 60)
+    assert archives.sweep() == []
+    assert len(_uploads()) == 4
+
+
+def test_a_catalog_that_does_not_answer_costs_nothing(
+    later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _unpack()
+    later(DAY + 60)
+    monkeypatch.setattr(archives, "session_scope", _unreachable)
+    with pytest.raises(Unavailable):
+        archives.sweep()
+    assert _uploads() == {ORPHAN}
+
+
+def _unreachable() -> None:
+    raise Unavailable("no")
+
+
+def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, swept = threading.Semaphore(0), threading.Semaphore(0)
+
+    def sweep() -> list[str]:
+        swept.release()
+        return []
+
+    monkeypatch.setattr(archives, "sweep", sweep)
+
+    class Quick(Settings):
+        reconcile_seconds: float = 0.001
+
+    quick = Quick()
+    monkeypatch.setattr(jobs, "settings", lambda: quick)
+
+    def reconcile() -> lifecycle.Reconciled:
+        rounds.release()
+        return lifecycle.Reconciled((), (), (), ())
+
+    monkeypatch.setattr(lifecycle, "reconcile", reconcile)
+    reconciler = jobs.Reconciler()
+    reconciler.start()
+    for _ in range(5):
+        assert rounds.acquire(timeout=10)
+    reconciler.stop()
+    assert swept.acquire(blocking=False)
+    assert not swept.acquire(blocking=False)
+
+
+# --- a commit whose answer is lost ---
+
+
+def _lose_the_answer(stored: bool) -> Callable[[], None]:
+    """The next commit that stores a task is sent and not answered; returns what mends the line."""
+
+    def commit(connection: Connection) -> None:
+        if "tasks" not in written:
+            return
+        written.clear()
+        connection.connection.cursor().execute("COMMIT" if stored else "ROLLBACK")
+        raise OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
+
+    def writes(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO tasks"):
+            written.add("tasks")
+
+    written: set[str] = set()
+    bind = engine()
+    event.listen(bind, "commit", commit)
+    event.listen(bind, "before_cursor_execute", writes)
+
+    def mend() -> None:
+        event.remove(bind, "commit", commit)
+        event.remove(bind, "before_cursor_execute", writes)
+
+    return mend
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
+def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
+    stored: bool, later: Callable[[float], None]
+) -> None:
+    mend = _lose_the_answer(stored)
+    with pytest.raises(InDoubt):
+        _post(key="k")
+    mend()
+    (name,) = _uploads()
+    assert storage.locate(f"upload://{name}/a.mp4").is_file()
+    with session_scope() as session:
+        assert (session.get(Task, name) is not None) is stored
+    later(DAY + 60)
+    assert archives.sweep() == ([] if stored else [name])
+    assert (_post(key="k") == name) is stored, "sent again, it is stored once"
+    assert len(tasks.list_tasks()) == 1
+
+
+def test_a_catalog_that_fails_before_the_commit_leaves_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any) -> None:
+        raise OperationalError("INSERT", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(tasks, "next_position", busy)
+    with pytest.raises(Unavailable) as caught:
+        _post()
+    assert not isinstance(caught.value, InDoubt)
+    assert _uploads() == set()
+
+
+def test_a_postgresql_that_dies_in_the_commit_leaves_the_files_to_the_sweep(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
+    settings_factory(tmp_path, "postgresql")
+    bind, other = engine(), create_engine(settings().database_url, isolation_level="AUTOCOMMIT")
+    killed: list[int] = []
+
+    def kill(connection: Connection) -> None:
+        pid, stored = connection.exec_driver_sql("SELECT pg_backend_pid(), count(*) FROM tasks").one()
+        if stored and not killed:
+            killed.append(pid)
+            with other.connect() as line:
+                line.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+
+    event.listen(bind, "commit", kill)
+    with pytest.raises(InDoubt):
+        _post(key="k")
+    event.remove(bind, "commit", kill)
+    other.dispose()
+    assert killed
+    (left,) = _uploads()
+    assert tasks.list_tasks() == []
+    stored = _post(key="k")
+    assert _uploads() == {left, stored}
