@@ -144,9 +144,9 @@ class QueryService:
                 return False
             if fresh is not None:
                 with self._loading_past:
-                    if self._serving is not None and self._serving.release != fresh.release:
-                        self._keep(self._serving)
-                    self._drop_compacted(fresh)
+                    # Who turns the pages of an earlier release has it loaded anew: from what this generation holds of
+                    # it, in place of holding all of it twice, and from no folder that this one does without.
+                    self._kept.clear()
                     self._serving = fresh
                 metrics.GENERATION.set(fresh.snapshot.generation)
                 log.info(
@@ -332,23 +332,10 @@ class QueryService:
                 serving = Serving.load(current.snapshot, backbone, release, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{gone} as it was: {error}.") from error
-            self._keep(serving)
+            self._kept[release] = serving
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
             return serving
-
-    def _keep(self, serving: Serving) -> None:
-        self._kept[serving.release] = serving
-        self._kept.move_to_end(serving.release)
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
-
-    def _drop_compacted(self, fresh: Serving) -> None:
-        """Forget earlier releases with folders that the new generation does without: they are swept in an hour. Who
-        asks for one has it loaded anew.
-        """
-        named = fresh.snapshot.manifest.folders()
-        for release, past in list(self._kept.items()):
-            if any(part.id not in named for shard in past.shards.values() for part in shard.parts):
-                del self._kept[release]
 
     def _read_on(self) -> None:
         yield_to_others()
