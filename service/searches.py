@@ -37,7 +37,7 @@ Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
 _VECTORS = 8192  # query vectors made at a time: memory stays flat however many queries and tasks there are
-_SHOWN = 20  # tasks of which the routing is told, beside those that were searched
+_SHOWN = 10  # tasks of which the routing is told, beside those that were searched
 _CHUNK = 500  # ids in one IN (…)
 _MAX_ERRORS = 20
 _MOMENTS = 100  # of a video

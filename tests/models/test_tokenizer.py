@@ -1,0 +1,41 @@
+"""Tokenizers give open_clip's tokens, sooner and within bounds."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
+
+from models import tokenizer
+from models.tokenizer import clip_tokenizer, small_tokenizer
+
+PLAIN = string.digits + string.ascii_letters + string.punctuation + " "
+
+
+@given(st.text(st.sampled_from(PLAIN)) | st.text(st.sampled_from(PLAIN + "\t\n\r\x00\x1b\x7f")) | st.text())
+def test_texts_are_cleaned_as_open_clip_cleans_them(text: str) -> None:
+    assert small_tokenizer(8192, 64).clean_fn(text) == get_clean_fn("lower")(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["A  Red\tStar", "fish &amp; chips", "cafÃ©", "“quoted”", "<start_of_text> a", ""]
+)
+def test_tokens_are_those_of_open_clip(text: str) -> None:
+    ours, theirs = clip_tokenizer("ViT-B-32", 77), SimpleTokenizer(context_length=77)
+    assert ours([text]).tolist() == theirs([text]).tolist()
+    assert ours.clean_fn is not theirs.clean_fn
+
+
+def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "_WORDS", 20)
+    bounded = small_tokenizer.__wrapped__(8192, 64)
+    marks = dict(bounded.cache)
+    assert marks, "what a text begins and ends with is no word to be taken apart"
+    texts = [f"<start_of_text> word{n} another{n}" for n in range(50)]
+    expected = small_tokenizer(8192, 64)(texts).tolist()
+    assert [bounded([text])[0].tolist() for text in texts] == expected
+    assert len(bounded.cache) <= 20
+    assert marks.items() <= bounded.cache.items()
