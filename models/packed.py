@@ -21,6 +21,7 @@ from models.precision import Precision
 __all__ = ["PackedAttention", "PackedBlock", "PackedLinear", "in_projection", "query_tower"]
 
 _ROWS = 16  # about as many tokens as a query has: what the layout is chosen for
+_WORTH = 10**6  # products; for fewer it takes longer to call oneDNN than to multiply
 _towers: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = WeakKeyDictionary()
 
 
@@ -54,8 +55,12 @@ class PackedLinear(nn.Module):
         self._dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self._dtype), _ROWS)
         self._bias = bias.detach().to(self._dtype)
+        self._plain = weight.detach(), bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._plain
+        if x.numel() * len(bias) < _WORTH:
+            return F.linear(x, weight, bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             x.to(self._dtype), self._weight, self._bias, "none", [], ""
         )

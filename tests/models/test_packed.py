@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from models import packed
 from models.backbone import Backbone, tiny_backbone
 from models.packed import PackedBlock, PackedLinear, query_tower
 from models.text_update import TextUpdate
@@ -30,7 +31,8 @@ def inference() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 300])
-def test_a_packed_layer_is_its_layer(rows: int) -> None:
+def test_a_packed_layer_is_its_layer(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_WORTH", 0)
     torch.manual_seed(rows)
     layer = nn.Linear(48, 80)
     x = torch.randn(2, rows, 48)
@@ -45,7 +47,17 @@ def test_a_packed_layer_is_its_layer(rows: int) -> None:
     torch.testing.assert_close(rounded.double(), expected, rtol=2**-8, atol=1e-6)  # rounded once, at the end
 
 
-def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(backbone: Backbone) -> None:
+def test_a_small_product_is_left_to_torch() -> None:
+    layer, x = nn.Linear(48, 80), torch.randn(3, 48)
+    assert torch.equal(
+        PackedLinear(layer.weight, layer.bias, "bfloat16")(x), F.linear(x, layer.weight, layer.bias)
+    )
+
+
+def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_WORTH", 0)
     ids = backbone.tokenize(TEXTS)
     tower = query_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
@@ -60,7 +72,10 @@ def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(backbone: Backbone) 
     assert (with_update - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-3
 
 
-def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(backbone: Backbone) -> None:
+def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_WORTH", 0)
     tower = query_tower(backbone)
     assert query_tower(backbone) is tower
     copied = backbone.clone()
