@@ -60,8 +60,8 @@ class Settings(BaseSettings):
     milvus_seconds: float = Field(default=10, gt=0)  # until an answer is given up
 
     # how it searches
-    # of the text tower: bfloat16 is two to three times as fast where the hardware multiplies it, and moves a cosine by
-    # some thousandths, which depends on what else is encoded at that moment
+    # of the text tower: bfloat16 is half again as fast where the hardware multiplies it, and moves a cosine by up to a
+    # thousandth, which depends on what else is encoded at that moment
     query_precision: Precision = "float32"
     query_device: Device = (
         "cpu"  # of the text tower, and of clips that are searched with; auto: a GPU if there is one
