@@ -49,8 +49,9 @@ def run_search(
     for name, reason in found.degraded.items():
         console.print(f"[yellow]Not searched: {escape(name)}: {escape(reason)}[/yellow]")
     timing, searched = found.timing_ms, sum(task.searched for task in found.routing)
+    tasks = "task" if searched == 1 else "tasks"
     console.print(
-        f"[dim]{searched} tasks searched, mode {found.mode}, release {str(found.release)[:12]}, "
+        f"[dim]{searched} {tasks} searched, mode {found.mode}, release {str(found.release)[:12]}, "
         f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
         f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
         soft_wrap=True,
