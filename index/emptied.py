@@ -6,21 +6,23 @@ of its shard holds a description and an empty list of ids, wherever its vectors 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from index.errors import ShardMissing
 from index.format import ShardEntry
 from index.segment import Hits
+from index.segmented import SegmentedTask
 from index.vector_store import Depth, Rows, TaskVectors
 
 __all__ = ["EmptyShards"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+
+_NONE: Ids = np.empty(0, np.int64)
 
 
 class EmptyShards:
@@ -46,48 +48,24 @@ class EmptyShards:
         """Nothing: its files were compared with their checksums."""
 
     def open(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> TaskVectors:
-        ((_, entry),) = parts
-        return _Empty(entry)
+        return _Empty(parts, deleted)
 
     def drop(self, shard: str, place: str) -> None:
         """Nothing: the folder goes."""
 
 
-class _Empty:
-    """The :class:`~index.vector_store.TaskVectors` of a task that has none."""
+class _Empty(SegmentedTask):
+    """A task that has no vector."""
 
-    remote = False
-    count = 0
+    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
+        return _NONE
 
-    def __init__(self, entry: ShardEntry) -> None:
-        self.entry = entry
-        self.parts = (entry,)
-        self.ids = self.deleted = np.empty(0, np.int64)
-
-    @property
-    def state(self) -> str:
-        return self.entry.id
-
-    @property
-    def dim(self) -> int:
-        return self.entry.dim
-
-    def search(
-        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> Hits:
-        return self.search_many(np.asarray(query)[None], k)[0]
-
-    def search_many(
-        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> list[Hits]:
-        queries = np.asarray(queries)
+    def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
         if k < 1 or queries.shape[1:] != (self.dim,) or not np.isfinite(queries).all():
             raise ValueError(
                 f"a query of task {self.entry.task} must be {self.dim} finite numbers, and k at least 1"
             )
-        return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
+        return [[Hits(_NONE, np.empty(0, np.float32))]] * len(queries)
 
-    def vectors(self, ids: Ids) -> Vectors:
-        if len(ids):
-            raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[0])}")
-        return np.empty((0, self.dim), np.float32)
+    def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
+        return iter(())

@@ -34,9 +34,8 @@ Vectors = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
 
 _BATCH = {"cpu": 64, "cuda": 512}  # texts of one forward: what a CPU's caches hold, and what fills a GPU
-_WORTH = (
-    3 * 10**8
-)  # products of a tower for each thread, some milliseconds; less is not faster beside each other
+# Products of a tower for each thread, some milliseconds; less is not faster beside each other.
+_WORTH = 3 * 10**8
 
 
 class QueryEncoder:

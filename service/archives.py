@@ -216,9 +216,8 @@ class _Tar:
 
 @contextmanager
 def _opened(archive: BinaryIO, filename: str) -> Iterator[_Archive]:
-    archive.seek(
-        257
-    )  # where a tar says that it is one; a zip inside it, near its end, would be taken for all of it
+    # Where a tar says that it is one; a zip inside it, near its end, would be taken for all of it.
+    archive.seek(257)
     if archive.read(5) != b"ustar" and zipfile.is_zipfile(archive):
         with zipfile.ZipFile(_Bounded(archive)) as opened:
             yield _Zip(opened)

@@ -191,9 +191,8 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
     encoder = pinned_encoder(backbone, updates)
     (tokens,) = encoder.tokens([_TEXT])
     alone: Any = merged(backbone, updates[0])
-    padded = F.pad(
-        backbone.tokenize([_TEXT]), (0, alone.context_length - len(tokens))
-    )  # as its tokenizer does
+    # As its tokenizer does.
+    padded = F.pad(backbone.tokenize([_TEXT]), (0, alone.context_length - len(tokens)))
     expected = alone.encode_text(padded, normalize=True).numpy()
     np.testing.assert_allclose(encoder.encode_pairs([tokens], ["0"], "pinned"), expected, atol=1e-5)
 

@@ -109,9 +109,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(
-        "PRAGMA secure_delete = ON"
-    )  # captions of deleted videos are overwritten, not only let go
+    # Captions of deleted videos are overwritten, not only let go.
+    connection.execute("PRAGMA secure_delete = ON")
 
 
 def _begin_sqlite(connection: Connection) -> None:

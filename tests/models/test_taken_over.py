@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from models.backbone import Backbone, tiny_backbone
-from models.profiles import Profiles
 from models.query_encoder import QueryEncoder
-from models.release import Kind, ReleaseState, ReleaseTask
+from models.release import Kind, ReleaseState
 from models.tame import BARE, Tame
 from models.text_update import TextUpdate, TextUpdates, compact
+from tests.models.small_releases import small_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]
 
@@ -39,18 +39,7 @@ def _state(backbone: Backbone, kind: Kind, tasks: int) -> ReleaseState:
         tensors = {f"tame.{n}": t.clone() for n, t in tame.tensors().items()}
     if kind == "low_rank":
         tensors = {f"text.{n}": t.clone() for n, t in _update(backbone, tasks).tensors().items()}
-    return ReleaseState(
-        method="x",
-        kind=kind,
-        backbone=backbone.name,
-        backbone_fingerprint=backbone.fingerprint,
-        fingerprint="f" * 64,
-        frames=2,
-        tasks=[ReleaseTask(f"t{n}", f"t{n}", "f" * 64) for n in range(tasks)],
-        config={"scale": 1.0, "top_k": 2},
-        profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary))),
-        tensors=tensors,
-    )
+    return small_release(backbone, kind, tensors, [f"t{n}" for n in range(tasks)])
 
 
 def _update(backbone: Backbone, words: int) -> TextUpdate:
