@@ -12,23 +12,30 @@ __all__ = ["attend", "merge_heads", "split_heads"]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """softmax(Q Kᵀ / √d) V, all ``[..., heads, L, d]``; there may be fewer queries than keys if it is not causal.
+    """softmax(Q Kᵀ / √d) V, all ``[..., heads, L, d]``; there may be fewer queries than keys; where it is causal, they
+    are those of the last tokens.
 
     For bfloat16 on a CPU torch has two kernels: a fused one with a slow backward pass, and one that computes in
     float32 throughout. Written out, the products stay in bfloat16 and only the softmax between them is float32,
     which is as exact as the rounding of the queries and keys allows.
     """
+    queries, keys = query.shape[-2], key.shape[-2]
+    seen = None
+    if causal and queries < keys:  # torch would take them for those of the first tokens
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+        causal = False
     if query.device.type != "cpu" or query.dtype != torch.bfloat16:
         if query.dim() > 4 and not torch.is_grad_enabled():
             # torch fuses attention of four dimensions only; where nothing is trained that takes half the time.
             q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
-            attended = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal)
             return attended.view(*query.shape[:-1], value.shape[-1])
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=causal)
     scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
     if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(later, -math.inf)
+        seen = torch.ones(queries, keys, dtype=torch.bool).tril()
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -math.inf)
     return torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)
 
 

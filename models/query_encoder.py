@@ -26,7 +26,7 @@ from models.release import ReleaseState, under
 from models.routing import token_presence
 from models.tame import BARE, Condition, Tame, TameWeights
 from models.text_update import TextUpdates, compact
-from models.towers import PerText, encode_texts
+from models.towers import PerText, encode_texts, start_of_text
 
 __all__ = ["QueryEncoder", "Tokens", "build_tame"]
 
@@ -390,6 +390,7 @@ class _LowRankEncoder(QueryEncoder):
     """Every shard's own update of the text tower, or the newest for all."""
 
     _pinned: TextUpdates
+    _starts: Tensor  # of texts under the update of each task, [layers, 2, T, 1, d]
 
     def __init__(
         self,
@@ -417,6 +418,12 @@ class _LowRankEncoder(QueryEncoder):
             bare = maker.kind == "frozen"
             parts.append(self._newest.unchanged() if bare else _text_updates(backbone, maker))
         self._pinned = TextUpdates.stack(parts)
+        with mixed_precision(enabled=self._mixed):
+            self._start = start_of_text(self._backbone, self._newest)
+            starts = [held._starts[:, :, :first]] if held and first else []
+            if first < len(self.tasks):
+                starts.append(start_of_text(self._backbone, self._pinned.part(first, len(self.tasks))))
+        self._starts = torch.cat(starts, dim=2)
 
     def shared(self, mode: str) -> bool:
         return mode == "latest"
@@ -433,15 +440,16 @@ class _LowRankEncoder(QueryEncoder):
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
-            return encode_texts(self._backbone, ids, self._newest)
+            return encode_texts(self._backbone, ids, self._newest, self._start)
         chosen = torch.tensor(positions, device=self._backbone.device)
-        return encode_texts(self._backbone, ids, self._pinned.choose(chosen))
+        return encode_texts(self._backbone, ids, self._pinned.choose(chosen), self._starts[:, :, chosen])
 
     def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         if mode == "latest":
             return self._encode(ids, (), mode)[0]
-        chosen = self._pinned.choose(positions.to(self._backbone.device))
-        return encode_texts(self._backbone, ids, PerText(chosen))[0]
+        positions = positions.to(self._backbone.device)
+        chosen, starts = self._pinned.choose(positions), self._starts[:, :, positions]
+        return encode_texts(self._backbone, ids, PerText(chosen), starts.transpose(2, 3))[0]
 
 
 def _text_updates(backbone: Backbone, release: ReleaseState) -> TextUpdates:

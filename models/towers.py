@@ -23,7 +23,7 @@ from models.ffa import FrameFusion, FrameFusionAdapter
 from models.packed import PackedBlock, in_projection
 from models.precision import forward_precision
 
-__all__ = ["Condition", "PerText", "encode_frames", "encode_texts", "first_blocks"]
+__all__ = ["Condition", "PerText", "encode_frames", "encode_texts", "first_blocks", "start_of_text"]
 
 
 class Condition(Protocol):
@@ -104,12 +104,16 @@ def first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
         return _walk_frames(backbone, backbone.embed_frames(frames), range(count), None)
 
 
-def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = None) -> Tensor:
+def encode_texts(
+    backbone: Backbone, ids: Tensor, condition: Condition | None = None, start: Tensor | None = None
+) -> Tensor:
     """Texts to unit vectors.
 
     Args:
         ids: token ids ``[n, L]``.
         condition: adapters of C candidates; without it the frozen tower is used and C = 1.
+        start: from :func:`start_of_text` with the same condition, ``[layers, 2, C, n or 1, d]``, to be spared the
+            first token of every text.
 
     Returns:
         ``[C, n, dim]``.
@@ -118,10 +122,27 @@ def encode_texts(backbone: Backbone, ids: Tensor, condition: Condition | None = 
     end = backbone.end_of_text(ids)
     with forward_precision(backbone.device):
         if backbone.open_blocks or condition is not None:
-            hidden, end = _walk_text(backbone, ids, end, condition), torch.zeros_like(end)
+            hidden, end = _walk_text(backbone, ids, end, condition, start), torch.zeros_like(end)
         else:
             hidden = backbone.text_states(ids).unsqueeze(0)
     return backbone.pool_text(hidden.float(), end)
+
+
+@torch.no_grad()
+def start_of_text(backbone: Backbone, condition: Condition | None = None) -> Tensor:
+    """Keys and values of the mark that every text begins with, ``[layers, 2, C, 1, d]``, in each block of an open
+    text tower. The condition must add the same to it whatever text follows, as :mod:`models.text_update` does."""
+    ids = backbone.tokenize([""])[:, :1].to(backbone.device)
+    end = torch.zeros_like(ids[:, 0])
+    seen = []
+    with forward_precision(backbone.device):
+        hidden = _embed_text(backbone, ids, condition)
+        for layer, block in enumerate(backbone.text_blocks):
+            _, key, value = _project(block, layer, hidden, end, condition)
+            seen.append(torch.stack((key, value)))
+            # Of a single token, attention is its value.
+            hidden = _after_attention(block, layer, hidden, value, end, condition)
+    return torch.stack(seen).squeeze(-2)
 
 
 def _walk_frames(
@@ -159,18 +180,29 @@ def _image_block(
     return torch.add(tokens, block.ls_2(block.mlp(block.ln_2(tokens))))
 
 
-def _walk_text(backbone: Backbone, ids: Tensor, end: Tensor, condition: Condition | None) -> Tensor:
+def _walk_text(
+    backbone: Backbone, ids: Tensor, end: Tensor, condition: Condition | None, start: Tensor | None
+) -> Tensor:
     """States ``[C, n, 1, d]`` at the ends of the texts after the last block of the text tower."""
-    hidden = backbone.embed_tokens(ids).unsqueeze(0)
-    if condition is not None:
-        hidden = hidden.expand(condition.candidates, -1, -1, -1)
-        learned = condition.embedding_delta(ids)
-        hidden = hidden if learned is None else hidden + learned
+    hidden = _embed_text(backbone, ids, condition)
+    if start is not None:
+        hidden, end = hidden[..., 1:, :], end - 1
     blocks, device = backbone.text_blocks, backbone.device
     for layer, block in enumerate(blocks):
         last = layer == len(blocks) - 1
-        hidden = checkpointed(_text_block, block, layer, hidden, end, condition, last, device=device)
+        before = None if start is None else start[layer]
+        hidden = checkpointed(_text_block, block, layer, hidden, end, condition, last, before, device=device)
     return hidden
+
+
+def _embed_text(backbone: Backbone, ids: Tensor, condition: Condition | None) -> Tensor:
+    """What the first block of the text tower reads, ``[C, n, L, d]``."""
+    hidden = backbone.embed_tokens(ids).unsqueeze(0)
+    if condition is None:
+        return hidden
+    hidden = hidden.expand(condition.candidates, -1, -1, -1)
+    learned = condition.embedding_delta(ids)
+    return hidden if learned is None else hidden + learned
 
 
 def _text_block(
@@ -180,23 +212,52 @@ def _text_block(
     end: Tensor,
     condition: Condition | None,
     last: bool,
+    before: Tensor | None,
 ) -> Tensor:
     """A block of the text tower, ``[C, n, L, d]`` to the same shape; the last one to ``[C, n, 1, d]``, the ends.
 
-    Its self-attention is causal, and eq. 6 reaches each of its four projections.
+    Its self-attention is causal, and eq. 6 reaches each of its four projections. ``before``, ``[2, C, n or 1, d]``, are
+    key and value of a token before the first one.
     """
-    attention, normalised = block.attn, block.ln_1(hidden)
-    query, key, value = in_projection(attention, normalised).chunk(3, dim=-1)
-    if condition is not None:
-        deltas = condition.input_deltas(layer, normalised, end)
-        query, key, value = (x + delta for x, delta in zip((query, key, value), deltas, strict=True))
-    query, key, value = (split_heads(t, attention.num_heads) for t in (query, key, value))
+    query, key, value = _project(block, layer, hidden, end, condition)
+    if before is not None:
+        first = before.unsqueeze(-2).expand(-1, *key.shape[:2], -1, -1)
+        key, value = (torch.cat(states, dim=-2) for states in zip(first, (key, value), strict=True))
+    query, key, value = (split_heads(t, block.attn.num_heads) for t in (query, key, value))
     joined = merge_heads(attend(query, key, value, causal=True))
     if last:
         rows = torch.arange(end.shape[0], device=end.device)
         joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
         end = torch.zeros_like(end)
-    attended = attention.out_proj(joined)
+    return _after_attention(block, layer, hidden, joined, end, condition)
+
+
+def _project(
+    block: ResidualAttentionBlock | PackedBlock,
+    layer: int,
+    hidden: Tensor,
+    end: Tensor,
+    condition: Condition | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value ``[C, n, L, d]`` of a block's input."""
+    normalised = block.ln_1(hidden)
+    query, key, value = in_projection(block.attn, normalised).chunk(3, dim=-1)
+    if condition is None:
+        return query, key, value
+    of_query, of_key, of_value = condition.input_deltas(layer, normalised, end)
+    return query + of_query, key + of_key, value + of_value
+
+
+def _after_attention(
+    block: ResidualAttentionBlock | PackedBlock,
+    layer: int,
+    hidden: Tensor,
+    joined: Tensor,
+    end: Tensor,
+    condition: Condition | None,
+) -> Tensor:
+    """What a block gives for its input and the joined heads of its attention, both ``[C, n, L, d]``."""
+    attended = block.attn.out_proj(joined)
     if condition is not None:
         attended = attended + condition.output_delta(layer, joined, end)
     hidden = hidden + block.ls_1(attended)

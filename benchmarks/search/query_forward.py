@@ -3,14 +3,15 @@
     python -m benchmarks.search.query_forward                 # both towers
     python -m benchmarks.search.query_forward --tower tiny    # one of them
 
-The towers are ``tiny`` and the text tower of ViT-B/32 with random weights; texts are 12 words long. Runtimes run in one
-thread, and their times are those that this thread spends computing, the median of several runs, so that little depends
+The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes run in one thread, on a text of 12
+words, and their times are those that this thread spends computing, the median of several runs, so that little depends
 on what else the machine does. onnxruntime is measured where it is installed, together with onnx; nothing else of the
 project needs them.
 
-One text under many tasks is compared, by the clock on the wall, with what this project does for each of them alone, and
-with open_clip, whose texts are always as long as its context, and which needs a model for every task. open_clip has a
-thread for every core; what this project does has one for a text, and as many as there are cores for many.
+One text under many tasks, of one word to twelve, is compared, by the clock on the wall and in turns, with what this
+project does for each of them alone, and with open_clip, whose texts are always as long as its context, and which needs
+a model for every task. open_clip has a thread for every core; what this project does has one for a text, and as many as
+there are cores for many.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from models.backbone import Backbone, load_backbone
 from models.packed import query_tower
 from models.precision import Precision, bfloat16_pays, mixed_precision
 from models.profiles import Profiles
-from models.query_encoder import QueryEncoder
+from models.query_encoder import QueryEncoder, Tokens
 from models.release import ReleaseState, ReleaseTask
 from models.text_update import TextUpdate
 from models.towers import encode_texts
@@ -46,8 +47,9 @@ from models.towers import encode_texts
 __all__ = ["main", "pinned_encoder", "runtimes"]
 
 _TEXT = "a little red taxi turns left and stops before a bright window"
+_TEXTS = ("taxi", "red taxi", "a little red taxi", "a little red taxi turns left", _TEXT)
 _BATCHES = (1, 16)
-_TASKS = (1, 10, 100)
+_TASKS = 100
 _RANK = 16
 _RUNS = 7
 
@@ -150,16 +152,28 @@ def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEn
     return QueryEncoder.open(backbone, states[known[-1].task_id], states)
 
 
-def _milliseconds(
-    run: Callable[[], object], runs: int = _RUNS, clock: Callable[[], float] = time.thread_time
-) -> float:
+def _milliseconds(run: Callable[[], object]) -> float:
+    """Of one thread, the median of several runs."""
     run()
     times = []
-    for _ in range(runs):
-        start = clock()
+    for _ in range(_RUNS):
+        start = time.thread_time()
         run()
-        times.append(1000 * (clock() - start))
+        times.append(1000 * (time.thread_time() - start))
     return statistics.median(times)
+
+
+def _in_turns(*runs: Callable[[], object]) -> list[float]:
+    """Milliseconds of wall time of each, medians of several rounds."""
+    times: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        run()
+    for _ in range(_RUNS):
+        for run, taken in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            taken.append(1000 * (time.perf_counter() - start))
+    return [statistics.median(taken) for taken in times]
 
 
 @torch.inference_mode()
@@ -187,36 +201,32 @@ def merged(backbone: Backbone, update: TextUpdate) -> nn.Module:
 
 @torch.inference_mode()
 def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
-    updates = random_updates(backbone, max(_TASKS))
+    updates = random_updates(backbone, _TASKS)
     encoder = pinned_encoder(backbone, updates)
-    (tokens,) = encoder.tokens([_TEXT])
     alone: Any = merged(backbone, updates[0])
-    # As its tokenizer does.
-    padded = F.pad(backbone.tokenize([_TEXT]), (0, alone.context_length - len(tokens)))
-    expected = alone.encode_text(padded, normalize=True).numpy()
-    np.testing.assert_allclose(encoder.encode_pairs([tokens], ["0"], "pinned"), expected, atol=1e-5)
+    tasks = [str(task) for task in range(_TASKS)]
+    for text in _TEXTS:
+        (tokens,) = encoder.tokens([text])
+        # As its tokenizer does.
+        padded = F.pad(backbone.tokenize([text]), (0, alone.context_length - len(tokens)))
+        expected = alone.encode_text(padded, normalize=True).numpy()
+        np.testing.assert_allclose(encoder.encode_pairs([tokens], ["0"], "pinned"), expected, atol=1e-5)
 
-    def one_by_one(tasks: Sequence[str]) -> None:
-        for task in tasks:
-            encoder.encode_pairs([tokens], [task], "pinned")
+        def all_together(tokens: Tokens = tokens) -> None:
+            encoder.encode_pairs([tokens] * _TASKS, tasks, "pinned")
 
-    for number in _TASKS:
-        tasks = [str(task) for task in range(number)]
-        together, apart = (
-            _milliseconds(run, clock=time.perf_counter)
-            for run in (
-                partial(encoder.encode_pairs, [tokens] * number, tasks, "pinned"),
-                partial(one_by_one, tasks),
-            )
-        )
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
-        rival = number * _milliseconds(partial(alone.encode_text, padded), clock=time.perf_counter)
-        torch.set_num_threads(1)
-        yield [
-            str(number),
-            f"{together:.2f}",
-            *(f"{ms:.1f} ({ms / together:.1f})" for ms in (apart, rival)),
-        ]
+        def one_by_one(tokens: Tokens = tokens) -> None:
+            for task in tasks:
+                encoder.encode_pairs([tokens], [task], "pinned")
+
+        def rival(padded: Tensor = padded) -> None:
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+            alone.encode_text(padded)
+            torch.set_num_threads(1)
+
+        together, apart, once = _in_turns(all_together, one_by_one, rival)
+        others = (f"{ms:.1f} ({ms / together:.1f})" for ms in (apart, _TASKS * once))
+        yield [str(len(text.split())), str(len(tokens)), f"{together:.1f}", *others]
 
 
 def main() -> None:
@@ -231,10 +241,10 @@ def main() -> None:
         sys.stdout.write(
             table(["frozen text tower", *(f"batch of {n}" for n in _BATCHES)], list(_runtime_rows(backbone)))
         )
-        sys.stdout.write(f"\n{name}, one text under the low-rank updates of several tasks, milliseconds\n\n")
+        sys.stdout.write(f"\n{name}, one text under the low-rank updates of {_TASKS} tasks, milliseconds\n\n")
         sys.stdout.write(
             table(
-                ["tasks", "together", "one by one (ratio)", "open_clip, merged weights (ratio)"],
+                ["words", "tokens", "together", "one by one (ratio)", "open_clip, merged weights (ratio)"],
                 list(_task_rows(backbone)),
             )
         )

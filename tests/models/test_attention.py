@@ -54,6 +54,20 @@ def test_some_of_the_queries_alone(dtype: torch.dtype) -> None:
     torch.testing.assert_close(attend(query[:, :2], key, value), attend(query, key, value)[:, :2])
 
 
+@pytest.mark.parametrize("queries", [1, 2, LENGTH - 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("leading", [(), (3, 2)])
+def test_the_last_queries_alone_look_back_as_far_as_ever(
+    dtype: torch.dtype, queries: int, leading: tuple[int, ...]
+) -> None:
+    leaves = [torch.randn(*leading, HEADS, LENGTH, SIZE).to(dtype) for _ in range(3)]
+    with torch.no_grad():
+        query, key, value = leaves
+        found = attend(query[..., -queries:, :], key, value, causal=True)
+        expected = attend(query, key, value, causal=True)[..., -queries:, :]
+    torch.testing.assert_close(found, expected)
+
+
 def test_heads_are_split_and_merged() -> None:
     tokens = torch.arange(2 * 3 * 8.0).view(2, 3, 8)
     heads = split_heads(tokens, HEADS)

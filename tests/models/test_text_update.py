@@ -72,6 +72,20 @@ def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Back
     assert not torch.allclose(alone[0], alone[1], atol=1e-2)
 
 
+@pytest.mark.parametrize("which", [[0, 1, 2], [1, 2], [2], [], [2, 0], [1, 1], [0, 2]])
+def test_chosen_candidates_are_themselves_wherever_they_lie(which: list[int]) -> None:
+    updates = TextUpdates.stack([_update(seed).updates() for seed in (1, 2, 3)])
+    chosen = updates.choose(torch.tensor(which))
+    hidden, end = torch.randn(len(which), 4, 6, WIDTH), torch.zeros(4, dtype=torch.int64)
+    for layer in range(LAYERS):
+        for row, place in enumerate(which):
+            alone, x = updates.part(place, place + 1), hidden[row : row + 1]
+            expected = [*alone.input_deltas(layer, x, end), alone.output_delta(layer, x, end)]
+            found = [*chosen.input_deltas(layer, hidden, end), chosen.output_delta(layer, hidden, end)]
+            for delta, wanted in zip(found, expected, strict=True):
+                torch.testing.assert_close(delta[row : row + 1], wanted)
+
+
 def test_words_mean_what_a_changed_table_of_embeddings_would(backbone: Backbone) -> None:
     ids = backbone.tokenize(["a red circle moves left", "two small stars"])
     update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0).requires_grad_(False)

@@ -1,0 +1,87 @@
+"""What a text tower makes of the mark that every text begins with, kept: a text then comes to the same vector."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.backbone import Backbone, tiny_backbone
+from models.packed import query_tower
+from models.precision import mixed_precision
+from models.text_update import TextUpdate, TextUpdates
+from models.towers import PerText, encode_texts, start_of_text
+
+TEXTS = ["a red star spins", "left", "", "a small blue square and a large green ring move from left to right"]
+CANDIDATES = 3
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    return tiny_backbone(frames=2)
+
+
+@pytest.fixture(scope="module")
+def updates(backbone: Backbone) -> TextUpdates:
+    """Those of three tasks. They change what the words of texts mean, and the mark itself."""
+    ids = torch.unique(backbone.tokenize(TEXTS))
+    parts = []
+    for seed in range(CANDIDATES):
+        torch.manual_seed(seed)
+        update = TextUpdate(
+            backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
+        ).requires_grad_(False)
+        update.b.normal_(std=0.05)
+        update.words[ids] = 0.1 * torch.randn(len(ids), backbone.text_width)
+        parts.append(update.updates())
+    return TextUpdates.stack(parts)
+
+
+@pytest.fixture(params=["plain", "packed"])
+def tower(request: pytest.FixtureRequest, backbone: Backbone) -> Backbone:
+    return query_tower(backbone) if request.param == "packed" else backbone
+
+
+def _close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+def test_a_text_begins_with_what_was_kept(tower: Backbone) -> None:
+    ids = tower.tokenize(TEXTS)
+    start = start_of_text(tower)
+    assert start.shape == (len(tower.text_blocks), 2, 1, 1, tower.text_width)
+    _close(encode_texts(tower, ids, start=start), encode_texts(tower, ids))
+    assert not torch.allclose(encode_texts(tower, ids, start=-start), encode_texts(tower, ids), atol=1e-2)
+
+
+@torch.no_grad()
+def test_every_candidate_begins_in_its_own_way(tower: Backbone, updates: TextUpdates) -> None:
+    ids = tower.tokenize(TEXTS)
+    start = start_of_text(tower, updates)
+    assert start.shape[2:] == (CANDIDATES, 1, tower.text_width)
+    expected = encode_texts(tower, ids, updates)
+    _close(encode_texts(tower, ids, updates, start), expected)
+    assert not torch.allclose(encode_texts(tower, ids, updates, start.flip(2)), expected, atol=1e-3)
+
+
+@torch.no_grad()
+def test_every_text_begins_as_under_its_candidate(tower: Backbone, updates: TextUpdates) -> None:
+    ids = tower.tokenize(TEXTS)
+    which = torch.tensor([2, 0, 0, 1])
+    start = start_of_text(tower, updates)[:, :, which].transpose(2, 3)
+    each = PerText(updates.choose(which))
+    _close(encode_texts(tower, ids, each, start), encode_texts(tower, ids, each))
+
+
+@torch.no_grad()
+def test_what_was_kept_in_mixed_precision_serves_there(backbone: Backbone, updates: TextUpdates) -> None:
+    ids = backbone.tokenize(TEXTS)
+    exact = encode_texts(backbone, ids, updates)
+    with mixed_precision():
+        found = encode_texts(backbone, ids, updates, start_of_text(backbone, updates))
+        expected = encode_texts(backbone, ids, updates)
+    rounding = (expected - exact).norm(dim=-1).max()
+    assert rounding > 1e-4
+    assert (found - expected).norm(dim=-1).max() < 2 * rounding
