@@ -63,7 +63,8 @@ def test_a_clip_that_is_a_text_says_how_to_send_a_file(client: TestClient) -> No
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
     assert wrong["field"] == "clip"
-    assert "no file" in wrong["message"] and "multipart/form-data" in wrong["message"]
+    assert "no file" in wrong["message"]
+    assert "multipart/form-data" in wrong["message"]
 
 
 def test_a_body_without_parts_says_how_to_send_a_file(client: TestClient) -> None:
