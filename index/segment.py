@@ -125,7 +125,7 @@ class Segment:
         return cls(entry, exact, ids, candidates=candidates, gpu=gpu, mapped=mapped)
 
     def changed(self) -> bool:
-        """Whether a mapped file is another one by now, or of another size. One that was removed stays mapped as it was."""
+        """Whether a mapped file is another one by now, or of another size. One that was removed stays mapped."""
         now = {path: _stamp(path) for path in self._mapped}
         return any(stamp is not None and stamp != self._mapped[path] for path, stamp in now.items())
 

@@ -192,7 +192,7 @@ def test_a_mapped_file_that_is_cut_off_is_not_read(four: ShardStore, unit: Calla
     with file.open("r+b") as cut:
         cut.truncate(50)
     for _ in range(2):
-        with pytest.raises(ShardCorrupt, match="instead of .* restore it from a backup"):
+        with pytest.raises(ShardCorrupt, match=r"instead of .* restore it from a backup"):
             _search(snapshot, "b", query)
         assert store.opened.bytes == 3 * size
     assert [_search(snapshot, task, query) for task in "acd"] == [before[task] for task in "acd"]
