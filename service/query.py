@@ -12,6 +12,7 @@ import time
 from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Any, BinaryIO
 
@@ -34,6 +35,7 @@ from service.searches import Search, answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
+from service.storage import require_found
 from service.vectors import library_store
 from service.views import (
     CaptionsResponse,
@@ -358,8 +360,12 @@ class QueryService:
         snapshot = Snapshot.open(
             self._store, previous=previous.snapshot if previous else None, at_once=_AT_ONCE
         )
+        if previous is None and snapshot.release_id is None:
+            with suppress(Unavailable):  # readiness tells of the catalog by itself
+                require_found(snapshot.manifest)
+            return None
         if previous is None:
-            return Serving.load(snapshot, self._backbone) if snapshot.release_id else None
+            return Serving.load(snapshot, self._backbone)
         if snapshot.release_id is None:
             raise ManifestError("manifest.json is gone; restore it from a backup")
         if snapshot.manifest == previous.snapshot.manifest and not previous.degraded:

@@ -476,6 +476,22 @@ def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
     assert service.search("a taxi").generation == 2
 
 
+def test_a_lost_manifest_is_not_taken_for_an_empty_library(
+    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+) -> None:
+    aside = library.store.manifest_path.rename(library.store.root / "manifest.aside")
+    assert not service.refresh()
+    ready = service.ready()
+    assert not ready.ready
+    assert "the catalog says that domains were laid down (2)" in ready.checks["index"]
+    with pytest.raises(Unavailable, match="manifest.json is gone .* restore it from a backup"):
+        service.search("a taxi")
+    aside.rename(library.store.manifest_path)
+    half_a_minute_later()
+    assert service.refresh()
+    assert service.ready().ready
+
+
 def test_a_broken_shard_is_named_and_the_others_are_searched(
     library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
 ) -> None:
