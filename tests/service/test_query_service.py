@@ -484,7 +484,7 @@ def test_a_lost_manifest_is_not_taken_for_an_empty_library(
     ready = service.ready()
     assert not ready.ready
     assert "the catalog says that domains were laid down (2)" in ready.checks["index"]
-    with pytest.raises(Unavailable, match="manifest.json is gone .* restore it from a backup"):
+    with pytest.raises(Unavailable, match=r"manifest.json is gone .* restore it from a backup"):
         service.search("a taxi")
     aside.rename(library.store.manifest_path)
     half_a_minute_later()
