@@ -13,11 +13,13 @@ from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import Event, Lock, Thread
 from typing import Any, BinaryIO
 
 import structlog
 import torch
+from sqlalchemy import select
 
 from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
@@ -25,6 +27,8 @@ from models.errors import ModelError
 from models.precision import compute_device
 from service import metrics
 from service.by_clip import ClipSearch
+from service.catalog.database import in_chunks, session_scope
+from service.catalog.models import Task
 from service.describing import Describer, captions_of
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
@@ -186,7 +190,7 @@ class QueryService:
                     serving = Serving.load(snapshot, backbone, release)
                     later = [task for task in snapshot.manifest.shards if task not in serving.names]
                     serving.degraded.update(dict.fromkeys(later, f"the newest release is refused: {refused}"))
-                    return serving
+                    return replace(serving, names={**serving.names, **_names(later)})
         return None
 
     def read_on(self) -> bool:
@@ -417,6 +421,16 @@ class QueryService:
         if not self._looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"Nothing can be found: {_NOTHING_LEARNED}.", 10)
+
+
+def _names(tasks: Sequence[str]) -> dict[str, str]:
+    """Task id → name, as the catalog has it; the id where it cannot be asked."""
+    names = dict(zip(tasks, tasks, strict=True))
+    with suppress(Unavailable), session_scope() as session:
+        for some in in_chunks(tasks):
+            found = session.execute(select(Task.id, Task.name).where(Task.id.in_(some)))
+            names |= {task: name for task, name in found}
+    return names
 
 
 def _checksums(serving: Serving | None) -> dict[str, str]:

@@ -489,12 +489,14 @@ def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_befor
     assert (ready.ready, ready.tasks, ready.generation) == (True, 1, 2)
     assert ready.release == next(iter(manifest.releases)) != manifest.release
     assert "weights.safetensors was altered" in ready.checks["index"]
-    assert "the newest release is refused" in ready.degraded["tsk_cars"]
+    assert "the newest release is refused" in ready.degraded["cars"]
     found = service.search(BIRDS[0], k=10)
     assert found.results[0].video_id == "birds-0"
     assert {result.task for result in found.results} == {"birds"}
     assert found.release == ready.release
-    assert "weights.safetensors was altered" in found.degraded["tsk_cars"]
+    assert "weights.safetensors was altered" in found.degraded["cars"]
+    with pytest.raises(Unavailable, match="'cars' cannot be searched: the newest release is refused"):
+        service.search("a taxi", task="cars")
     half_a_minute_later()
     assert not service.refresh()
     assert service.search(BIRDS[0]).release == ready.release
