@@ -125,9 +125,16 @@ class Segment:
         return cls(entry, exact, ids, candidates=candidates, gpu=gpu, mapped=mapped)
 
     def changed(self) -> bool:
-        """Whether a mapped file is another one by now, or of another size. One that was removed stays mapped."""
-        now = {path: _stamp(path) for path in self._mapped}
-        return any(stamp is not None and stamp != self._mapped[path] for path, stamp in now.items())
+        """Whether a mapped file has another size by now, or was replaced by a whole one. One that was removed, or
+        replaced by something else, stays mapped as it was.
+        """
+        for path, then in self._mapped.items():
+            now = _stamp(path)
+            if now != then and now is not None and then is not None:
+                same_file, same_size = now[:2] == then[:2], now[2] == then[2]
+                if same_file or same_size:
+                    return True
+        return False
 
     def without(self, ids: Ids, among: Ids | None = None) -> Alive:
         """One bit for each row, for searches that leave these ids out; unknown ones do not matter.
