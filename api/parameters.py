@@ -3,6 +3,8 @@
 The framework finds, copies and checks each parameter of a signature by itself, in Python. For the many that a search
 can have, nearly all of them left out, that is a third of what HTTP costs. :class:`AtOnce` has the model check them in
 one go; names, errors and the OpenAPI description stay those of the framework.
+
+A name that is none of these is refused: a filter that is misspelt and passed over would give the whole library.
 """
 
 from __future__ import annotations
@@ -14,16 +16,44 @@ from typing import Annotated, Any, get_type_hints
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
 from service.filters import where_from_json
 from service.views import SearchQuery
 
-__all__ = ["AtOnce", "ClipParameters", "SearchParameters"]
+__all__ = ["AtOnce", "CaptionsParameters", "ClipParameters", "SearchParameters", "SimilarParameters"]
 
 
-class _Parameters(BaseModel):
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CaptionsParameters(_Strict):
+    """Of ``GET /videos/{video_id}/captions``."""
+
+    k: Annotated[int, Query(description="How many texts.")] = 10
+    scope: Annotated[
+        str,
+        Query(description="'task': captions of its own domain; 'all': of all domains.", examples=["task"]),
+    ] = "task"
+
+
+class SimilarParameters(_Strict):
+    """Of ``GET /videos/{video_id}/similar``."""
+
+    k: Annotated[int, Query(description="How many results.")] = 10
+    scope: Annotated[
+        str,
+        Query(
+            description="'task': among the videos of its own task; 'all': of all that the same encoder embedded.",
+            examples=["task"],
+        ),
+    ] = "task"
+    min_score: Annotated[float | None, Query(description="Results below this cosine are left out.")] = None
+
+
+class _Parameters(_Strict):
     """What every search can be narrowed down with. Values are checked by the service."""
 
     k: Annotated[int, Query(description="How many results.")] = 10

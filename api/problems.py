@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -22,6 +24,14 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 # Where FastAPI says a value came from; a reader looks for the field itself.
 _SOURCES = {"body", "query", "path", "header", "cookie"}
+# What the framework says of a body that it cannot even split into parts, and what a reader can do about it.
+_UNREADABLE = {
+    "There was an error parsing the body": "The body cannot be read as JSON: send UTF-8, nested a few levels deep.",
+    "Missing boundary in multipart.": (
+        "The body has no parts: leave the Content-Type to your client, as curl's -F name=@file does."
+    ),
+    "Invalid multipart data.": "The body is no multipart/form-data: send it as curl's -F name=@file does.",
+}
 
 
 class WrongField(BaseModel):
@@ -127,15 +137,30 @@ def _validation(request: Request, error: Exception) -> JSONResponse:
                 {**item, "loc": (), "msg": f"The body is not JSON: {item['ctx']['error']} at character {at}"}
             )
             continue
-        found.append({**item, "loc": location[1:] if location and location[0] in _SOURCES else location})
+        shown = location[1:] if location and location[0] in _SOURCES else location
+        found.append({**item, "loc": shown, "msg": _in_words(request, item, shown)})
     return problem(request, InvalidInput.from_pydantic(found))
+
+
+def _in_words(request: Request, wrong: Mapping[str, Any], location: Sequence[str | int]) -> str:
+    """What is wrong with a field, where the framework speaks of its own insides."""
+    if wrong["type"] == "extra_forbidden":
+        return "There is no such parameter here; see how it is written in /openapi.json, or leave it out"
+    if wrong["type"] == "value_error" and "UploadFile" in wrong["msg"]:
+        return "This is no file; send one as multipart/form-data, as curl's -F name=@file does"
+    if wrong["loc"][:1] == ("body",) and not location:
+        kind = request.headers.get("content-type", "")
+        if "json" not in kind:
+            return f"It is sent as {kind or 'nothing that is known'}; add the header Content-Type: application/json"
+        return "This is no JSON object"
+    return str(wrong["msg"])
 
 
 def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     title = HTTPStatus(error.status_code).phrase
-    detail = str(error.detail)
+    detail = _UNREADABLE.get(str(error.detail), str(error.detail))
     if error.status_code == HTTPStatus.NOT_FOUND and detail == title:
         detail = f"There is nothing at {request.url.path}; /openapi.json lists what there is."
     body = Problem(

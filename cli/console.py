@@ -81,11 +81,13 @@ def _words(error: Exception) -> tuple[str, str] | None:
         more = [f"{e.field}: {e.message} {e.mend}".rstrip() for e in error.errors[1:10]]
         return error.detail, "\n".join(more)
     if isinstance(error, ValidationError):
-        wrong = [
-            f"CINESTRATA_{field_path(e['loc']).upper()}: {e['msg']}" if e["loc"] else e["msg"]
-            for e in error.errors()
-        ]
-        return "The settings in the environment are not valid.", "\n".join(wrong)
+        # A setting of several kinds is wrong in as many ways; further parts of the place are names of these kinds.
+        wrong: dict[str, list[str]] = {}
+        for e in error.errors():
+            name = f"CINESTRATA_{field_path(e['loc'][:1]).upper()}: " if e["loc"] else ""
+            wrong.setdefault(name, []).append(e["msg"].removeprefix("Value error, "))
+        told = [f"{name}{', or: '.join(messages)}" for name, messages in wrong.items()]
+        return "The settings in the environment are not valid.", "\n".join(told)
     if isinstance(error, httpx.HTTPError):
         return (
             f"The service did not answer: {error}",

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.console import console
+from cli.console import console, fail
 from cli.folder import enter
 
 if TYPE_CHECKING:
@@ -45,8 +45,13 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
 
 def _api() -> FastAPI:
     from api.app import create_app
+    from index import DeviceMissing
+    from models.errors import ModelError
 
-    app = create_app()
+    try:
+        app = create_app()
+    except (DeviceMissing, ModelError, ValueError) as error:
+        fail(str(error))
     # What was imported stays. The collector of garbage would look through all of it now and then, and hold up every
     # search for some hundred milliseconds meanwhile.
     gc.collect()

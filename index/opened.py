@@ -48,7 +48,9 @@ class OpenSegments:
         """A segment that stays open inside the ``with``.
 
         Raises:
-            ShardMissing, ShardCorrupt: it had to be opened, and cannot be; see :meth:`Segment.open`.
+            ShardMissing, ShardCorrupt: it had to be opened, and cannot be; see :meth:`Segment.open`. A file that was
+                cut off or replaced since it was mapped is opened anew: the kernel ends a process that reads a mapped
+                file beyond its end.
         """
         with self._lock:
             held = self._held.setdefault(entry.id, _Held())
@@ -56,6 +58,10 @@ class OpenSegments:
             self._held.move_to_end(entry.id)
         try:
             with held.opening:
+                if held.segment is not None and held.segment.changed():
+                    held.segment = None
+                    with self._lock:
+                        self._bytes -= entry.bytes
                 if held.segment is None:
                     held.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
                     with self._lock:

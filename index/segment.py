@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -71,12 +72,14 @@ class Segment:
         *,
         candidates: Candidates | None = None,
         gpu: bool = False,
+        mapped: Sequence[Path] = (),
     ) -> None:
         self.entry = entry
         self.ids = ids
         self._exact = exact
         self._candidates = candidates
         self._gpu = GpuScan(exact) if gpu else None
+        self._mapped = {path: _stamp(path) for path in mapped}
 
     @property
     def count(self) -> int:
@@ -118,7 +121,20 @@ class Segment:
             raise ShardCorrupt(f"{name}: it cannot be read ({error}); restore it from a backup") from error
         if not _fits(ids, entry):
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
-        return cls(entry, exact, ids, candidates=candidates, gpu=gpu)
+        mapped = [folder / VECTORS, *([folder / STRUCTURE] if candidates else [])]
+        return cls(entry, exact, ids, candidates=candidates, gpu=gpu, mapped=mapped)
+
+    def changed(self) -> bool:
+        """Whether a mapped file has another size by now, or was replaced by a whole one. One that was removed, or
+        replaced by something else, stays mapped as it was.
+        """
+        for path, then in self._mapped.items():
+            now = _stamp(path)
+            if now != then and now is not None and then is not None:
+                same_file, same_size = now[:2] == then[:2], now[2] == then[2]
+                if same_file or same_size:
+                    return True
+        return False
 
     def without(self, ids: Ids, among: Ids | None = None) -> Alive:
         """One bit for each row, for searches that leave these ids out; unknown ones do not matter.
@@ -257,6 +273,15 @@ def describe(entry: ShardEntry) -> dict[str, Any]:
         **({"place": entry.place} if entry.place else {}),
         "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
     }
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Which file it is, and how large; None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_size
 
 
 def _asked(entry: ShardEntry) -> str:

@@ -167,7 +167,7 @@ class Snapshot:
         if shard.entry.fingerprint != fingerprint:
             raise FingerprintMismatch(
                 f"the shard of task {task} was made by encoder {shard.entry.fingerprint[:12]}, "
-                f"the query is for {fingerprint[:12]}"
+                f"the query is for {fingerprint[:12]}; restore the index as a whole from one backup"
             )
         return shard
 

@@ -474,8 +474,10 @@ class ShardStore:
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
     def sweep(self) -> None:
-        """Remove what writers left behind: staged folders, and content that no manifest names, older than an hour."""
-        if not self.root.exists():
+        """Remove what writers left behind: staged folders, and content that the manifest does not name, older than an
+        hour. Without a manifest nothing goes: one that was lost may come back from a backup.
+        """
+        if not self.manifest_path.exists():
             return
         with exclusive(self.root / "write.lock"):
             manifest = self.manifest()

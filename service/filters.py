@@ -201,6 +201,8 @@ def _condition(value: Any) -> _Condition:
 
 def _wrong(value: Any) -> tuple[str, str] | None:
     """What is wrong with a condition, and the mend."""
+    if isinstance(value, str) and len(value) > _MAX_CHARS:
+        return f"The text has {len(value)} characters.", f"Use at most {_MAX_CHARS}."
     if not isinstance(value, dict):
         return None if _is_value(value) else ("This is nothing that a field can be.", _HOW)
     keys = set(value)

@@ -45,8 +45,8 @@ class Admission:
         with self._lock:
             if self._inside and self._inside + texts > self._most:
                 raise TooManyRequests(
-                    f"{self._inside} searches are waiting or being answered, and there is room for {self._most}. "
-                    "Try again in a second."
+                    f"{self._inside} searches are waiting or being answered, this request brings {texts}, and there is "
+                    f"room for {self._most}. Try again in a second."
                 )
             self._inside += texts
         try:

@@ -12,11 +12,14 @@ import time
 from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from threading import Event, Lock, Thread
 from typing import Any, BinaryIO
 
 import structlog
 import torch
+from sqlalchemy import select
 
 from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
 from models.backbone import Backbone, load_backbone
@@ -24,6 +27,8 @@ from models.errors import ModelError
 from models.precision import compute_device
 from service import metrics
 from service.by_clip import ClipSearch
+from service.catalog.database import in_chunks, session_scope
+from service.catalog.models import Task
 from service.describing import Describer, captions_of
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
@@ -34,6 +39,7 @@ from service.searches import Search, answer, check
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
+from service.storage import require_found
 from service.vectors import library_store
 from service.views import (
     CaptionsResponse,
@@ -51,6 +57,9 @@ log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 30.0  # before what could not be loaded is tried again, in case somebody mended it
 _AT_ONCE = 256 * 1024**2  # bytes of shards whose checksums are compared before readiness; the others follow
+_BEFORE = (
+    3  # releases that are tried where the newest is refused at the start: what ails more is no single release
+)
 _KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
 _TOGETHER = 32  # searches that are answered as one: more make the first of them wait for the last
 # What is answered takes the interpreter's lock in turns, so few at a time are faster than many; but scans need no lock.
@@ -116,8 +125,8 @@ class QueryService:
     def refresh(self) -> bool:
         """Take over a new generation, if there is one. Cheap when there is none.
 
-        A generation that cannot be served is refused and remembered in :attr:`last_error`; the last good one
-        goes on.
+        A generation that cannot be served is refused and remembered in :attr:`last_error`; the last good one goes on,
+        and a process that has none yet begins with the release before.
 
         Returns:
             Whether another generation answers now.
@@ -141,25 +150,48 @@ class QueryService:
                     time.monotonic() + _RETRY_SECONDS,
                     True,
                 )
-                return False
+                earlier = None if self._serving else self._earlier(reason)
+                if earlier is not None:
+                    self._take_over(earlier)
+                return earlier is not None
             if fresh is not None:
-                with self._loading_past:
-                    # Who turns the pages of an earlier release has it loaded anew: from what this generation holds of
-                    # it, in place of holding all of it twice, and from no folder that this one does without.
-                    self._kept.clear()
-                    self._serving = fresh
-                metrics.GENERATION.set(fresh.snapshot.generation)
-                log.info(
-                    "release_serving",
-                    generation=fresh.snapshot.generation,
-                    release=fresh.snapshot.release_id,
-                    tasks=len(fresh.shards),
-                    degraded=dict(fresh.degraded),
-                )
+                self._take_over(fresh)
             damaged = self._serving is not None and self._serving.degraded
             self._retry_at = time.monotonic() + _RETRY_SECONDS if damaged else None
             self.last_error, self._looked = None, True
             return fresh is not None
+
+    def _take_over(self, fresh: Serving) -> None:
+        with self._loading_past:
+            # Who turns the pages of an earlier release has it loaded anew: from what this generation holds of it, in
+            # place of holding all of it twice, and from no folder that this one does without.
+            self._kept.clear()
+            self._serving = fresh
+        metrics.GENERATION.set(fresh.snapshot.generation)
+        log.info(
+            "release_serving",
+            generation=fresh.snapshot.generation,
+            release=fresh.release,
+            tasks=len(fresh.shards),
+            degraded=dict(fresh.degraded),
+        )
+
+    def _earlier(self, refused: str) -> Serving | None:
+        """For a process that starts while the newest release is refused: the last one before it that answers. What
+        was laid down since is left out by name."""
+        backbone = self._backbone
+        if backbone is None:
+            return None
+        with suppress(ShardStoreError, OSError):
+            snapshot = Snapshot.open(self._store, at_once=_AT_ONCE)
+            before = [release for release in snapshot.manifest.releases if release != snapshot.release_id]
+            for release in before[: -_BEFORE - 1 : -1]:
+                with suppress(ModelError, ShardStoreError, OSError):
+                    serving = Serving.load(snapshot, backbone, release)
+                    later = [task for task in snapshot.manifest.shards if task not in serving.names]
+                    serving.degraded.update(dict.fromkeys(later, f"the newest release is refused: {refused}"))
+                    return replace(serving, names={**serving.names, **_names(later)})
+        return None
 
     def read_on(self) -> bool:
         """Compare the checksums of one more of the shards that are served unread, and set it aside if it was altered.
@@ -197,7 +229,7 @@ class QueryService:
             index = _NOTHING_LEARNED if self._looked else "still loading"
         return ReadyView(
             ready=loaded and (serving is not None or (self._looked and error is None)),
-            release=serving.snapshot.release_id if serving else None,
+            release=serving.release if serving else None,
             generation=serving.snapshot.generation if serving else 0,
             tasks=len(serving.shards) if serving else 0,
             degraded=serving.named_degraded if serving else {},
@@ -358,8 +390,12 @@ class QueryService:
         snapshot = Snapshot.open(
             self._store, previous=previous.snapshot if previous else None, at_once=_AT_ONCE
         )
+        if previous is None and snapshot.release_id is None:
+            with suppress(Unavailable):  # readiness tells of the catalog by itself
+                require_found(snapshot.manifest)
+            return None
         if previous is None:
-            return Serving.load(snapshot, self._backbone) if snapshot.release_id else None
+            return Serving.load(snapshot, self._backbone)
         if snapshot.release_id is None:
             raise ManifestError("manifest.json is gone; restore it from a backup")
         if snapshot.manifest == previous.snapshot.manifest and not previous.degraded:
@@ -385,6 +421,16 @@ class QueryService:
         if not self._looked:
             raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
         raise Unavailable(f"Nothing can be found: {_NOTHING_LEARNED}.", 10)
+
+
+def _names(tasks: Sequence[str]) -> dict[str, str]:
+    """Task id → name, as the catalog has it; the id where it cannot be asked."""
+    names = dict(zip(tasks, tasks, strict=True))
+    with suppress(Unavailable), session_scope() as session:
+        for some in in_chunks(tasks):
+            found = session.execute(select(Task.id, Task.name).where(Task.id.in_(some)))
+            names |= {task: name for task, name in found}
+    return names
 
 
 def _checksums(serving: Serving | None) -> dict[str, str]:

@@ -486,10 +486,12 @@ def _cursor_errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[Fi
             "Send the next_cursor of the page before as it came, or none for the first page.",
         )
     elif differing := cursor.differing(_fingerprints(query, limits)):
+        if "routes" in differing:  # which stands in for the setting, and was changed by whoever asks
+            differing = [name for name in differing if name != "CINESTRATA_ROUTES"]
         yield FieldError(
             f"{at}cursor",
             f"It belongs to another search: {' and '.join(differing)} {'differ' if differing[1:] else 'differs'}.",
-            "Repeat the search that it came from in everything but k, or leave it out.",
+            "Repeat the search that it came from in everything but k and moments, or leave it out.",
         )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from index import Manifest, ShardStore, ShardStoreError
+from sqlalchemy import func, select
+
+from index import Manifest, ManifestError, ShardStore, ShardStoreError
 from media import MediaError, resolve_uri
+from service.catalog.database import session_scope
+from service.catalog.models import Task
 from service.errors import Unavailable
 from service.settings import settings
 
-__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "manifest", "thumbnail"]
+__all__ = ["UPLOAD_SCHEME", "is_published", "ledger", "locate", "manifest", "require_found", "thumbnail"]
 
 UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive that was posted
 
@@ -62,3 +66,22 @@ def manifest() -> Manifest:
         return ShardStore(settings().index_dir).manifest()
     except ShardStoreError as error:
         raise Unavailable(f"The index cannot be read: {error}", 30) from error
+
+
+def require_found(published: Manifest) -> None:
+    """A lost manifest must not be taken for an empty library: nobody would be told, and the next task that is laid down
+    would begin a new one, which does not name what is there.
+
+    Raises:
+        ManifestError: nothing is published, and the catalog knows of tasks that were.
+        Unavailable: the catalog cannot be reached.
+    """
+    if published.release is not None:
+        return
+    with session_scope() as session:
+        laid_down = session.scalar(select(func.count()).where(Task.learned_order.is_not(None)))
+    if laid_down:
+        raise ManifestError(
+            f"manifest.json is gone, and the catalog says that domains were laid down ({laid_down}); restore it from a "
+            "backup"
+        )

@@ -143,8 +143,10 @@ def ask(
         return
     texts = [text for text, *_ in listed]
     nats, tokens = _evidence(encoder, texts, profiles)
-    met = np.zeros(nats.shape, np.bool_)
-    np.put_along_axis(met, np.argsort(-nats, axis=1, kind="stable")[:, : _CANDIDATES + 1], True, axis=1)
+    silent = silent_tasks(profiles)
+    filled, met = nats.copy(), np.zeros(nats.shape, np.bool_)
+    fill_silent(filled, silent)
+    np.put_along_axis(met, np.argsort(-filled, axis=1, kind="stable")[:, : _CANDIDATES + 1], True, axis=1)
     for number, (_, own, _) in enumerate(listed):
         met[number, own] = True
     heads = []
@@ -157,6 +159,8 @@ def ask(
             if not len(searched):
                 continue
             heard = nats[number, searched]
+            # As the likeliest of those that are searched: one that was left out must not be heard through it.
+            fill_silent(heard[None], silent[searched])
             log_weights = heard - np.logaddexp.reduce(heard)
             tasks = [(t, log) for t, log in zip(searched, log_weights, strict=True) if met[number, t]]
             scores = np.concatenate([heads[t][number][0] + prior * log for t, log in tasks])
@@ -169,15 +173,13 @@ def ask(
 
 
 def _evidence(encoder: Encoder, texts: Sequence[str], profiles: Vectors) -> tuple[Floats, Ids]:
-    """Nats ``[n, T]`` that each text gives for each task, and how many tokens it holds ``[n]``."""
+    """Nats ``[n, T]`` that each text gives for each task that has captions, and how many tokens it holds ``[n]``."""
     nats, tokens = [], []
     for start in range(0, len(texts), _TEXTS):
         presence = encoder.words(texts[start : start + _TEXTS])
         nats.append(presence @ profiles.T)
         tokens.append((presence > 0).sum(axis=1))
-    found = np.concatenate(nats).astype(np.float64)
-    fill_silent(found, silent_tasks(profiles))
-    return found, np.concatenate(tokens)
+    return np.concatenate(nats).astype(np.float64), np.concatenate(tokens)
 
 
 def _heads(

@@ -78,6 +78,7 @@ def work_on(claim: Claim) -> None:
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
     backbone.query_precision = settings().query_precision  # what is measured must be what is served
     library = Library(library_store(settings()))
+    storage.require_found(library.manifest)
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import QueryDep
 from api.openapi import CLIP_REFUSED
-from api.parameters import ClipParameters
+from api.parameters import CaptionsParameters, ClipParameters
 from service.views import CaptionsResponse, ClipResponse
 
 __all__ = ["router"]
@@ -38,14 +38,8 @@ async def search_by_clip(
 
 @router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_REFUSED)
 async def describe_video(
-    service: QueryDep,
-    video_id: str,
-    k: Annotated[int, Query(description="How many texts.")] = 10,
-    scope: Annotated[
-        str,
-        Query(description="'task': captions of its own domain; 'all': of all domains.", examples=["task"]),
-    ] = "task",
+    service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
 ) -> CaptionsResponse:
     """The texts of the library that fit a video best, with the video that each was written for."""
     with service.admission(_DESCRIPTION):
-        return await run_in_threadpool(service.describe, video_id, k, scope)
+        return await run_in_threadpool(service.describe, video_id, **dict(parameters))

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse
 
 from api.dependencies import QueryDep
+from api.parameters import SimilarParameters
 from api.ranges import ranged_file
 from service import library
 from service.views import SimilarResponse, VideoView
@@ -28,24 +29,14 @@ def get_video(video_id: str) -> VideoView:
 
 @router.get("/{video_id}/similar", operation_id="find_similar")
 def find_similar(
-    service: QueryDep,
-    video_id: str,
-    k: Annotated[int, Query(description="How many results.")] = 10,
-    scope: Annotated[
-        str,
-        Query(
-            description="'task': among the videos of its own task; 'all': of all that the same encoder embedded.",
-            examples=["task"],
-        ),
-    ] = "task",
-    min_score: Annotated[float | None, Query(description="Results below this cosine are left out.")] = None,
+    service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
 ) -> SimilarResponse:
     """Search by example: the videos whose stored vectors are nearest, itself left out.
 
     Vectors of tasks that different encoders embedded cannot be compared; `not_compared` names them, and where nothing
     else is left, the answer is 409.
     """
-    return service.similar(video_id, k, scope, min_score)
+    return service.similar(video_id, **dict(parameters))
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)

@@ -19,11 +19,13 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from cli import processes
 from cli.client import Remote
 from cli.demo_world import World
 from cli.ingest import _name, _pack, _read, _settings
 from cli.main import app
 from cli.search import conditions, result_table
+from index import DeviceMissing
 from service.errors import InvalidInput
 from service.views import FoundMomentView, SearchResult, VideoSpec
 
@@ -104,6 +106,30 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     told = cinestrata("tasks", "list")
     assert told.exit_code == 1
     assert "CINESTRATA_METHOD" in told.output
+
+
+def test_a_setting_of_several_kinds_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINESTRATA_ROUTES", "0")
+    monkeypatch.setenv("CINESTRATA_MAX_QUERIES", "0")
+    told = cinestrata("tasks", "list")
+    assert told.exit_code == 1
+    assert [line.split(":")[0] for line in told.output.splitlines()[1:]] == [
+        "CINESTRATA_ROUTES",
+        "CINESTRATA_MAX_QUERIES",
+    ]
+    assert "'auto' or 'all', or: Input should be greater than or equal to 1" in told.output
+
+
+def test_a_device_that_is_not_there_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise DeviceMissing("CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU")
+
+    monkeypatch.setattr("api.app.create_app", refuse)
+    with pytest.raises(typer.Exit):
+        processes._api()
+    assert capsys.readouterr().err == "CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU\n"
 
 
 def test_nothing_is_opened_to_the_network_without_a_key() -> None:

@@ -177,3 +177,50 @@ def test_what_is_set_aside_is_looked_at_anew_by_the_next_snapshot(four: ShardSto
     path = four.shard_folder(snapshot.manifest.shards["b"].id) / "ids.npy"
     path.unlink()
     assert list(Snapshot.open(four, previous=snapshot).degraded) == ["b"]
+
+
+def _vectors_of(store: ShardStore, task: str) -> Path:
+    return store.shard_folder(store.manifest().shards[task].id) / "vectors.faiss"
+
+
+def test_a_mapped_file_that_is_cut_off_is_not_read(four: ShardStore, unit: Callable) -> None:
+    store, snapshot, size = _with_room_for(four, 9)
+    query = unit(1)[0]
+    before = {task: _search(snapshot, task, query) for task in TASKS}
+    file = _vectors_of(store, "b")
+    whole = file.read_bytes()
+    with file.open("r+b") as cut:
+        cut.truncate(50)
+    for _ in range(2):
+        with pytest.raises(ShardCorrupt, match=r"instead of .* restore it from a backup"):
+            _search(snapshot, "b", query)
+        assert store.opened.bytes == 3 * size
+    assert [_search(snapshot, task, query) for task in "acd"] == [before[task] for task in "acd"]
+    file.write_bytes(whole)
+    assert _search(snapshot, "b", query) == before["b"]
+    assert store.opened.bytes == 4 * size
+
+
+def test_a_mapped_file_that_was_replaced_is_mapped_anew(
+    four: ShardStore, opened: list[str], unit: Callable
+) -> None:
+    store, snapshot, _ = _with_room_for(four, 9)
+    query = unit(1)[0]
+    before = _search(snapshot, "b", query)
+    file = _vectors_of(store, "b")
+    restored = file.with_name("restored")
+    restored.write_bytes(file.read_bytes())
+    with file.open("r+b") as cut:
+        cut.truncate(50)
+    restored.replace(file)
+    assert _search(snapshot, "b", query) == before
+    assert _search(snapshot, "b", query) == before
+    assert opened == ["b", "b"]
+
+
+def test_a_mapped_file_that_was_removed_is_searched_as_it_was(four: ShardStore, unit: Callable) -> None:
+    store, snapshot, _ = _with_room_for(four, 9)
+    query = unit(1)[0]
+    before = _search(snapshot, "b", query)
+    _vectors_of(store, "b").unlink()
+    assert _search(snapshot, "b", query) == before

@@ -225,14 +225,31 @@ def test_sweep_takes_only_what_is_old_and_unreferenced(
     assert Snapshot.open(store).degraded == {}
 
 
-def test_content_that_is_written_again_is_young_again(store: ShardStore, write: Callable) -> None:
+def test_content_that_is_written_again_is_young_again(
+    store: ShardStore, lay_down: Callable, write: Callable
+) -> None:
+    lay_down(store, "before", [0])
     release, shard = write(store, "a", [1])
     hours_ago = time.time() - 3 * 3600
     for folder in (store.shard_folder(shard.id), store.release_folder(release.id)):
         os.utime(folder, (hours_ago, hours_ago))
     write(store, "a", [1])
     store.sweep()
-    assert store.publish(release=release, shards=[shard]).generation == 1
+    assert store.publish(release=release, shards=[shard]).generation == 2
+
+
+def test_nothing_is_swept_while_the_manifest_is_lost(store: ShardStore, lay_down: Callable) -> None:
+    lay_down(store, "a", [1])
+    kept = store.folders()
+    for folder in kept:
+        os.utime(folder, (0, 0))
+    aside = store.manifest_path.rename(store.root / "manifest.aside")
+    store.sweep()
+    assert store.folders() == kept
+    aside.rename(store.manifest_path)
+    store.sweep()
+    assert store.folders() == kept
+    assert Snapshot.open(store).degraded == {}
 
 
 def test_sweeping_nothing_is_fine(store: ShardStore) -> None:

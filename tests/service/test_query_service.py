@@ -476,6 +476,54 @@ def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
     assert service.search("a taxi").generation == 2
 
 
+def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_before(
+    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+) -> None:
+    manifest = library.store.manifest()
+    assert manifest.release is not None
+    weights = library.store.release_folder(manifest.release) / "weights.safetensors"
+    whole = weights.read_bytes()
+    _flip(weights)
+    assert service.refresh()
+    ready = service.ready()
+    assert (ready.ready, ready.tasks, ready.generation) == (True, 1, 2)
+    assert ready.release == next(iter(manifest.releases)) != manifest.release
+    assert "weights.safetensors was altered" in ready.checks["index"]
+    assert "the newest release is refused" in ready.degraded["cars"]
+    found = service.search(BIRDS[0], k=10)
+    assert found.results[0].video_id == "birds-0"
+    assert {result.task for result in found.results} == {"birds"}
+    assert found.release == ready.release
+    assert "weights.safetensors was altered" in found.degraded["cars"]
+    with pytest.raises(Unavailable, match="'cars' cannot be searched: the newest release is refused"):
+        service.search("a taxi", task="cars")
+    half_a_minute_later()
+    assert not service.refresh()
+    assert service.search(BIRDS[0]).release == ready.release
+    weights.write_bytes(whole)
+    half_a_minute_later()
+    half_a_minute_later()
+    assert service.refresh()
+    assert (service.ready().release, service.ready().degraded) == (manifest.release, {})
+    assert service.search(CARS[1]).results[0].video_id == "cars-1"
+
+
+def test_a_lost_manifest_is_not_taken_for_an_empty_library(
+    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+) -> None:
+    aside = library.store.manifest_path.rename(library.store.root / "manifest.aside")
+    assert not service.refresh()
+    ready = service.ready()
+    assert not ready.ready
+    assert "the catalog says that domains were laid down (2)" in ready.checks["index"]
+    with pytest.raises(Unavailable, match=r"manifest.json is gone, .* restore it from a backup"):
+        service.search("a taxi")
+    aside.rename(library.store.manifest_path)
+    half_a_minute_later()
+    assert service.refresh()
+    assert service.ready().ready
+
+
 def test_a_broken_shard_is_named_and_the_others_are_searched(
     library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
 ) -> None:

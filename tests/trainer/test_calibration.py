@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,16 +72,22 @@ def _profiles(tasks: int) -> np.ndarray:
     return profiles
 
 
-def test_captions_are_asked_of_all_without_the_video_and_without_the_task() -> None:
+@pytest.mark.parametrize("silent", [None, 1], ids=["all have captions", "one has none"])
+def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent: int | None) -> None:
     encoder = Reads(noise=0.4)
     known, profiles = _library(encoder), _profiles(3)
+    if silent is not None:
+        known[silent] = replace(known[silent], captions=())
+        profiles[silent] = 0
     answers = iter(list(ask(encoder, known, profiles, mode="pinned", prior=PRIOR)))
     number = 0
     for own, task in enumerate(known):
         for video, text in task.captions:
             words = encoder.words([text])[0]
             for left_out, without in ((None, None), (None, video), (own, None)):
-                nats = {t: float(words @ profiles[t]) for t in range(3) if t != left_out}
+                nats = {t: float(words @ profiles[t]) for t in range(3) if t not in (left_out, silent)}
+                if silent is not None:  # it counts as the likeliest of those that are searched
+                    nats[silent] = max(nats.values())
                 total = np.log(sum(np.exp(list(nats.values()))))
                 found = [
                     (float(encoder.vector(text, other.task) @ other.shard.vectors(np.array([i]))[0]), t, i)

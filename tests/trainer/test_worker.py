@@ -21,6 +21,7 @@ from service.catalog.database import session_scope
 from service.catalog.models import Recall, Release, Shard, Video
 from service.events import events_after
 from service.forgetting import forgetting
+from service.jobs import probe
 from service.lifecycle import Publication
 from service.settings import settings
 from service.views import TaskView
@@ -461,6 +462,24 @@ def test_a_damaged_shard_of_an_old_task_does_not_stop_the_next(post_videos: Post
     shutil.rmtree(_store().shard_folder(_store().manifest().shards[one].id))
     _ready(post_videos("night"))
     assert {(i, t) for i, t, _, _ in _recalls()} == {(0, 1), (1, 1), (0, 2), (2, 2)}
+
+
+def test_nothing_is_laid_down_where_the_manifest_was_lost(post_videos: Post) -> None:
+    one = post_videos("day")
+    _ready(one)
+    store = _store()
+    aside = store.manifest_path.rename(store.root / "manifest.aside")
+    two = post_videos("night")
+    view = _learn(two)
+    assert view.state == "failed"
+    assert "manifest.json is gone" in str(view.error)
+    assert "backup" in str(view.error_hint)
+    assert not store.manifest_path.exists()
+    aside.rename(store.manifest_path)
+    tasks.retry_task(two)
+    probe(two)
+    _ready(two)
+    assert list(store.manifest().shards) == [one, two]
 
 
 def test_a_damaged_release_is_not_built_upon(post_videos: Post) -> None:
