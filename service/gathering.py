@@ -61,27 +61,25 @@ class _Call(Generic[Item, Result]):
     items: Sequence[Item]
     results: list[Result] = field(default_factory=list)
     error: Exception | None = None
-    taken: bool = False
     done: bool = False
 
 
 class Gathered(Generic[Item, Result]):
     """Calls one function for many callers at once. Safe to be shared by threads.
 
-    Whoever comes while there is a free lane starts at once. Whoever comes later waits, and one of those who wait takes
-    all of them along in the next call: so batches grow with the load, and nothing is ever delayed for their sake.
+    Whoever comes while no call runs starts at once. Whoever comes later waits, and one of those who wait takes all of
+    them along in the next call: so batches grow with the load, and nothing is ever delayed for their sake.
 
     Args:
         run: from items to as many results, in their order.
         most: items of one call, unless a single caller has more.
-        lanes: calls that run at the same time.
     """
 
-    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], most: int, lanes: int = 1) -> None:
+    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], most: int) -> None:
         self._run = run
         self._most = most
         self._waiting: list[_Call[Item, Result]] = []
-        self._free = lanes
+        self._busy = False
         self._turn = Condition()
 
     def __call__(self, items: Sequence[Item]) -> list[Result]:
@@ -91,11 +89,11 @@ class Gathered(Generic[Item, Result]):
             self._waiting.append(mine)
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: mine.done or (self._free > 0 and not mine.taken))
+                self._turn.wait_for(lambda: mine.done or not self._busy)
                 if mine.done:
                     break
                 together = self._next()
-                self._free -= 1
+                self._busy = True
             self._serve(together)
         if mine.error is not None:
             raise mine.error
@@ -110,8 +108,6 @@ class Gathered(Generic[Item, Result]):
                 break
             number += 1
         together, self._waiting = self._waiting[:number], self._waiting[number:]
-        for call in together:
-            call.taken = True
         return together
 
     def _serve(self, together: list[_Call[Item, Result]]) -> None:
@@ -130,7 +126,7 @@ class Gathered(Generic[Item, Result]):
             with self._turn:
                 for call in together:
                     call.done = True
-                self._free += 1
+                self._busy = False
                 self._turn.notify_all()
 
 

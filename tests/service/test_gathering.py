@@ -60,24 +60,6 @@ def test_who_waits_goes_together_in_the_next_call() -> None:
     assert [answers for _, answers in asked] == [[[2]], [[4]], [[6, 8]], [[10]], [[12, 14, 16, 18, 20, 22]]]
 
 
-def test_as_many_calls_run_at_a_time_as_there_are_lanes() -> None:
-    run = _Doubling()
-    gathered = Gathered(run, most=4, lanes=2)
-    asked = [_ask(gathered, [1])]
-    assert run.first.wait(10)
-    run.first.clear()
-    asked.append(_ask(gathered, [2]))
-    assert run.first.wait(10), "the second lane is free"
-    for number, items in enumerate(([3], [4]), 1):
-        asked.append(_ask(gathered, items))
-        _until_waiting(gathered, number)
-    run.go.set()
-    for thread, _ in asked:
-        thread.join(10)
-    assert run.calls == [[1], [2], [3, 4]]
-    assert [answers for _, answers in asked] == [[[2]], [[4]], [[6]], [[8]]]
-
-
 def test_what_goes_wrong_is_told_to_those_whose_call_it_was_and_to_nobody_else() -> None:
     run = _Doubling()
     run.go.set()
