@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from service.errors import TooManyRequests
 
-__all__ = ["Admission", "Awaited", "Gathered"]
+__all__ = ["Admission", "Awaited", "Gathered", "Unfinished"]
 
 # Of the event loop: answers are written in one, what their clients ask next is read in another, and waits in the next;
 # the last one because a turn begins with what the turn before it has put off.
@@ -61,27 +61,25 @@ class _Call(Generic[Item, Result]):
     items: Sequence[Item]
     results: list[Result] = field(default_factory=list)
     error: Exception | None = None
-    taken: bool = False
     done: bool = False
 
 
 class Gathered(Generic[Item, Result]):
     """Calls one function for many callers at once. Safe to be shared by threads.
 
-    Whoever comes while there is a free lane starts at once. Whoever comes later waits, and one of those who wait takes
-    all of them along in the next call: so batches grow with the load, and nothing is ever delayed for their sake.
+    Whoever comes while no call runs starts at once. Whoever comes later waits, and one of those who wait takes all of
+    them along in the next call: so batches grow with the load, and nothing is ever delayed for their sake.
 
     Args:
         run: from items to as many results, in their order.
         most: items of one call, unless a single caller has more.
-        lanes: calls that run at the same time.
     """
 
-    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], most: int, lanes: int = 1) -> None:
+    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], most: int) -> None:
         self._run = run
         self._most = most
         self._waiting: list[_Call[Item, Result]] = []
-        self._free = lanes
+        self._busy = False
         self._turn = Condition()
 
     def __call__(self, items: Sequence[Item]) -> list[Result]:
@@ -91,11 +89,11 @@ class Gathered(Generic[Item, Result]):
             self._waiting.append(mine)
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: mine.done or (self._free > 0 and not mine.taken))
+                self._turn.wait_for(lambda: mine.done or not self._busy)
                 if mine.done:
                     break
                 together = self._next()
-                self._free -= 1
+                self._busy = True
             self._serve(together)
         if mine.error is not None:
             raise mine.error
@@ -110,8 +108,6 @@ class Gathered(Generic[Item, Result]):
                 break
             number += 1
         together, self._waiting = self._waiting[:number], self._waiting[number:]
-        for call in together:
-            call.taken = True
         return together
 
     def _serve(self, together: list[_Call[Item, Result]]) -> None:
@@ -130,28 +126,40 @@ class Gathered(Generic[Item, Result]):
             with self._turn:
                 for call in together:
                     call.done = True
-                self._free += 1
+                self._busy = False
                 self._turn.notify_all()
 
 
-class Awaited(Generic[Item, Result]):
-    """As :class:`Gathered`, for the coroutines of an event loop: who waits holds no thread, and none is woken in vain.
+@dataclass(frozen=True)
+class Unfinished(Generic[Item]):
+    """In place of a result: what an item is after a step that was not its last."""
 
-    Whoever comes while there is a free lane starts with all that this turn of the event loop brings. A lane that has
-    answered takes up those who wait some turns later, when the next requests of those whom it answered have been read:
-    the interpreter would do that work sooner or later, and calls of many items cost less than those of few.
+    item: Item
+
+
+class Awaited(Generic[Item, Result]):
+    """Answers coroutines of an event loop, several in each step: who waits holds no thread, and none is woken in vain.
+
+    Whoever comes while there is a free lane starts with all that this turn of the event loop brings. Whoever comes
+    later joins those of a lane after their step: who is finished is answered and leaves, the others go on beside the
+    newcomers, and nobody waits for another's last step. A lane that has answered goes on some turns later, when the
+    next requests of those whom it answered have been read: the interpreter would do that work sooner or later, and
+    steps of many items cost less than those of few.
 
     Args:
-        run: from items to as many results, in their order; an exception among them is raised to whoever asked. It runs
-            in a thread of its own.
-        most: items of one call.
-        lanes: calls that run at the same time.
+        step: from items to as many results, in their order; an exception among them is raised to whoever asked, and
+            what is unfinished comes again, before those who wait. It runs in a thread of its own.
+        most: items of one step.
+        lanes: steps that are taken at the same time.
     """
 
     def __init__(
-        self, run: Callable[[list[Item]], Sequence[Result | Exception]], most: int, lanes: int = 1
+        self,
+        step: Callable[[list[Item]], Sequence[Result | Exception | Unfinished[Item]]],
+        most: int,
+        lanes: int = 1,
     ) -> None:
-        self._run = run
+        self._step = step
         self._most = most
         self._lanes = lanes
         self._threads = ThreadPoolExecutor(lanes, "answer")
@@ -181,32 +189,44 @@ class Awaited(Generic[Item, Result]):
                 self._threads.submit(self._serve, loop, together)
 
     def _serve(self, loop: AbstractEventLoop, together: list[tuple[Item, Future[Result]]]) -> None:
-        results: Sequence[Result | Exception]
-        try:
-            results = self._run([item for item, _ in together])
-        except Exception as error:  # to be raised where it was waited for
-            results = [error] * len(together)
+        """Take steps until somebody is finished or waits to join."""
+        going = [item for item, _ in together]
+        results: Sequence[Result | Exception | Unfinished[Item]] = ()
+        while len(going) == len(together):
+            try:
+                results = self._step(going)
+            except Exception as error:  # to be raised where it was waited for
+                results = [error] * len(together)
+            going = [result.item for result in results if isinstance(result, Unfinished)]
+            if self._waiting:
+                break
         loop.call_soon_threadsafe(self._end, loop, [result for _, result in together], results)
 
     def _end(
         self,
         loop: AbstractEventLoop,
         waited: Sequence[Future[Result]],
-        results: Sequence[Result | Exception],
+        results: Sequence[Result | Exception | Unfinished[Item]],
     ) -> None:
+        unfinished: list[tuple[Item, Future[Result]]] = []
         for future, result in zip(waited, results, strict=True):
             if future.done():  # its request was cancelled
                 continue
-            if isinstance(result, Exception):
+            if isinstance(result, Unfinished):
+                unfinished.append((result.item, future))
+            elif isinstance(result, Exception):
                 future.set_exception(result)
             else:
                 future.set_result(result)
-        self._rest(loop, _TURNS)
+        self._rest(loop, _TURNS, unfinished)
 
-    def _rest(self, loop: AbstractEventLoop, turns: int) -> None:
+    def _rest(
+        self, loop: AbstractEventLoop, turns: int, unfinished: list[tuple[Item, Future[Result]]]
+    ) -> None:
         """Free a lane after some turns of the event loop."""
         if turns:
-            loop.call_soon(self._rest, loop, turns - 1)
+            loop.call_soon(self._rest, loop, turns - 1, unfinished)
         else:
             self._free += 1
+            self._waiting.extendleft(reversed(unfinished))
             self._begin(loop)

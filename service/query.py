@@ -33,9 +33,9 @@ from service.describing import Describer, captions_of
 from service.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.facts import FactsReader
 from service.filters import Filter
-from service.gathering import Admission, Awaited
+from service.gathering import Admission, Awaited, Unfinished
 from service.priority import yield_to_others
-from service.searches import Search, answer, check
+from service.searches import Search, Underway, answer, begin, check, conclude, step
 from service.serving import Serving
 from service.settings import Settings, settings
 from service.similar import similar
@@ -61,7 +61,7 @@ _BEFORE = (
     3  # releases that are tried where the newest is refused at the start: what ails more is no single release
 )
 _KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
-_TOGETHER = 32  # searches that are answered as one: more make the first of them wait for the last
+_TOGETHER = 32  # searches that take a step together: more make each of them wait for all
 # What is answered takes the interpreter's lock in turns, so few at a time are faster than many; but scans need no lock.
 _LANES = max(1, len(os.sched_getaffinity(0)) // 2)
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
@@ -89,7 +89,9 @@ class QueryService:
         self._backbone: Backbone | None = None
         self._serving: Serving | None = None
         self._facts = FactsReader()
-        self._together: Awaited[Search, SearchResponse] = Awaited(self._answer_each, _TOGETHER, _LANES)
+        self._together: Awaited[Search | Underway, SearchResponse] = Awaited(
+            self._step_each, _TOGETHER, _LANES
+        )
         self._describer = Describer()
         self._clips = ClipSearch(self._settings, self._facts, self._describer)
         self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
@@ -328,14 +330,31 @@ class QueryService:
         """The k texts of the library that fit a video best; see :func:`service.describing.captions_of`."""
         return captions_of(self._current(), self._settings, self._describer, video_id, k, scope)
 
-    def _answer_each(self, searches: Sequence[Search]) -> Sequence[SearchResponse | Exception]:
-        """What several callers ask at the same time, answered together; each as it would be by itself."""
+    def _step_each(
+        self, asked: Sequence[Search | Underway]
+    ) -> Sequence[SearchResponse | Exception | Unfinished[Search | Underway]]:
+        """What several callers ask, taken a step further together; each as it would be by itself."""
         try:
-            return self._answer(searches)
+            return self._step(asked)
         except Exception as error:  # of one of them, which is not to be the others'
-            if len(searches) == 1:
+            if len(asked) == 1:
                 return [error]
-            return [answered for search in searches for answered in self._answer_each([search])]
+            return [stepped for one in asked for stepped in self._step_each([one])]
+
+    def _step(
+        self, asked: Sequence[Search | Underway]
+    ) -> list[SearchResponse | Exception | Unfinished[Search | Underway]]:
+        new = [one for one in asked if isinstance(one, Search)]
+        begun = iter(begin(self._current(), new, self._settings, self._facts))
+        going = [one if isinstance(one, Underway) else next(begun) for one in asked]
+        answers: dict[Underway, SearchResponse] = {}
+        # Where another generation has taken over, those that the former one began are finished by it.
+        for serving in dict.fromkeys(one.serving for one in going):
+            same = [one for one in going if one.serving is serving]
+            step(serving, same)
+            ended = [one for one in same if not one.wave]
+            answers |= zip(ended, conclude(serving, ended, self._settings, self._facts), strict=True)
+        return [answers[one] if one in answers else Unfinished(one) for one in going]
 
     def _answer(self, searches: Sequence[Search]) -> list[SearchResponse]:
         current = self._current()

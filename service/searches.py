@@ -31,7 +31,7 @@ from service.serving import Scan, Serving
 from service.settings import QueryMode, Settings
 from service.views import FoundMomentView, RoutingView, SearchQuery, SearchResponse, SearchResult, TimingView
 
-__all__ = ["Search", "answer", "candidates", "check", "described"]
+__all__ = ["Search", "Underway", "answer", "begin", "candidates", "check", "conclude", "described", "step"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -98,10 +98,24 @@ def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> l
 def answer(
     serving: Serving, searches: Sequence[Search], configured: Settings, reader: FactsReader
 ) -> list[SearchResponse]:
-    """Answer searches with one generation. Their texts are encoded together, each under the tasks that it goes to.
+    """Answer searches with one generation.
 
     Args:
         reader: where filters learn what videos are like.
+
+    Raises:
+        InvalidInput, Unavailable: as :func:`begin`.
+    """
+    underway = begin(serving, searches, configured, reader)
+    while any(one.wave for one in underway):
+        step(serving, underway)
+    return conclude(serving, underway, configured, reader)
+
+
+def begin(
+    serving: Serving, searches: Sequence[Search], configured: Settings, reader: FactsReader
+) -> list[Underway]:
+    """Find out where searches go, by one generation. It is theirs to the end.
 
     Raises:
         InvalidInput: a task that was not learned, a mode that is not offered, or a field of metadata that no video has;
@@ -130,17 +144,62 @@ def answer(
     begun = time.perf_counter()
     routing = serving.route([one.search.text for one in asked], [one.tasks for one in asked])
     route = 1000 * (time.perf_counter() - begun) / max(1, len(asked))
-    found = [
-        _begin(
-            one, weights, configured, admitted, route, calibration(serving, one.mode, configured) is not None
-        )
+    return [
+        _begin(serving, one, weights, configured, admitted, route)
         for one, weights in zip(asked, routing, strict=True)
     ]
-    _search(serving, found)
-    for ended in found:
-        _conclude(ended, serving, configured)
+
+
+def step(serving: Serving, underway: Sequence[Underway]) -> None:
+    """Take searches that this generation began a wave further, but for the last ones where there is no room for all.
+
+    The waves go together: their texts are encoded in one batch, each under the tasks that it goes to.
+    """
+    going: list[Underway] = []
+    size = 0
+    for one in underway:
+        size += len(one.wave)
+        if going and size > _VECTORS:
+            break
+        if one.wave:
+            going.append(one)
+    if not going:
+        return
+    begun = time.perf_counter()
+    vectors = serving.encode(
+        [(one.asked.search.text, str(one.asked.mode), task) for one in going for task in one.wave]
+    )
+    encoded = time.perf_counter()
+    places = [(one, task) for one in going for task in one.wave]
+    hits = serving.scan(
+        [
+            Scan(task, vector, one.depth, one.among[task])
+            for (one, task), vector in zip(places, vectors, strict=True)
+        ]
+    )
+    searched = time.perf_counter()
+    start = 0
+    for one in going:
+        after = start + len(one.wave)
+        one.course.add(dict(zip(one.wave, hits[start:after], strict=True)))
+        if one.asked.search.query.moments:
+            _keep(serving, one, vectors[start:after])
+        one.wave, start = one.course.wave(), after
+    merged = time.perf_counter()
+    for one in going:
+        one.encode += 1000 * (encoded - begun) / len(going)
+        one.search += 1000 * (searched - encoded) / len(going)
+        one.merge += 1000 * (merged - searched) / len(going)
+
+
+def conclude(
+    serving: Serving, underway: Sequence[Underway], configured: Settings, reader: FactsReader
+) -> list[SearchResponse]:
+    """The answers to searches that this generation began, and that have come to their ends."""
+    for ended in underway:
+        _judge(ended, serving, configured)
         _look_inside(ended, serving, reader)
-    return _responses(found, serving, configured)
+    return _responses(underway, serving, configured)
 
 
 @dataclass(frozen=True)
@@ -152,15 +211,17 @@ class _Asked:
     mode: QueryMode
 
 
-@dataclass
-class _Found:
+@dataclass(eq=False)
+class Underway:
     """A search on its way, and what it has found before the catalog is asked. Times are in milliseconds.
 
     Attributes:
+        serving: the generation that it began on, and ends on.
         routing: candidate tasks and their log weights, best first.
         among: task id → what may be found there, with the moments of videos, None for all; only tasks where something
             may.
         course: which tasks it goes to.
+        wave: those among them that are next; none when it has come to its end.
         passed: videos of the list that earlier pages have come past.
         end: how many there are with this page.
         depth: how many are looked for.
@@ -171,6 +232,7 @@ class _Found:
         moments: the best ones of the videos that have any, by vector id.
     """
 
+    serving: Serving
     asked: _Asked
     routing: list[tuple[str, float]]
     among: dict[str, Ids | None]
@@ -201,14 +263,15 @@ class _Found:
 
 
 def _begin(
+    serving: Serving,
     asked: _Asked,
     routing: list[tuple[str, float]],
     configured: Settings,
     admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
     route: float,
-    calibrated: bool,
-) -> _Found:
+) -> Underway:
     search, start = asked.search, time.perf_counter()
+    calibrated = calibration(serving, asked.mode, configured) is not None
     cursor = search.cursor
     passed = cursor.passed if cursor else 0
     end = min(passed + search.query.k, configured.max_depth)
@@ -224,51 +287,14 @@ def _begin(
         routes=search.routes or configured.routes,
         chosen=cursor.chosen if cursor else None,
     )
-    found = _Found(asked, routing, among, course, passed, end, depth, end < configured.max_depth, route)
+    more = end < configured.max_depth
+    found = Underway(serving, asked, routing, among, course, passed, end, depth, more, route)
     found.wave = course.wave()
     found.search = 1000 * (time.perf_counter() - start)
     return found
 
 
-def _search(serving: Serving, found: Sequence[_Found]) -> None:
-    """Take searches to their ends. The waves of all go together: their texts are encoded in one batch."""
-    going = [one for one in found if one.wave]
-    while going:
-        step: list[_Found] = []
-        size = 0
-        for one in going:
-            size += len(one.wave)
-            if step and size > _VECTORS:
-                break
-            step.append(one)
-        begun = time.perf_counter()
-        pairs = [(one.asked.search.text, str(one.asked.mode), task) for one in step for task in one.wave]
-        vectors = serving.encode(pairs)
-        encoded = time.perf_counter()
-        places = [(one, task) for one in step for task in one.wave]
-        hits = serving.scan(
-            [
-                Scan(task, vector, one.depth, one.among[task])
-                for (one, task), vector in zip(places, vectors, strict=True)
-            ]
-        )
-        searched = time.perf_counter()
-        start = 0
-        for one in step:
-            after = start + len(one.wave)
-            one.course.add(dict(zip(one.wave, hits[start:after], strict=True)))
-            if one.asked.search.query.moments:
-                _keep(serving, one, vectors[start:after])
-            one.wave, start = one.course.wave(), after
-        merged = time.perf_counter()
-        for one in step:
-            one.encode += 1000 * (encoded - begun) / len(step)
-            one.search += 1000 * (searched - encoded) / len(step)
-            one.merge += 1000 * (merged - searched) / len(step)
-        going = [one for one in going if one.wave]
-
-
-def _keep(serving: Serving, found: _Found, vectors: Sequence[Vector]) -> None:
+def _keep(serving: Serving, found: Underway, vectors: Sequence[Vector]) -> None:
     """Keep the vectors of a wave that moments will be scored with. A task without a hit so far will have none later."""
     new = {
         task: vector
@@ -280,7 +306,7 @@ def _keep(serving: Serving, found: _Found, vectors: Sequence[Vector]) -> None:
         found.vectors = {task: vector for task, vector in known.items() if task in hits}
 
 
-def _conclude(found: _Found, serving: Serving, configured: Settings) -> None:
+def _judge(found: Underway, serving: Serving, configured: Settings) -> None:
     """Tell how sure the hits of a search are, and leave out those below its thresholds."""
     query, hits = found.asked.search.query, found.course.hits()
     found.sure = confidences(
@@ -293,7 +319,7 @@ def _conclude(found: _Found, serving: Serving, configured: Settings) -> None:
     ]
 
 
-def _look_inside(found: _Found, serving: Serving, reader: FactsReader) -> None:
+def _look_inside(found: Underway, serving: Serving, reader: FactsReader) -> None:
     """Find out which moments of the videos of the page fit best."""
     if found.vectors:
         start, most = time.perf_counter(), found.asked.search.query.moments
@@ -302,7 +328,7 @@ def _look_inside(found: _Found, serving: Serving, reader: FactsReader) -> None:
         found.search += 1000 * (time.perf_counter() - start)
 
 
-def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) -> list[SearchResponse]:
+def _responses(found: Sequence[Underway], serving: Serving, configured: Settings) -> list[SearchResponse]:
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
@@ -320,7 +346,7 @@ def _responses(found: Sequence[_Found], serving: Serving, configured: Settings) 
 
 
 def _response(
-    found: _Found, results: list[SearchResult], asking: float, serving: Serving, configured: Settings
+    found: Underway, results: list[SearchResult], asking: float, serving: Serving, configured: Settings
 ) -> SearchResponse:
     asked, query = found.asked, found.asked.search.query
     before = asked.search.cursor

@@ -177,9 +177,10 @@ def _vector_size(vector: Vector) -> int:
     return _ENTRY + vector.nbytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Serving:
-    """One generation: its shards, and the encoder that reads texts for them. A new generation is a new object.
+    """One generation: its shards, and the encoder that reads texts for them. A new generation is a new object, and is
+    equal to no other.
 
     Attributes:
         snapshot: the generation.

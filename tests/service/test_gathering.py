@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Semaphore, Thread
 
 import pytest
 
 from service.errors import TooManyRequests
-from service.gathering import Admission, Awaited, Gathered
+from service.gathering import Admission, Awaited, Gathered, Unfinished
 
 
 class _Doubling:
@@ -58,24 +58,6 @@ def test_who_waits_goes_together_in_the_next_call() -> None:
         thread.join(10)
     assert run.calls == [[1], [2, 3, 4, 5], [6, 7, 8, 9, 10, 11]], "up to the limit, but each whole"
     assert [answers for _, answers in asked] == [[[2]], [[4]], [[6, 8]], [[10]], [[12, 14, 16, 18, 20, 22]]]
-
-
-def test_as_many_calls_run_at_a_time_as_there_are_lanes() -> None:
-    run = _Doubling()
-    gathered = Gathered(run, most=4, lanes=2)
-    asked = [_ask(gathered, [1])]
-    assert run.first.wait(10)
-    run.first.clear()
-    asked.append(_ask(gathered, [2]))
-    assert run.first.wait(10), "the second lane is free"
-    for number, items in enumerate(([3], [4]), 1):
-        asked.append(_ask(gathered, items))
-        _until_waiting(gathered, number)
-    run.go.set()
-    for thread, _ in asked:
-        thread.join(10)
-    assert run.calls == [[1], [2], [3, 4]]
-    assert [answers for _, answers in asked] == [[[2]], [[4]], [[6]], [[8]]]
 
 
 def test_what_goes_wrong_is_told_to_those_whose_call_it_was_and_to_nobody_else() -> None:
@@ -222,6 +204,108 @@ def test_a_call_that_fails_is_told_to_all_whose_it_was_and_the_lane_goes_on() ->
         assert await awaited(2) == 1
 
     asyncio.run(main())
+
+
+class _Down:
+    """Takes names with a number, as ``slow 3``, one down in a step; at nothing they are finished.
+
+    Attributes:
+        steps: what was given to each.
+        go: each step waits until one more may be taken.
+    """
+
+    def __init__(self, may: int = 0) -> None:
+        self.steps: list[list[str]] = []
+        self.begun, self.go = Semaphore(0), Semaphore(may)
+
+    def __call__(self, items: list[str]) -> list[str | Exception | Unfinished[str]]:
+        self.steps.append(items)
+        self.begun.release()
+        assert self.go.acquire(timeout=10)
+        return [self._down(*item.split()) for item in items]
+
+    def _down(self, name: str, left: str) -> str | Exception | Unfinished[str]:
+        if name == "wrong":
+            return ValueError(name)
+        return Unfinished(f"{name} {int(left) - 1}") if int(left) > 1 else name
+
+
+async def _within(step: _Down) -> None:
+    """Until the next step has begun."""
+    assert await asyncio.to_thread(step.begun.acquire, timeout=10)
+
+
+def test_who_is_finished_is_answered_and_who_is_not_goes_on_beside_those_who_came_later() -> None:
+    step, answered = _Down(), list[str]()
+
+    async def main() -> None:
+        awaited: Awaited[str, str] = Awaited(step, most=3)
+
+        def ask(item: str) -> asyncio.Task[str]:
+            asked = asyncio.create_task(awaited(item))
+            asked.add_done_callback(lambda task: answered.append(task.result()))
+            return asked
+
+        asked = [ask("slow 4"), ask("quick 1")]
+        await _within(step)
+        asked += [ask("new 2"), ask("other 1"), ask("late 1")]
+        await _turns(3)
+        step.go.release()
+        await asked[1]
+        assert not asked[0].done()
+        for _ in range(3):
+            await _within(step)
+            step.go.release()
+        await asyncio.gather(*asked)
+
+    asyncio.run(main())
+    assert step.steps == [
+        ["slow 4", "quick 1"],
+        ["slow 3", "new 2", "other 1"],
+        ["slow 2", "new 1", "late 1"],
+        ["slow 1"],
+    ]
+    assert answered == ["quick", "other", "new", "late", "slow"]
+
+
+def test_who_comes_while_none_is_finished_joins_in_the_next_step() -> None:
+    step = _Down()
+
+    async def main() -> list[str]:
+        awaited: Awaited[str, str] = Awaited(step, most=8)
+        asked = [asyncio.create_task(awaited("slow 4"))]
+        await _within(step)
+        step.go.release()  # nobody is there to join
+        await _within(step)
+        asked.append(asyncio.create_task(awaited("quick 1")))
+        await _turns(3)
+        for _ in range(3):
+            step.go.release()
+        return await asyncio.gather(*asked)
+
+    assert asyncio.run(main()) == ["slow", "quick"]
+    assert step.steps == [["slow 4"], ["slow 3"], ["slow 2", "quick 1"], ["slow 1"]]
+
+
+def test_who_is_unfinished_does_not_notice_that_others_leave_or_go_wrong() -> None:
+    step = _Down()
+
+    async def main() -> None:
+        awaited: Awaited[str, str] = Awaited(step, most=8)
+        asked = [asyncio.create_task(awaited(item)) for item in ("slow 3", "wrong 1", "gone 3")]
+        await _within(step)
+        asked[2].cancel()
+        step.go.release()
+        with pytest.raises(ValueError, match="wrong"):
+            await asked[1]
+        await _within(step)
+        step.go.release(2)
+        assert await asked[0] == "slow"
+        with pytest.raises(asyncio.CancelledError):
+            await asked[2]
+
+    asyncio.run(main())
+    assert step.steps == [["slow 3", "wrong 1", "gone 3"], ["slow 2"], ["slow 1"]]
 
 
 def test_there_is_room_for_so_many_and_for_one_of_any_size() -> None:

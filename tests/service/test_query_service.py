@@ -676,7 +676,7 @@ def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
         calls.append([search.text for search in searches])
         started.set()
         assert go.wait(10)
-        return answer(serving, searches, *rest)
+        return begin(serving, searches, *rest)
 
     async def ask() -> None:
         asked = [asyncio.create_task(service.searched(SearchQuery(q="a red bird")))]
@@ -692,8 +692,8 @@ def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
         with pytest.raises(InvalidInput, match="nowhere"):
             await wrong
 
-    answer = query.answer
-    monkeypatch.setattr(query, "answer", slowly)
+    begin = query.begin
+    monkeypatch.setattr(query, "begin", slowly)
     monkeypatch.setattr(service._together, "_free", 1)
     asyncio.run(ask())
     together = sorted(calls[1])
@@ -701,3 +701,57 @@ def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
     assert sorted(text for call in calls[2:] for text in call) == together, (
         "one of them was wrong: one by one"
     )
+
+
+def test_a_search_ends_by_the_generation_that_it_began_on_and_holds_up_none_that_comes_later(
+    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search of all domains, one in each step, while another release takes over."""
+    monkeypatch.setattr(course, "_FIRST", 1)
+    library.lay_down("sea", SEA)
+    service = QueryService(configured)
+    assert service.refresh()
+    far, near = SearchQuery(q="a red bird", k=20, routes="all"), SearchQuery(q="a taxi", k=20, task="cars")
+    alone = service.search("a red bird", 20, routes="all")
+    begun, go, steps, answered = Event(), Event(), list[tuple[str, list[str]]](), list[str]()
+
+    def slowly(serving: Any, underway: Any) -> None:
+        steps.append((serving.release, [one.asked.search.text for one in underway]))
+        begun.set()
+        assert go.wait(10)
+        step(serving, underway)
+
+    async def ask(asked: SearchQuery) -> Any:
+        answer = await service.searched(asked)
+        answered.append(asked.q)
+        return answer
+
+    async def main() -> Any:
+        first = asyncio.create_task(ask(far))
+        assert await asyncio.to_thread(begun.wait, 10)
+        library.lay_down("more", BIRDS)
+        assert service.refresh()
+        later = asyncio.create_task(ask(near))
+        wrong = asyncio.create_task(ask(SearchQuery(q="a boat", task="nowhere")))
+        while len(service._together._waiting) < 2:
+            await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(InvalidInput, match="nowhere"):
+            await wrong
+        return await asyncio.wait_for(asyncio.gather(first, later), 10)
+
+    step = query.step
+    monkeypatch.setattr(query, "step", slowly)
+    monkeypatch.setattr(service._together, "_free", 1)
+    found, later = asyncio.run(main())
+    now = service.search("a taxi", 20, task="cars")
+    assert answered == ["a taxi", "a red bird"], "who came later goes to one domain"
+    assert alone.release != now.release
+    for one, other in ((found, alone), (later, now)):
+        assert one.model_dump(exclude={"timing_ms"}) == other.model_dump(exclude={"timing_ms"})
+    assert steps[:4] == [
+        (alone.release, ["a red bird"]),
+        (alone.release, ["a red bird"]),
+        (now.release, ["a taxi"]),
+        (alone.release, ["a red bird"]),
+    ]
