@@ -57,9 +57,7 @@ log = structlog.get_logger(__name__)
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 30.0  # before what could not be loaded is tried again, in case somebody mended it
 _AT_ONCE = 256 * 1024**2  # bytes of shards whose checksums are compared before readiness; the others follow
-_BEFORE = (
-    3  # releases that are tried where the newest is refused at the start: what ails more is no single release
-)
+_BEFORE = 3  # releases that are tried where a process starts and the newest is refused; what ails more is none of them
 _KEPT = 2  # earlier releases that are kept in memory for those who are turning their pages
 _TOGETHER = 32  # searches that take a step together: more make each of them wait for all
 # What is answered takes the interpreter's lock in turns, so few at a time are faster than many; but scans need no lock.

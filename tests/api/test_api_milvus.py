@@ -89,12 +89,17 @@ def test_what_is_learned_is_in_milvus_and_found(
     assert index["ok"], index
 
 
-def test_a_snapshot_says_what_it_lacks(library: list[str], tmp_path: Path) -> None:
+def test_a_snapshot_says_what_it_lacks(
+    library: list[str], configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Commands work on the folder that they are given until their process ends; this one goes on.
+    monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
     told = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
     assert told.exit_code == 0, told.output
     assert "The vectors of 2 tasks are in Milvus and not part of it" in told.output
     restored = CliRunner().invoke(app, ["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "new")])
     settings.cache_clear()
+    dispose()
     assert restored.exit_code == 0, restored.output
 
 

@@ -304,8 +304,9 @@ class TestAServerThatIsLost:
         assert [entry.task for entry in snapshot.unread] == ["b"]
 
     def test_rows_of_an_orphan_are_forgotten_when_it_is_back(
-        self, store: ShardStore, write: Callable, vectors: MilvusVectors
+        self, store: ShardStore, write: Callable, lay_down: Callable, vectors: MilvusVectors
     ) -> None:
+        lay_down(store, "b", range(5, 9))
         _, shard = write(store, "a", range(5))
         long_ago = time.time() - 10**4
         folder = store.shard_folder(shard.id)
