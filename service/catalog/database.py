@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
@@ -20,6 +21,7 @@ from service.settings import Settings, settings
 __all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
 
 _CHUNK = 500
+_POSTGRESQL_FULL = "53100"  # disk_full
 _engines: dict[tuple[str, float], Engine] = {}
 
 
@@ -47,7 +49,7 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             would otherwise fail when another writer came in between.
 
     Raises:
-        Unavailable: the database cannot be reached, or stayed locked; nothing was written.
+        Unavailable: the database cannot be reached, stayed locked, or has no room left; nothing was written.
         InDoubt: the commit was sent and not answered; what was written may be there or not.
     """
     bind = engine().execution_options(cinestrata_write=True) if write else engine()
@@ -57,6 +59,11 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
             yield session
             committing = write
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if _is_full(error):
+            raise Unavailable(
+                "The disk of the catalog database is full, and nothing was stored: make room, then send it again.",
+                30,
+            ) from error
         if committing:
             raise InDoubt(
                 "The catalog database broke off while it stored this: look whether it is there, or send it again with "
@@ -64,6 +71,13 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
                 5,
             ) from error
         raise Unavailable("The catalog database cannot be reached or is busy; try again.", 5) from error
+
+
+def _is_full(error: SQLAlchemyError) -> bool:
+    """Whether there was no room to write. What was to be committed is then rolled back."""
+    original = getattr(error, "orig", None)
+    sqlite, postgresql = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
+    return sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL
 
 
 def now(session: Session) -> datetime:

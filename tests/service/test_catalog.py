@@ -126,6 +126,28 @@ def test_what_is_deleted_is_not_left_in_the_file(
     assert secret.encode() not in file.read_bytes()
 
 
+def test_a_full_disk_stores_nothing_and_says_so(catalog: Settings, post: Callable[..., TaskView]) -> None:
+    task = post("birds", 1)
+
+    def fill() -> None:
+        with session_scope(write=True) as session:
+            session.execute(update(Task).values(name="cars"))
+            if session.get_bind().dialect.name == "sqlite":
+                session.execute(text("PRAGMA max_page_count = 1"))  # as many as there are: none can be added
+                session.execute(update(Video).values(captions=["long " * 100_000]))
+            else:
+                session.execute(text("DO $$ BEGIN RAISE SQLSTATE '53100'; END $$"))
+
+    with pytest.raises(
+        Unavailable, match="disk of the catalog database is full, and nothing was stored"
+    ) as caught:
+        fill()
+    assert type(caught.value) is Unavailable  # nothing is in doubt
+    dispose()
+    with session_scope() as session:
+        assert session.scalars(select(Task.name)).all() == [task.name]
+
+
 def test_times_come_back_aware(catalog: Settings, post: Callable[..., TaskView]) -> None:
     with session_scope() as session:
         assert now(session).utcoffset() is not None
