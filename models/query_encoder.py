@@ -36,6 +36,8 @@ Tokens = npt.NDArray[np.int64]
 _BATCH = {"cpu": 64, "cuda": 512}  # texts of one forward: what a CPU's caches hold, and what fills a GPU
 # Products of a tower for each thread, some milliseconds; less is not faster beside each other.
 _WORTH = 3 * 10**8
+# Products that are spared where what is kept of the start of texts takes their place; to put it there costs as much.
+_SPARED = 10**8
 
 
 class QueryEncoder:
@@ -175,8 +177,11 @@ class QueryEncoder:
         backbone = self._backbone
         if backbone.device.type != "cpu" or not backbone.open_blocks or torch.get_num_threads() > 1:
             return 1
-        products = 12 * backbone.text_width**2 * len(backbone.text_blocks) * tokens
-        return max(1, min(len(os.sched_getaffinity(0)), products // _WORTH))
+        return max(1, min(len(os.sched_getaffinity(0)), self._products(tokens) // _WORTH))
+
+    def _products(self, tokens: int) -> int:
+        """Of so many tokens with the matrices of an open text tower."""
+        return 12 * self._backbone.text_width**2 * len(self._backbone.text_blocks) * tokens
 
     def shared(self, mode: str) -> bool:
         """Whether a text has one vector for all tasks."""
@@ -440,16 +445,19 @@ class _LowRankEncoder(QueryEncoder):
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
-            return encode_texts(self._backbone, ids, self._newest, self._start)
+            start = self._start if self._products(len(ids)) >= _SPARED else None
+            return encode_texts(self._backbone, ids, self._newest, start)
         chosen = torch.tensor(positions, device=self._backbone.device)
-        return encode_texts(self._backbone, ids, self._pinned.choose(chosen), self._starts[:, :, chosen])
+        start = self._starts[:, :, chosen] if self._products(len(ids) * len(chosen)) >= _SPARED else None
+        return encode_texts(self._backbone, ids, self._pinned.choose(chosen), start)
 
     def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         if mode == "latest":
             return self._encode(ids, (), mode)[0]
         positions = positions.to(self._backbone.device)
-        chosen, starts = self._pinned.choose(positions), self._starts[:, :, positions]
-        return encode_texts(self._backbone, ids, PerText(chosen), starts.transpose(2, 3))[0]
+        known = self._products(len(ids)) >= _SPARED
+        start = self._starts[:, :, positions].transpose(2, 3) if known else None
+        return encode_texts(self._backbone, ids, PerText(self._pinned.choose(positions)), start)[0]
 
 
 def _text_updates(backbone: Backbone, release: ReleaseState) -> TextUpdates:

@@ -156,8 +156,9 @@ class ChosenUpdates:
             return None  # to look would mean to wait for the device
         number = len(self.which)
         first = int(self.which[0]) if number else 0
-        run = slice(first, first + number)
-        return run if torch.equal(self.which, torch.arange(run.start, run.stop)) else None
+        if number > 1 and not torch.equal(self.which, torch.arange(first, first + number)):
+            return None
+        return slice(first, first + number)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
         """As :meth:`TextUpdates.input_deltas`."""
