@@ -35,7 +35,7 @@ Tokens = npt.NDArray[np.int64]
 
 _BATCH = {"cpu": 64, "cuda": 512}  # texts of one forward: what a CPU's caches hold, and what fills a GPU
 # Products of a tower for each thread, some milliseconds; less is not faster beside each other.
-_WORTH = 3 * 10**8
+_WORTH = 15 * 10**7
 # Products that are spared where what is kept of the start of texts takes their place; to put it there costs as much.
 _SPARED = 10**8
 
@@ -164,11 +164,17 @@ class QueryEncoder:
         rounds = -(-len(texts) // (threads * _BATCH.get(self._backbone.device.type, len(texts) or 1)))
         order = np.argsort(lengths, kind="stable")
         parts = [part for part in np.array_split(order, max(threads * rounds, 1)) if len(part)]
-        if threads > 1:
-            list(_pool().map(encode, parts))
-        else:
-            for part in parts:
+        left = iter(parts)
+
+        def work() -> None:
+            for part in left:  # of a list, so threads can share it
                 encode(part)
+
+        # This thread runs on a core already; a second one that is woken with it may have to wait for that.
+        others = [_pool().submit(work) for _ in range(min(threads, len(parts)) - 1)]
+        work()
+        for other in others:
+            other.result()
         return encoded
 
     def _threads(self, tokens: int) -> int:

@@ -47,7 +47,7 @@ from models.towers import encode_texts
 __all__ = ["main", "pinned_encoder", "runtimes"]
 
 _TEXT = "a little red taxi turns left and stops before a bright window"
-_TEXTS = ("taxi", "red taxi", "a little red taxi", "a little red taxi turns left", _TEXT)
+_TEXTS = ("taxi", "red taxi", "little red taxi", "a little red taxi", "a little red taxi turns left", _TEXT)
 _BATCHES = (1, 16)
 _TASKS = 100
 _RANK = 16
@@ -224,7 +224,8 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
             alone.encode_text(padded)
             torch.set_num_threads(1)
 
-        together, apart, once = _in_turns(all_together, one_by_one, rival)
+        # The rival's second thread looks out for work a while longer, and would have a core of those that come next.
+        once, apart, together = _in_turns(rival, one_by_one, all_together)
         others = (f"{ms:.1f} ({ms / together:.1f})" for ms in (apart, _TASKS * once))
         yield [str(len(text.split())), str(len(tokens)), f"{together:.1f}", *others]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import get_ident
+from threading import Barrier, get_ident
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,15 +99,26 @@ def test_threads_encode_what_one_encodes(
     texts = encoder.tokens([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
     tasks = [str(t) for t in rng.integers(0, 3, 75)]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(query_encoder.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(query_encoder, "_WORTH", 10**12)
     threads: set[int] = set()
-    within = encoder._encode_rows
+    within, both = encoder._encode_rows, Barrier(2)
+
+    def encode(*args: Any) -> Any:
+        if get_ident() not in threads:
+            threads.add(get_ident())
+            both.wait(30)
+        return within(*args)
+
     monkeypatch.setattr(encoder, "_encode_rows", lambda *args: threads.add(get_ident()) or within(*args))
     alone = encoder.encode_pairs(texts, tasks, "pinned")
     assert threads == {get_ident()}, "there is too little to do"
+    threads.clear()
     monkeypatch.setattr(query_encoder, "_WORTH", 1)
-    monkeypatch.setattr(query_encoder.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(encoder, "_encode_rows", encode)
     beside = encoder.encode_pairs(texts, tasks, "pinned")
-    assert len(threads) > 1
+    assert len(threads) == 2
+    assert get_ident() in threads
     np.testing.assert_allclose(beside, alone, atol=2e-6 if precision == "float32" else 2e-3)
     assert encoder.encode_pairs([], [], "pinned").shape == (0, backbone.dim)
 
