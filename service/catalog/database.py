@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from service.settings import Settings, settings
 __all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
 
 _CHUNK = 500
+_SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
 _engines: dict[tuple[str, float], Engine] = {}
 
@@ -120,11 +122,25 @@ def _create(url: str, busy_seconds: float) -> Engine:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # We begin transactions ourselves: the driver would begin them late and always deferred.
     connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
     connection.execute("PRAGMA foreign_keys = ON")
     # Captions of deleted videos are overwritten, not only let go.
     connection.execute("PRAGMA secure_delete = ON")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. Of processes that switch a new file at the same moment SQLite refuses some at
+    once, whatever their timeout, and they find it switched a little later."""
+    until = time.monotonic() + _SWITCH_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(0.01)
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -11,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import delete, select, text, update
 
+from service.catalog import database
 from service.catalog.database import dispose, engine, now, session_scope, sqlite_file
 from service.catalog.migrations import upgrade
 from service.catalog.models import Base, Line, Task, Video
@@ -61,6 +62,31 @@ def test_processes_that_start_together_make_one_schema(
     assert problems == []
     with session_scope() as session:
         assert session.scalars(select(Line.last_position)).all() == [0]
+
+
+def test_processes_that_open_a_new_file_at_the_same_moment_are_all_let_in(tmp_path: Path) -> None:
+    """SQLite refuses one of them now and then, whatever its timeout."""
+    problems: list[BaseException] = []
+    together = threading.Barrier(4)
+
+    def run(url: str) -> None:
+        own = database._create(url, 5.0)  # as each process has one
+        together.wait()
+        try:
+            own.connect().close()
+        except BaseException as error:
+            problems.append(error)
+        finally:
+            own.dispose()
+
+    for number in range(60):
+        url = f"sqlite:///{tmp_path / str(number)}.sqlite3"
+        threads = [threading.Thread(target=run, args=(url,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert problems == []
 
 
 def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[..., TaskView]) -> None:
