@@ -130,10 +130,11 @@ class Segment:
         """
         for path, then in self._mapped.items():
             now = _stamp(path)
-            if now != then and now is not None and then is not None:
-                same_file, same_size = now[:2] == then[:2], now[2] == then[2]
-                if same_file or same_size:
-                    return True
+            if now is None or then is None or now == then:
+                continue
+            same_file, same_size = now[:2] == then[:2], now[2] == then[2]
+            if same_file or same_size:
+                return True
         return False
 
     def without(self, ids: Ids, among: Ids | None = None) -> Alive:

@@ -19,12 +19,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -
     float32 throughout. Written out, the products stay in bfloat16 and only the softmax between them is float32,
     which is as exact as the rounding of the queries and keys allows.
     """
+    written_out = query.device.type == "cpu" and query.dtype == torch.bfloat16
     queries, keys = query.shape[-2], key.shape[-2]
     seen = None
-    if causal and queries < keys:  # torch would take them for those of the first tokens
+    if causal and (
+        written_out or queries < keys
+    ):  # torch would take fewer queries for those of the first tokens
         seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
-        causal = False
-    if query.device.type != "cpu" or query.dtype != torch.bfloat16:
+    if not written_out:
+        causal = causal and seen is None
         if query.dim() > 4 and not torch.is_grad_enabled():
             # torch fuses attention of four dimensions only; where nothing is trained that takes half the time.
             q, k, v = (tokens.flatten(0, -4) for tokens in (query, key, value))
@@ -32,8 +35,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -
             return attended.view(*query.shape[:-1], value.shape[-1])
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=causal)
     scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
-    if causal:
-        seen = torch.ones(queries, keys, dtype=torch.bool).tril()
     if seen is not None:
         scores = scores.masked_fill(~seen, -math.inf)
     return torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)

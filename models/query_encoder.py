@@ -451,19 +451,22 @@ class _LowRankEncoder(QueryEncoder):
 
     def _encode(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         if mode == "latest":
-            start = self._start if self._products(len(ids)) >= _SPARED else None
+            start = self._start if self._spares(len(ids)) else None
             return encode_texts(self._backbone, ids, self._newest, start)
         chosen = torch.tensor(positions, device=self._backbone.device)
-        start = self._starts[:, :, chosen] if self._products(len(ids) * len(chosen)) >= _SPARED else None
+        start = self._starts[:, :, chosen] if self._spares(len(ids) * len(chosen)) else None
         return encode_texts(self._backbone, ids, self._pinned.choose(chosen), start)
 
     def _encode_rows(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         if mode == "latest":
             return self._encode(ids, (), mode)[0]
         positions = positions.to(self._backbone.device)
-        known = self._products(len(ids)) >= _SPARED
-        start = self._starts[:, :, positions].transpose(2, 3) if known else None
+        start = self._starts[:, :, positions].transpose(2, 3) if self._spares(len(ids)) else None
         return encode_texts(self._backbone, ids, PerText(self._pinned.choose(positions)), start)[0]
+
+    def _spares(self, texts: int) -> bool:
+        """Whether what is kept of their start saves so many texts, each under one candidate, enough."""
+        return self._products(texts) >= _SPARED
 
 
 def _text_updates(backbone: Backbone, release: ReleaseState) -> TextUpdates:

@@ -183,7 +183,7 @@ def step(serving: Serving, underway: Sequence[Underway]) -> None:
         after = start + len(one.wave)
         one.course.add(dict(zip(one.wave, hits[start:after], strict=True)))
         if one.asked.search.query.moments:
-            _keep(serving, one, vectors[start:after])
+            _keep(one, vectors[start:after])
         one.wave, start = one.course.wave(), after
     merged = time.perf_counter()
     for one in going:
@@ -197,8 +197,8 @@ def conclude(
 ) -> list[SearchResponse]:
     """The answers to searches that this generation began, and that have come to their ends."""
     for ended in underway:
-        _judge(ended, serving, configured)
-        _look_inside(ended, serving, reader)
+        _judge(ended, configured)
+        _look_inside(ended, reader)
     return _responses(underway, serving, configured)
 
 
@@ -294,23 +294,23 @@ def _begin(
     return found
 
 
-def _keep(serving: Serving, found: Underway, vectors: Sequence[Vector]) -> None:
+def _keep(found: Underway, vectors: Sequence[Vector]) -> None:
     """Keep the vectors of a wave that moments will be scored with. A task without a hit so far will have none later."""
     new = {
         task: vector
         for task, vector in zip(found.wave, vectors, strict=True)
-        if has_moments(serving.shards[task])
+        if has_moments(found.serving.shards[task])
     }
     if new or found.vectors:
         known, hits = found.vectors | new, {hit.task for hit in found.course.hits()}
         found.vectors = {task: vector for task, vector in known.items() if task in hits}
 
 
-def _judge(found: Underway, serving: Serving, configured: Settings) -> None:
+def _judge(found: Underway, configured: Settings) -> None:
     """Tell how sure the hits of a search are, and leave out those below its thresholds."""
     query, hits = found.asked.search.query, found.course.hits()
     found.sure = confidences(
-        serving, hits, found.asked.search.text, found.routing, found.asked.mode, configured
+        found.serving, hits, found.asked.search.text, found.routing, found.asked.mode, configured
     )
     found.listed = [
         hit
@@ -319,12 +319,12 @@ def _judge(found: Underway, serving: Serving, configured: Settings) -> None:
     ]
 
 
-def _look_inside(found: Underway, serving: Serving, reader: FactsReader) -> None:
+def _look_inside(found: Underway, reader: FactsReader) -> None:
     """Find out which moments of the videos of the page fit best."""
     if found.vectors:
         start, most = time.perf_counter(), found.asked.search.query.moments
         shown = [hit for hit in found.hits if hit.task in found.vectors]
-        found.moments = best_moments(serving, shown, found.vectors, found.course.lift, most, reader)
+        found.moments = best_moments(found.serving, shown, found.vectors, found.course.lift, most, reader)
         found.search += 1000 * (time.perf_counter() - start)
 
 
@@ -340,15 +340,13 @@ def _responses(found: Sequence[Underway], serving: Serving, configured: Settings
         [one.moments for one in found],
     )
     asking = 1000 * (time.perf_counter() - start) / max(1, len(found))
-    return [
-        _response(one, shown, asking, serving, configured) for one, shown in zip(found, results, strict=True)
-    ]
+    return [_response(one, shown, asking, configured) for one, shown in zip(found, results, strict=True)]
 
 
 def _response(
-    found: Underway, results: list[SearchResult], asking: float, serving: Serving, configured: Settings
+    found: Underway, results: list[SearchResult], asking: float, configured: Settings
 ) -> SearchResponse:
-    asked, query = found.asked, found.asked.search.query
+    asked, query, serving = found.asked, found.asked.search.query, found.serving
     before = asked.search.cursor
     generation = before.generation if before else serving.snapshot.generation
     following = found.following and Cursor(
