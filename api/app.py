@@ -14,12 +14,14 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import dashboard, openapi, problems
+from api import openapi, problems
+from api.pages import dashboard
 from api.routes import clips, deletion, health, measures, search, tasks, videos
-from api.security import Guard, is_loopback
-from service import logging, metrics
-from service.query import QueryService
-from service.settings import Settings, settings
+from api.security.guard import Guard, is_loopback
+from service.core import logging
+from service.core.settings import Settings, settings
+from service.library import prometheus_metrics
+from service.search.engine import QueryService
 
 __all__ = ["create_app"]
 
@@ -119,5 +121,5 @@ class Measured:
             await self.app(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
-            metrics.REQUESTS.labels(scope["method"], route, status).inc()
-            metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - start)
+            prometheus_metrics.REQUESTS.labels(scope["method"], route, status).inc()
+            prometheus_metrics.REQUEST_SECONDS.labels(route).observe(time.perf_counter() - start)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.security import caller_of
-from service.query import QueryService
-from service.settings import Settings
+from api.security.guard import caller_of
+from service.core.settings import Settings
+from service.search.engine import QueryService
 
 __all__ = ["CallerDep", "QueryDep", "SettingsDep"]
 

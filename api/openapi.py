@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problems import MEDIA_TYPE, Problem
-from service.views import TaskSpec
+from service.core.schemas import TaskSpec
 
 __all__ = [
     "BATCH_EXAMPLES",
@@ -37,7 +37,7 @@ def _refused(description: str) -> dict[str, Any]:
 
 # Every operation can answer so.
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    422: _refused("A field is wrong; `errors` names it and says how to mend it."),
+    422: _refused("A field is wrong; `errors` names it and says how to correct it."),
     "4XX": _refused("The request was refused; `detail` says why."),
     "5XX": _refused("It could not be carried out now; try again later."),
 }

@@ -19,8 +19,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
-from service.filters import where_from_json
-from service.views import SearchQuery
+from service.core.schemas import SearchQuery
+from service.search.filters import where_from_json
 
 __all__ = ["AtOnce", "CaptionsParameters", "ClipParameters", "SearchParameters", "SimilarParameters"]
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import CinestrataError, InvalidInput
+from service.core.errors import CinestrataError, InvalidInput
 
 __all__ = ["MEDIA_TYPE", "Problem", "Unexpected", "install", "problem"]
 
@@ -35,11 +35,11 @@ _UNREADABLE = {
 
 
 class WrongField(BaseModel):
-    """One wrong field and its mend."""
+    """One wrong field and its hint."""
 
     field: str
     message: str
-    mend: str = ""
+    hint: str = ""
 
 
 class Problem(BaseModel):
@@ -70,7 +70,7 @@ def problem(request: Request, error: CinestrataError) -> JSONResponse:
         detail=_text(error.detail),
         instance=_text(request.url.path),
         errors=[
-            WrongField(field=_text(e.field), message=_text(e.message), mend=_text(e.mend))
+            WrongField(field=_text(e.field), message=_text(e.message), hint=_text(e.hint))
             for e in error.errors
         ],
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import Request
 from fastapi.responses import FileResponse
 
-from service.errors import CinestrataError, NotFound
+from service.core.errors import CinestrataError, NotFound
 
 __all__ = ["ranged_file"]
 

@@ -30,7 +30,7 @@ _R = TypeVar("_R")
 
 
 def fail(message: str, hint: str = "") -> NoReturn:
-    """Say on standard error what went wrong and how to mend it, and leave with status 1."""
+    """Say on standard error what went wrong and how to correct it, and leave with status 1."""
     warnings.print(f"[red]{escape(message)}[/red]", soft_wrap=True)
     if hint:
         warnings.print(escape(hint), soft_wrap=True)
@@ -75,10 +75,10 @@ def _words(error: Exception) -> tuple[str, str] | None:
     import httpx
     from pydantic import ValidationError
 
-    from service.errors import CinestrataError, field_path
+    from service.core.errors import CinestrataError, field_path
 
     if isinstance(error, CinestrataError):
-        more = [f"{e.field}: {e.message} {e.mend}".rstrip() for e in error.errors[1:10]]
+        more = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
         return error.detail, "\n".join(more)
     if isinstance(error, ValidationError):
         # A setting of several kinds is wrong in as many ways; further parts of the place are names of these kinds.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli import bench, tasks
+from cli.commands import bench, tasks
 from cli.console import in_words
 
 __all__ = ["app"]
@@ -44,7 +44,7 @@ Url = Annotated[
 @in_words
 def up(data: Data = None, host: Host = None, port: Port = None) -> None:
     """Start API, workers and a private broker on one data folder; Ctrl-C stops all of it."""
-    from cli.up import run_up
+    from cli.embedded.up import run_up
 
     run_up(data, host, port)
 
@@ -58,7 +58,7 @@ def serve(
     fd: Annotated[int | None, typer.Option(hidden=True, help="Serve on this open listening socket.")] = None,
 ) -> None:
     """Start the API alone."""
-    from cli.processes import run_api
+    from cli.commands.processes import run_api
 
     run_api(data, host, port, fd)
 
@@ -72,7 +72,7 @@ def worker(
     data: Data = None,
 ) -> None:
     """Start one worker; start as many as you like, tasks are still learned one at a time."""
-    from cli.processes import run_worker
+    from cli.commands.processes import run_worker
 
     run_worker(queue, data)
 
@@ -81,7 +81,7 @@ def worker(
 @in_words
 def migrate(data: Data = None) -> None:
     """Bring the catalog's schema up to date (`up` does it by itself)."""
-    from cli.processes import run_migrations
+    from cli.commands.processes import run_migrations
 
     run_migrations(data)
 
@@ -111,7 +111,7 @@ def ingest(
     data: Data = None,
 ) -> None:
     """Post one domain of videos as a task."""
-    from cli.ingest import run_ingest
+    from cli.commands.ingest import run_ingest
 
     run_ingest(path, name, method, chosen or (), wait, in_place, url, data)
 
@@ -155,7 +155,7 @@ def search(
     data: Data = None,
 ) -> None:
     """Find videos by what is seen in them."""
-    from cli.search import run_search
+    from cli.commands.search import run_search
 
     run_search(
         query,
@@ -188,7 +188,7 @@ def similar(
     data: Data = None,
 ) -> None:
     """Find videos that are like one."""
-    from cli.search import run_similar
+    from cli.commands.search import run_similar
 
     run_similar(video, k, "all" if everywhere else "task", url, data)
 
@@ -208,7 +208,7 @@ def delete(
     data: Data = None,
 ) -> None:
     """Delete videos for good, or a task: they are not found, shown, learned from or measured any more."""
-    from cli.deletion import run_delete
+    from cli.commands.delete import run_delete
 
     run_delete(videos or (), task, sure, url, data)
 
@@ -221,7 +221,7 @@ def compact(
     data: Data = None,
 ) -> None:
     """Get back the room that deleted videos take; searches go on meanwhile. Nothing is embedded again."""
-    from cli.deletion import run_compact
+    from cli.commands.delete import run_compact
 
     run_compact(task, look, data)
 
@@ -243,8 +243,8 @@ def demo(
     domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="How many.")] = None,
 ) -> None:
     """Render three domains of real videos, learn them one after the other, search them, and show what was kept."""
-    from cli.demo import run_demo
-    from cli.demo_world import World
+    from cli.demo.demo import run_demo
+    from cli.demo.demo_world import World
 
     run_demo(
         World().resized(train=train, test=test, epochs=epochs, domains=domains), data, port, leave, report
@@ -258,7 +258,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of lines.")] = False,
 ) -> None:
     """Check everything that the product stands on; status 1 when something is wrong."""
-    from cli.doctor import run_doctor
+    from cli.commands.doctor import run_doctor
 
     run_doctor(data, as_json)
 
@@ -270,7 +270,7 @@ def move(
     data: Data = None,
 ) -> None:
     """Copy the vectors of all tasks to another store, while everything runs; nothing is embedded again."""
-    from cli.move import run_move
+    from cli.commands.move import run_move
 
     run_move(to, data)
 
@@ -285,7 +285,7 @@ def snapshot(
     ] = False,
 ) -> None:
     """Copy catalog and index while everything runs, and read the copy back."""
-    from cli.backup import run_snapshot
+    from cli.commands.backup import run_snapshot
 
     run_snapshot(target, data, index_only)
 
@@ -297,7 +297,7 @@ def restore(
     data: Data = None,
 ) -> None:
     """Put a snapshot into a new data folder, after comparing every checksum."""
-    from cli.backup import run_restore
+    from cli.commands.backup import run_restore
 
     run_restore(source, data)
 

@@ -16,8 +16,8 @@ if sys.argv[1] == "api":
     direct = build_opener(ProxyHandler({}))
     direct.open(f"http://127.0.0.1:{os.environ.get('CINESTRATA_PORT', '8000')}/readyz", timeout=4).close()
 else:
-    from service import messages
     from service.catalog import database
+    from service.tasks import broker
 
     database.check()
-    sys.exit(not messages.check())
+    sys.exit(not broker.check())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from index.approximate import EXACT_ROWS, Policy
-from index.audit import Audit, audit
-from index.backup import generation_files
-from index.device import Device
 from index.errors import (
     DeviceMissing,
     FingerprintMismatch,
@@ -17,15 +13,19 @@ from index.errors import (
     ShardStoreError,
     StoreUnavailable,
 )
-from index.format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
-from index.merge import Hit, merge
-from index.moments import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
-from index.segment import Hits, Segment
-from index.shard import Shard
-from index.snapshot import Snapshot
-from index.store import ShardStore
-from index.threads import in_parallel, one_thread_per_search
+from index.files.manifest_format import Manifest, ReleaseEntry, ShardEntry, Structure, TombstoneEntry
+from index.generation_files import generation_files
+from index.integrity_audit import Audit, audit
+from index.moment_ids import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
+from index.result_merging import Hit, merge
+from index.scanning.ann import EXACT_ROWS, Policy
+from index.scanning.gpu_scan import Device
+from index.scanning.search_threads import in_parallel, one_thread_per_search
+from index.scanning.segment import Hits, Segment
+from index.shards.shard import Shard
+from index.store_snapshot import Snapshot
 from index.vector_store import TaskVectors, VectorStore
+from index.writer import ShardStore
 
 __all__ = [
     "EXACT_ROWS",

@@ -1,9 +1,9 @@
 """The seam between what a release consists of and where its vectors live.
 
-The manifest, its generations, releases, ids and deletions stay with :class:`~index.store.ShardStore`: a few files that
+The manifest, its generations, releases, ids and deletions stay with :class:`~index.writer.ShardStore`: a few files that
 say what is true. A :class:`VectorStore` keeps the rows themselves and scans them. There are two:
-:class:`~index.faiss_shards.FaissShards`, files beside the ids, and :class:`~index.milvus.MilvusVectors`, a server; and
-:class:`~index.emptied.EmptyShards`, for tasks of which no row is left.
+:class:`~index.shards.faiss_shards.FaissShards`, files beside the ids, and :class:`~index.milvus.vectors.MilvusVectors`, a server; and
+:class:`~index.shards.empty_shard.EmptyShards`, for tasks of which no row is left.
 
 A shard is written in three steps, and visible after the last one only::
 
@@ -24,8 +24,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from index.format import ShardEntry, Structure
-from index.segment import Hits
+from index.files.manifest_format import ShardEntry, Structure
+from index.scanning.segment import Hits
 
 __all__ = ["Depth", "Rows", "TaskVectors", "VectorStore"]
 
@@ -127,7 +127,7 @@ class VectorStore(Protocol):
             working: called again and again while that is built.
 
         Returns:
-            The structure, see :mod:`index.approximate`; None: there is none in the folder.
+            The structure, see :mod:`index.scanning.ann`; None: there is none in the folder.
         """
 
     def insert(self, entry: ShardEntry, ids: Ids, rows: Rows) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from media.errors import DecoderUnavailable, MediaError
-from media.examiner import Examiner, examine
-from media.facts import Limits, VideoInfo, sample_times, windows
-from media.paths import content_hash, frame_cache_path, load_frames, resolve_uri
+from media.media_paths import content_hash, frame_cache_path, load_frames, resolve_uri
+from media.video_examiner import Examiner, examine
+from media.video_limits import Limits, VideoInfo, sample_times, windows
 
 __all__ = [
     "DecoderUnavailable",

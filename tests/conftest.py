@@ -117,8 +117,8 @@ def settings_factory(
     """
     from service.catalog.database import dispose
     from service.catalog.migrations import upgrade
-    from service.lifecycle import stopping
-    from service.settings import Settings, settings
+    from service.core.settings import Settings, settings
+    from service.tasks.lifecycle import stopping
 
     def make(
         folder: Path, database: Database = "sqlite", *, upgraded: bool = True, **overrides: Any

@@ -19,8 +19,8 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from cli.main import app
-from service import metrics
-from service.settings import Settings
+from service.core.settings import Settings
+from service.library import prometheus_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "docs/operations.md")
@@ -148,7 +148,7 @@ def test_defaults_in_the_readme_are_the_defaults() -> None:
 
 
 def test_dashboards_and_alerts_ask_for_measures_that_exist() -> None:
-    page, _ = metrics.render()
+    page, _ = prometheus_metrics.render()
     exported = set(re.findall(r"^# HELP (cinestrata_\w+)", page.decode(), re.MULTILINE))
     # Counted in the catalog, which this test has none of.
     exported |= {"cinestrata_tasks", "cinestrata_shards", "cinestrata_vectors", "cinestrata_shard_bytes"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import Settings
+from service.core.settings import Settings
 from tests.milvus import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,32 +23,33 @@ from sqlalchemy import select
 
 from index import ReleaseEntry, ShardEntry, ShardStore, ShardStoreError
 from media import Limits, frame_cache_path, windows
-from models.backbone import Backbone, load_backbone
-from models.precision import compute_device
-from models.release import ReleaseState
-from service import lifecycle, storage
+from models.backbones.loading import Backbone, load_backbone
+from models.backbones.precision import compute_device
+from models.releases.release_files import ReleaseState
 from service.catalog.database import session_scope
-from service.catalog.models import Task, Video
-from service.catalog.moments import drop_moments, set_moments
-from service.errors import CinestrataError, VideosDeleted
-from service.jobs import send_due, worker_name
-from service.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
-from service.messages import LEARN, celery_app
-from service.settings import settings
-from service.vectors import library_store
-from trainer.calibration import CAPTIONS
-from trainer.data import Clip, TaskData
+from service.catalog.moment_rows import drop_moments, set_moments
+from service.catalog.tables import Task, Video
+from service.celery_worker import send_due, worker_name
+from service.core.errors import CinestrataError, VideosDeleted
+from service.core.settings import settings
+from service.storage import library_paths
+from service.storage.vector_store_selection import library_store
+from service.tasks import lifecycle
+from service.tasks.broker import LEARN, celery_app
+from service.tasks.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
 from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
-from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
-from trainer.evaluate.matrix import Row
-from trainer.evaluate.metrics import Recall
-from trainer.frames import restore_frames
-from trainer.learning import HeldOut, Laid, calibrate, lay_down, learn, measure, prepare, zero_shot_recall
-from trainer.library import Library
-from trainer.loop import Progress
+from trainer.evaluation.confidence_fitting import CAPTIONS
+from trainer.evaluation.rank_ledger import Ledger, read_ledger, write_ledger
+from trainer.evaluation.recall_row import Row
+from trainer.evaluation.retrieval_metrics import Recall
+from trainer.failure_messages import in_words
+from trainer.frame_restoration import restore_frames
 from trainer.methods import METHODS, Method
-from trainer.moments import LongVideo, embed_moments, segments
-from trainer.words import in_words
+from trainer.moment_embedding import LongVideo, embed_moments, segments
+from trainer.published_library import Library
+from trainer.steps import HeldOut, Laid, calibrate, lay_down, learn, measure, prepare, zero_shot_recall
+from trainer.task_data import Clip, TaskData
+from trainer.training_loop import Progress
 
 __all__ = ["learn_task", "work_on"]
 
@@ -78,7 +79,7 @@ def work_on(claim: Claim) -> None:
     backbone = _backbone(settings().backbone, settings().frames, settings().torch_threads)
     backbone.query_precision = settings().query_precision  # what is measured must be what is served
     library = Library(library_store(settings()))
-    storage.require_found(library.manifest)
+    library_paths.require_found(library.manifest)
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning goes on without it. {reason}")
     task = _load_task(claim, backbone)
@@ -348,7 +349,7 @@ def _restore_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
         [clip for clip in task.clips if clip.id in uris],
         *backbone.spec,
         cache=settings().cache_dir,
-        locate=lambda clip: storage.locate(uris[clip.id]),
+        locate=lambda clip: library_paths.locate(uris[clip.id]),
         limits=Limits(max_bytes=settings().max_video_bytes),
         report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
     )
@@ -376,7 +377,7 @@ def _moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple
             method.encode_videos,
             [video for video, _ in videos],
             *backbone.spec,
-            locate=lambda video: storage.locate(uris[video.vector_id]),
+            locate=lambda video: library_paths.locate(uris[video.vector_id]),
             # Of this claim alone: one that lost its lease may still be writing, and removes its own in the end.
             scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
             limits=Limits(max_bytes=settings().max_video_bytes),
@@ -419,7 +420,7 @@ def _facts(
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
     )
-    ledger = read_ledger(storage.ledger())
+    ledger = read_ledger(library_paths.ledger())
     row = measure(
         backbone,
         library,
@@ -468,11 +469,11 @@ def _keep(library: Library, ledger: Ledger) -> None:
     """
     before = library.manifest
     try:
-        write_ledger(storage.ledger(), ledger)
+        write_ledger(library_paths.ledger(), ledger)
         after = library.store.manifest()
         same = all(after.parts(task) == before.parts(task) for task in before.shards)
         if not same or after.tombstones != before.tombstones:
-            storage.ledger().unlink(missing_ok=True)
+            library_paths.ledger().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:
         log.warning("the next task will be measured afresh", error=str(error))
 

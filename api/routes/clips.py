@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import QueryDep
 from api.openapi import CLIP_REFUSED
 from api.parameters import CaptionsParameters, ClipParameters
-from service.views import CaptionsResponse, ClipResponse
+from service.core.schemas import CaptionsResponse, ClipResponse
 
 __all__ = ["router"]
 

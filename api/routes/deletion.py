@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body
 
-from service.deletion import delete_task, delete_videos
-from service.views import DeletionSpec, DeletionView
+from service.core.schemas import DeletionSpec, DeletionView
+from service.library.deletion import delete_task, delete_videos
 
 __all__ = ["router"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.dependencies import QueryDep
-from service import metrics
 from service.catalog import database
-from service.errors import Unavailable
-from service.views import ReadyView
+from service.core.errors import Unavailable
+from service.core.schemas import ReadyView
+from service.library import prometheus_metrics
 
 __all__ = ["router"]
 
@@ -44,5 +44,5 @@ def readyz(service: QueryDep, response: Response) -> ReadyView:
 @router.get("/metrics", operation_id="metrics", response_class=Response)
 def prometheus() -> Response:
     """Figures in Prometheus' text format."""
-    page, kind = metrics.render()
+    page, kind = prometheus_metrics.render()
     return Response(page, media_type=kind)

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
-from service.forgetting import forgetting
-from service.overview import overview
-from service.settings import QueryMode
-from service.views import ForgettingView, OverviewView
+from service.core.schemas import ForgettingView, OverviewView
+from service.core.settings import QueryMode
+from service.library.overview import overview
+from service.library.recall_matrix import forgetting
 
 __all__ = ["router"]
 

@@ -12,16 +12,16 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import QueryDep
 from api.openapi import BATCH_EXAMPLES, SEARCH_REFUSED
 from api.parameters import AtOnce, SearchParameters
-from service import metrics
-from service.query import QueryService
-from service.views import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, TimingView
+from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, TimingView
+from service.library import prometheus_metrics
+from service.search.engine import QueryService
 
 __all__ = ["read_at_once", "router"]
 
 router = APIRouter(tags=["search"])
 read_at_once = APIRouter(tags=["search"], route_class=AtOnce)
 
-_STAGES = {stage: metrics.SEARCH_SECONDS.labels(stage) for stage in TimingView.model_fields}
+_STAGES = {stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in TimingView.model_fields}
 
 
 @read_at_once.get("/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_REFUSED)

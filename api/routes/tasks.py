@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 
 from api.dependencies import CallerDep
 from api.openapi import TASK_BODY
-from service import tasks
-from service.catalog.models import FINAL_STATES
-from service.errors import FieldError, InvalidInput
-from service.tasks import CreateOutcome
-from service.views import EventView, TaskSpec, TaskView
+from service.catalog.tables import FINAL_STATES
+from service.core.errors import FieldError, InvalidInput
+from service.core.schemas import EventView, TaskSpec, TaskView
+from service.tasks import commands
+from service.tasks.commands import CreateOutcome
 
 __all__ = ["router"]
 
@@ -55,25 +55,25 @@ async def create_task(
 @router.get("", operation_id="list_tasks")
 def list_tasks() -> list[TaskView]:
     """All tasks, in the order in which they are learned."""
-    return tasks.list_tasks()
+    return commands.list_tasks()
 
 
 @router.get("/{task_id}", operation_id="get_task")
 def get_task(task_id: str) -> TaskView:
     """A task with its state, progress, estimated time and rejected videos."""
-    return tasks.get_task(task_id)
+    return commands.get_task(task_id)
 
 
 @router.post("/{task_id}/cancel", status_code=202, operation_id="cancel_task")
 def cancel_task(task_id: str) -> TaskView:
     """Stop a task: at once where no worker is at it, otherwise at the worker's next step."""
-    return tasks.cancel_task(task_id)
+    return commands.cancel_task(task_id)
 
 
 @router.post("/{task_id}/retry", status_code=202, operation_id="retry_task")
 def retry_task(task_id: str) -> TaskView:
     """Put a failed or cancelled task at the end of the line."""
-    return tasks.retry_task(task_id)
+    return commands.retry_task(task_id)
 
 
 @router.get(
@@ -120,8 +120,8 @@ async def _stream(task_id: str, seen: int, request: Request) -> AsyncIterator[st
 def _news(task_id: str, seen: int) -> tuple[bool, list[EventView]]:
     """Whether the task has ended, and what happened since. Raises NotFound."""
     # The state is read first: the event that ends the task is then among those read after it.
-    over = tasks.get_task(task_id).state in FINAL_STATES
-    return over, tasks.events_after(task_id, seen)
+    over = commands.get_task(task_id).state in FINAL_STATES
+    return over, commands.events_after(task_id, seen)
 
 
 def _event_id(given: str | None) -> int:
@@ -147,7 +147,7 @@ def _from_json(body: bytes, idempotency_key: str | None, caller: str) -> CreateO
                 "body", f"The body is not JSON: {reason}.", "Send one JSON object."
             ) from None
         raise InvalidInput.from_pydantic(error.errors(include_url=False)) from None
-    return tasks.create_task(spec, idempotency_key=idempotency_key, caller=caller)
+    return commands.create_task(spec, idempotency_key=idempotency_key, caller=caller)
 
 
 async def _from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:
@@ -166,7 +166,7 @@ async def _from_archive(request: Request, idempotency_key: str | None, caller: s
             raise InvalidInput.of(errors)
         method = form.get("method")
         return await run_in_threadpool(
-            tasks.create_task_from_archive,
+            commands.create_task_from_archive,
             archive.file,
             archive.filename or "archive",
             name=str(name),

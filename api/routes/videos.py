@@ -11,8 +11,8 @@ from fastapi.responses import FileResponse
 from api.dependencies import QueryDep
 from api.parameters import SimilarParameters
 from api.ranges import ranged_file
-from service import library
-from service.views import SimilarResponse, VideoView
+from service.core.schemas import SimilarResponse, VideoView
+from service.library import videos
 
 __all__ = ["router"]
 
@@ -24,7 +24,7 @@ _DAY = "private, max-age=86400"
 @router.get("/{video_id}", operation_id="get_video")
 def get_video(video_id: str) -> VideoView:
     """Everything known about a video."""
-    return library.get_video(video_id)
+    return videos.get_video(video_id)
 
 
 @router.get("/{video_id}/similar", operation_id="find_similar")
@@ -43,7 +43,7 @@ def find_similar(
 @router.get("/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse)
 def get_thumbnail(video_id: str, request: Request) -> FileResponse:
     """A JPEG of the middle of the video, at most 320 pixels wide."""
-    return ranged_file(request, library.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _DAY})
+    return ranged_file(request, videos.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _DAY})
 
 
 @router.head("/{video_id}/stream", include_in_schema=False)
@@ -55,7 +55,7 @@ def get_thumbnail(video_id: str, request: Request) -> FileResponse:
 )
 def stream_video(video_id: str, request: Request) -> FileResponse:
     """The video file itself; byte ranges are honoured."""
-    path = library.stream_path(video_id)
+    path = videos.stream_path(video_id)
     # Whatever was uploaded, a browser must take it for a video and never run it.
     headers = {"Cache-Control": _DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
     kind = mimetypes.guess_type(path.name)[0] or ""

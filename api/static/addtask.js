@@ -44,16 +44,16 @@ function complete() {
 function show(error) {
   // A conflict names its field at the beginning of the sentence.
   const [, field, text] = /^(\w+): (.*)$/s.exec(error.message) ?? [];
-  const wrong = error.fields.length ? error.fields : field ? [{ field, message: text, mend: "" }] : [{ field: "", message: error.message, mend: "" }];
-  const elsewhere = wrong.filter(({ field: name, message, mend }) => {
+  const wrong = error.fields.length ? error.fields : field ? [{ field, message: text, hint: "" }] : [{ field: "", message: error.message, hint: "" }];
+  const elsewhere = wrong.filter(({ field: name, message, hint }) => {
     const input = $("form").elements.namedItem(name);
-    if (input instanceof HTMLElement) mark(input, `${message} ${mend}`.trim());
+    if (input instanceof HTMLElement) mark(input, `${message} ${hint}`.trim());
     return !(input instanceof HTMLElement);
   });
   $("form").querySelector("[aria-invalid]")?.closest("details")?.setAttribute("open", "");
   $("form").querySelector("[aria-invalid]")?.focus();
   if (!elsewhere.length) return;
-  $("form-errors").replaceChildren(el("ul", {}, ...elsewhere.map(({ field: name, message, mend }) => el("li", {}, name ? el("code", { textContent: name }) : null, ` ${message} ${mend}`))));
+  $("form-errors").replaceChildren(el("ul", {}, ...elsewhere.map(({ field: name, message, hint }) => el("li", {}, name ? el("code", { textContent: name }) : null, ` ${message} ${hint}`))));
   $("form-errors").hidden = false;
 }
 

@@ -52,10 +52,10 @@ export function wireFilters(changed) {
 /** Show what the server found wrong at the fields that it names; none: all is well again. */
 export function blame(fields) {
   for (const input of wrong()) acquit(input);
-  for (const { field, message, mend } of fields) {
+  for (const { field, message, hint } of fields) {
     const name = field.split(".")[0];
     const inputs = name === "where" ? [...$("conditions").querySelectorAll("input")] : [$(name)].filter((input) => input?.form === $("filter-form"));
-    if (inputs.length) accuse(inputs, `${message} ${mend}`.trim());
+    if (inputs.length) accuse(inputs, `${message} ${hint}`.trim());
   }
 }
 

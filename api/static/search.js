@@ -257,7 +257,7 @@ function failed(error) {
   if (error.status === 503 && !state.learned.length) message("Nothing has been learned yet.", error.message, el("a", { href: "/admin", textContent: "Open the library" }));
   else if (error.status === 422) {
     blame(error.fields);
-    message(error.fields[0]?.message || error.title, error.fields[0]?.mend || "");
+    message(error.fields[0]?.message || error.title, error.fields[0]?.hint || "");
   } else message(error.title || "The search failed.", error.message, retry);
 }
 

@@ -23,15 +23,15 @@ import structlog
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.figures import LineChart, write_page
-from benchmarks.markdown import table
+from benchmarks.reporting.figures import LineChart, write_page
+from benchmarks.reporting.markdown import table
 from benchmarks.search.end_to_end import K, bound, compare, recall_of_routes, serve
 from benchmarks.search.library import Library, make_library
 from benchmarks.search.load import Load, load, memory, serving
-from models.backbone import Backbone, load_backbone
+from models.backbones.loading import Backbone, load_backbone
 from service.catalog.migrations import upgrade
-from service.query import QueryService
-from service.settings import settings
+from service.core.settings import settings
+from service.search.engine import QueryService
 
 ROUNDS = 5
 _MILLION = 10**6

@@ -16,10 +16,10 @@ import torch
 
 from benchmarks.search.library import Asked, Library
 from index import ShardStore, Snapshot, one_thread_per_search
-from models.backbone import Backbone
-from models.towers import encode_texts
-from service.query import QueryService
-from service.views import SearchResponse
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_texts
+from service.core.schemas import SearchResponse
+from service.search.engine import QueryService
 
 __all__ = ["Compared", "Timing", "bound", "compare", "recall_of_routes", "serve"]
 

@@ -34,15 +34,15 @@ from rich.console import Console
 from benchmarks.search.library import enter
 from benchmarks.search.load import serving
 from index import ShardStore
-from models.backbone import Backbone, load_backbone
-from models.lineage import Before
-from models.probes import write_probes
-from models.query_encoder import QueryEncoder
-from models.release import write_release
+from models.backbones.loading import Backbone, load_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.lineage import Before
+from models.releases.probe_queries import write_probes
+from models.releases.release_files import write_release
 from service.catalog.migrations import upgrade
-from service.settings import settings
+from service.core.settings import settings
 from trainer.methods import Method, start_method
-from trainer.probes import make_probes
+from trainer.probe_generation import make_probes
 
 __all__ = ["Round", "main"]
 

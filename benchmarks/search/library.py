@@ -21,16 +21,16 @@ import torch
 from sqlalchemy import text
 
 from index import ShardStore
-from models.backbone import Backbone
-from models.lineage import Before
-from models.profiles import Profiles
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState, ReleaseTask, write_release
-from models.routing import token_presence, token_profile
-from models.tokenizer import small_tokenizer
+from models.backbones.loading import Backbone
+from models.backbones.tokenizer import small_tokenizer
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.lineage import Before
+from models.releases.release_files import ReleaseState, ReleaseTask, write_release
+from models.routing.router import token_presence, token_profile
+from models.routing.token_profiles import Profiles
 from service.catalog.database import session_scope
-from service.catalog.models import Task
-from service.settings import Settings, settings
+from service.catalog.tables import Task
+from service.core.settings import Settings, settings
 
 __all__ = ["Asked", "Library", "enter", "make_library", "words_of"]
 

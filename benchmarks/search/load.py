@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 import httpx
 
-from service.settings import Settings
+from service.core.settings import Settings
 
 __all__ = ["Load", "Memory", "load", "memory", "serving"]
 

@@ -33,16 +33,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.markdown import table
-from benchmarks.speed import random_backbone
-from models.backbone import Backbone, load_backbone
-from models.packed import query_tower
-from models.precision import Precision, bfloat16_pays, mixed_precision
-from models.profiles import Profiles
-from models.query_encoder import QueryEncoder, Tokens
-from models.release import ReleaseState, ReleaseTask
-from models.text_update import TextUpdate
-from models.towers import encode_texts
+from benchmarks.learning.training_speed import random_backbone
+from benchmarks.reporting.markdown import table
+from models.adapters.text_update import TextUpdate
+from models.backbones.loading import Backbone, load_backbone
+from models.backbones.packed_text_tower import query_tower
+from models.backbones.precision import Precision, bfloat16_pays, mixed_precision
+from models.encoders.query_encoder import QueryEncoder, Tokens
+from models.encoders.tower_forward import encode_texts
+from models.releases.release_files import ReleaseState, ReleaseTask
+from models.routing.token_profiles import Profiles
 
 __all__ = ["main", "pinned_encoder", "runtimes"]
 

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index import Policy, Shard, ShardStore, merge, one_thread_per_search
-from index.approximate import KINDS
+from index.scanning.ann import KINDS
 
 __all__ = ["Plan", "measure", "table", "texts_and_videos"]
 

@@ -16,8 +16,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from service.errors import InDoubt, Unavailable
-from service.settings import Settings, settings
+from service.core.errors import InDoubt, Unavailable
+from service.core.settings import Settings, settings
 
 __all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
 

@@ -10,13 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from benchmarks.world import DOMAINS, write_world
-from service import tasks
+from benchmarks.data.world import DOMAINS, write_world
 from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
-from service.jobs import probe
-from service.settings import Settings, settings
-from service.views import TaskSpec
+from service.celery_worker import probe
+from service.core.schemas import TaskSpec
+from service.core.settings import Settings, settings
+from service.tasks import commands
 from trainer.worker import learn_task
 
 BASE = "http://127.0.0.1:8000"
@@ -76,7 +76,7 @@ def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
     """Post a domain and do the workers' part in this process."""
     given = {"name": domain, "method": "ffa_tame", "settings": QUICK, "videos": videos}
     spec = TaskSpec.model_validate(given | fields)
-    task = tasks.create_task(spec).task
+    task = commands.create_task(spec).task
     probe(task.id)
     learn_task(task.id)
     return task.id
@@ -86,7 +86,7 @@ def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
 def library(configured: Settings, world: Path, client: TestClient) -> list[str]:
     """Task ids of two learned domains, served by ``client``."""
     learned = [learn(domain, manifest(world, domain)) for domain in list(DOMAINS)[:2]]
-    states = [tasks.get_task(task).state for task in learned]
-    assert states == ["ready", "ready"], [tasks.get_task(task).error for task in learned]
+    states = [commands.get_task(task).state for task in learned]
+    assert states == ["ready", "ready"], [commands.get_task(task).error for task in learned]
     client.app.state.query_service.refresh()  # type: ignore[attr-defined]
     return learned

@@ -18,12 +18,12 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from media import load_frames
-from models.query_encoder import QueryEncoder
-from models.release import read_learned, read_release
-from service.by_clip import mean_cosine
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_files import read_learned, read_release
 from service.catalog.database import session_scope
-from service.catalog.models import Video
-from service.settings import Settings
+from service.catalog.tables import Video
+from service.core.settings import Settings
+from service.search.clip_search import mean_cosine
 
 torch.set_num_threads(1)
 
@@ -371,7 +371,7 @@ def test_texts_are_encoded_once_and_stay_within_a_bound(
     for video in (one, one, two, one):
         client.get(f"/videos/{video}/captions")
     assert [task for task, _ in asked] == library
-    monkeypatch.setattr("service.describing._REMEMBERED", 1)
+    monkeypatch.setattr("service.search.captioning._REMEMBERED", 1)
     for video in (one, two, one):
         client.get(f"/videos/{video}/captions")
         assert len(describer._known) == 1

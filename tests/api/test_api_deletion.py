@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
-from service.settings import Settings
+from service.core.settings import Settings
 
 
 def _found(client: TestClient) -> set[str]:

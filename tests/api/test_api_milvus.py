@@ -12,13 +12,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from benchmarks.world import DOMAINS
+from benchmarks.data.world import DOMAINS
 from cli.main import app
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.models import Shard
-from service.settings import Settings, settings
-from service.vectors import library_store
+from service.catalog.tables import Shard
+from service.core.settings import Settings, settings
+from service.storage.vector_store_selection import library_store
 from tests.milvus import Milvus
 
 pytest.importorskip("milvus_lite")

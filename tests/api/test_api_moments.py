@@ -17,11 +17,11 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from api.app import create_app
-from benchmarks.world import DOMAINS
-from cli.library_checks import check_catalog
+from benchmarks.data.world import DOMAINS
+from cli.commands.library_checks import check_catalog
 from index import FIRST_MOMENT, ShardStore, audit
-from service import tasks
-from service.settings import Settings, settings
+from service.core.settings import Settings, settings
+from service.tasks import commands
 from tests.api.conftest import BASE, learn, manifest
 from tests.api.test_dashboard import _served, browser
 
@@ -63,7 +63,7 @@ def asked(configured: Settings, world: Path) -> Iterator[TestClient]:
         patch.setenv("CINESTRATA_MOMENT_SECONDS", "16")
         settings.cache_clear()
         task = learn("scenes", videos, method="zero_shot", settings={})
-        assert tasks.get_task(task).state == "ready", tasks.get_task(task).error
+        assert commands.get_task(task).state == "ready", commands.get_task(task).error
         with TestClient(create_app(settings()), base_url=BASE, raise_server_exceptions=False) as client:
             client.app.state.query_service.refresh()  # type: ignore[attr-defined]
             yield client

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from benchmarks.world import DOMAINS
-from service import library as service_library
-from service.cursors import read_cursor
+from benchmarks.data.world import DOMAINS
+from service.library import videos as service_library
+from service.search.cursors import read_cursor
 
 FIRST, SECOND = list(DOMAINS)[:2]
 

@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.security import is_loopback
-from service.settings import Settings
+from api.security.guard import is_loopback
+from service.core.settings import Settings
 
 BASE = "http://127.0.0.1:8000"
 
@@ -120,7 +120,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_of_its_insides(
     def broken(task_id: str) -> None:
         raise RuntimeError("password=hunter2")
 
-    monkeypatch.setattr("service.tasks.get_task", broken)
+    monkeypatch.setattr("service.tasks.commands.get_task", broken)
     answer = client.get("/tasks/any")
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"

@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 
 from api.routes import tasks as routes
-from benchmarks.world import DOMAINS
+from benchmarks.data.world import DOMAINS
 
 FIRST = next(iter(DOMAINS))
 
@@ -208,7 +208,7 @@ def test_a_broken_form_is_refused_with_a_mend(client: TestClient) -> None:
     for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=x"):
         answer = client.post("/tasks", content=b"--x\r\nfoo", headers={"Content-Type": kind})
         assert answer.status_code == 422
-        assert all(error["mend"] for error in answer.json()["errors"])
+        assert all(error["hint"] for error in answer.json()["errors"])
     twice = [("archive", ("a.zip", b"x")), ("archive", ("b.zip", b"x"))]
     assert client.post("/tasks", data={"name": "x"}, files=twice).status_code == 422
 

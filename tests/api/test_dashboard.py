@@ -25,12 +25,12 @@ from selenium.webdriver.support.ui import WebDriverWait
 from sqlalchemy import select
 
 from api.app import create_app
-from benchmarks.world import DOMAINS
-from service import lifecycle, tasks
+from benchmarks.data.world import DOMAINS
 from service.catalog.database import session_scope
-from service.catalog.models import Task, Video
-from service.settings import Settings
-from service.views import TaskSpec
+from service.catalog.tables import Task, Video
+from service.core.schemas import TaskSpec
+from service.core.settings import Settings
+from service.tasks import commands, lifecycle
 
 FIRST, SECOND = list(DOMAINS)[:2]
 FLAGS = (
@@ -209,7 +209,7 @@ def test_a_domain_is_added_by_its_archive(
     browser.find_element(By.ID, "send").click()
     _wait(browser, "[data-testid=state-uploaded]")
     assert not browser.find_element(By.ID, "dialog").is_displayed()
-    tasks.cancel_task(next(task.id for task in tasks.list_tasks() if task.name == "uploaded"))
+    commands.cancel_task(next(task.id for task in commands.list_tasks() if task.name == "uploaded"))
 
 
 def test_signed_in_by_key_pictures_and_events_arrive(
@@ -294,7 +294,7 @@ def test_a_task_is_watched_while_it_is_worked_on(browser: WebDriver, address: st
         "name": "watched",
         "videos": [{"uri": f"{FIRST}/{p.name}"} for p in (world / FIRST).glob("*.mp4")],
     }
-    task = tasks.create_task(TaskSpec.model_validate(spec)).task
+    task = commands.create_task(TaskSpec.model_validate(spec)).task
     _wait(browser, "[data-testid=progress-watched]")
     claim = lifecycle.claim_probe(task.id, "test")
     assert claim is not None
@@ -313,7 +313,7 @@ def test_a_task_is_watched_while_it_is_worked_on(browser: WebDriver, address: st
                 ),
             )
         assert browser.find_element(By.CSS_SELECTOR, "[data-testid=state-watched]").text == "probing"
-    tasks.cancel_task(task.id)
+    commands.cancel_task(task.id)
 
 
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])

@@ -16,9 +16,9 @@ import torch
 import uvicorn
 
 from api.app import create_app
-from models.backbone import Backbone, load_backbone
-from service import query
-from service.settings import Settings
+from models.backbones.loading import Backbone, load_backbone
+from service.core.settings import Settings
+from service.search import engine
 from tests.service.caption_library import BIRDS, CARS, SEA
 from tests.service.probed_library import Probed
 
@@ -37,8 +37,8 @@ def library(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Probed:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
-    monkeypatch.setattr(query, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(engine, "_POLL_SECONDS", 0.02)
     return Probed(settings_factory(tmp_path), backbone, "ffa_tame", experts=2, rank=2)
 
 

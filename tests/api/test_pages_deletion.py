@@ -15,12 +15,12 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 from api.routes import deletion
-from service import tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Video
-from service.deletion import delete_task
-from service.errors import Unavailable
-from service.views import DeletionView, TaskSpec
+from service.catalog.tables import Video
+from service.core.errors import Unavailable
+from service.core.schemas import DeletionView, TaskSpec
+from service.library.deletion import delete_task
+from service.tasks import commands
 from tests.api.test_dashboard import FIRST, SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
 
 
@@ -78,17 +78,17 @@ def test_a_domain_that_was_never_learned_leaves_the_list(
     world: Path,
 ) -> None:
     videos = [{"uri": f"{FIRST}/{next((world / FIRST).glob('*.mp4')).name}"}]
-    task = tasks.create_task(TaskSpec.model_validate({"name": "mistake", "videos": videos})).task
+    task = commands.create_task(TaskSpec.model_validate({"name": "mistake", "videos": videos})).task
     browser.get(f"{address}/admin")
     _wait(browser, "#tasks > li", 3)
     assert not _one(browser, "[aria-label='Delete mistake']").is_displayed(), "it is cancelled first"
-    tasks.cancel_task(task.id)
+    commands.cancel_task(task.id)
     _until(browser, lambda b: _one(b, "[aria-label='Delete mistake']").is_displayed())
     _one(browser, "[aria-label='Delete mistake']").click()
     assert "column" not in _one(browser, "#delete-lost").text
     _press(browser, "mistake", Keys.ENTER)
     _until(browser, lambda b: len(_texts(b, "#tasks > li")) == 2)
-    assert "mistake" not in {task.name for task in tasks.list_tasks()}
+    assert "mistake" not in {task.name for task in commands.list_tasks()}
 
 
 def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(

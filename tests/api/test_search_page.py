@@ -17,9 +17,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from models.confidence import Confidence
+from models.routing.confidence_model import Confidence
 from service.catalog.database import session_scope
-from service.catalog.models import Video
+from service.catalog.tables import Video
 from tests.api.test_dashboard import SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
 
 RESULT = "[data-testid=result]"

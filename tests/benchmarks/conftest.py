@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.preparation import prepare
-from benchmarks.protocol import Protocol, load_protocol
-from models.backbone import FrameSpec
-from trainer.data import TaskData
+from benchmarks.learning.preparation import prepare
+from benchmarks.learning.protocol import Protocol, load_protocol
+from models.backbones.loading import FrameSpec
+from trainer.task_data import TaskData
 
 SMALL: dict[str, Any] = {
     "title": "Small",

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.pretrain import Recipe, pretrain
+from benchmarks.learning.pretraining_recipe import Recipe, pretrain
 
 
 def test_pre_training_learns_and_repeats(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.confidence import Learned, learn, measure
-from models.backbone import load_backbone
-from models.confidence import Confidence
-from trainer.data import TaskData
+from benchmarks.merging.confidence import Learned, learn, measure
+from models.backbones.loading import load_backbone
+from models.routing.confidence_model import Confidence
+from trainer.task_data import TaskData
 
 
 @pytest.fixture(scope="module")

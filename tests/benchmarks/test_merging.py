@@ -14,7 +14,10 @@ import numpy.typing as npt
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.calibration import (
+from benchmarks.errors import ProtocolError
+from benchmarks.learning.runner import run_method
+from benchmarks.merging.comparison import SERVED, Learned, Measure, Meeting, Way, _gain, learn, measure, rules
+from benchmarks.merging.score_calibration import (
     Affine,
     bank_norms,
     centroids,
@@ -31,13 +34,10 @@ from benchmarks.calibration import (
     shard_statistics,
     standardise,
 )
-from benchmarks.errors import ProtocolError
-from benchmarks.merging import SERVED, Learned, Measure, Meeting, Way, _gain, learn, measure, rules
-from benchmarks.runner import run_method
 from cli.main import app
-from models.backbone import load_backbone
-from trainer.data import Clip, TaskData
-from trainer.evaluate.metrics import rank_by_id
+from models.backbones.loading import load_backbone
+from trainer.evaluation.retrieval_metrics import rank_by_id
+from trainer.task_data import Clip, TaskData
 
 Array = npt.NDArray[Any]
 TASKS = 3
@@ -220,7 +220,7 @@ def test_a_text_is_weighed_by_its_nearest_prototype(rng: np.random.Generator) ->
 
 @pytest.mark.parametrize("tau", [0.0, 0.05])
 def test_late_interaction(rng: np.random.Generator, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.calibration._TEXTS", 3)
+    monkeypatch.setattr("benchmarks.merging.score_calibration._TEXTS", 3)
     texts, frames = _units(rng, 7, 5), _units(rng, 4, 3, 5)
     scores = late_interaction(texts, frames, tau)
     for text, vector in enumerate(texts):

@@ -14,16 +14,16 @@ import av
 import numpy as np
 import pytest
 
-from benchmarks.entries import choose, parse_entry
+from benchmarks.data.footage import Drawn, Filmed
+from benchmarks.data.sources import CtvrSource, Part, WorldSource
+from benchmarks.data.world import DEMO_DOMAINS, DOMAINS
 from benchmarks.errors import ProtocolError
-from benchmarks.footage import Drawn, Filmed
-from benchmarks.preparation import prepare
-from benchmarks.protocol import Protocol, load_protocol, protocol_names
-from benchmarks.sources import CtvrSource, Part, WorldSource
-from benchmarks.world import DEMO_DOMAINS, DOMAINS
-from cli.demo_world import World
+from benchmarks.learning.method_variants import choose, parse_entry
+from benchmarks.learning.preparation import prepare
+from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
+from cli.demo.demo_world import World
 from media import examine, load_frames
-from models.backbone import FrameSpec
+from models.backbones.loading import FrameSpec
 from trainer.methods import METHODS, configure
 
 SPEC = FrameSpec(frames=2, size=56)

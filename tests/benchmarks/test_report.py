@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.errors import ProtocolError
-from benchmarks.figures import HeatMap, LineChart
-from benchmarks.report import tables, write_report
-from benchmarks.results import Result, read_results, write_result
+from benchmarks.learning.run_results import Result, read_results, write_result
+from benchmarks.reporting.figures import HeatMap, LineChart
+from benchmarks.reporting.report import tables, write_report
 
 TASKS = ["one", "two", "three"]
 FACTS: dict[str, Any] = {

@@ -13,20 +13,27 @@ import numpy as np
 import pytest
 import torch
 
-import benchmarks.campaign
-import benchmarks.runner
-from benchmarks.campaign import Campaign, Run
-from benchmarks.entries import choose, parse_entry
-from benchmarks.protocol import Protocol, load_protocol
-from benchmarks.results import Result, plain, read_result, read_results, result_path, write_result
-from benchmarks.runner import Outcome, run_method
-from models.backbone import Backbone, load_backbone
-from trainer.data import TaskData
-from trainer.embedding import embed
+import benchmarks.learning.campaign
+import benchmarks.learning.runner
+from benchmarks.learning.campaign import Campaign, Run
+from benchmarks.learning.method_variants import choose, parse_entry
+from benchmarks.learning.protocol import Protocol, load_protocol
+from benchmarks.learning.run_results import (
+    Result,
+    plain,
+    read_result,
+    read_results,
+    result_path,
+    write_result,
+)
+from benchmarks.learning.runner import Outcome, run_method
+from models.backbones.loading import Backbone, load_backbone
 from trainer.errors import TrainingDiverged
-from trainer.evaluate.matrix import GALLERIES, Ledger, QueryMemory, Row, evaluate_row, recall_of
-from trainer.loop import learn_task
+from trainer.evaluation.recall_row import GALLERIES, Ledger, QueryMemory, Row, evaluate_row, recall_of
 from trainer.methods import Method, start_method
+from trainer.task_data import TaskData
+from trainer.training_loop import learn_task
+from trainer.video_embedding import embed
 
 SETTINGS = {"epochs": 2, "batch_size": 4}
 SMALL_FFA = {**SETTINGS, "experts": 2, "rank": 2}
@@ -89,7 +96,7 @@ def test_time_and_memory_are_noted_by_phase_and_task(backbone: Backbone, tasks: 
 
 
 def test_memory_is_that_of_the_phase() -> None:
-    from benchmarks.meter import Meter
+    from benchmarks.learning.resource_meter import Meter
 
     meter = Meter(torch.device("cpu"))
     if not meter.memory.startswith("VmHWM"):
@@ -222,7 +229,7 @@ def test_rows_go_on_from_the_last_and_equal_rows_afresh(
         modes.append(mode)
         return row
 
-    monkeypatch.setattr(benchmarks.runner, "evaluate_row", both)
+    monkeypatch.setattr(benchmarks.learning.runner, "evaluate_row", both)
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA)
     assert known == [{}, {}, {"pinned": 1}, {"pinned": 1}]
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, reindex=True)
@@ -342,7 +349,7 @@ def test_a_run_that_fails_spares_the_others(campaign: Campaign, monkeypatch: pyt
             raise TrainingDiverged("the loss became nan at step 3")
         return run_method(name, *arguments, **more)
 
-    monkeypatch.setattr(benchmarks.campaign, "run_method", broken)
+    monkeypatch.setattr(benchmarks.learning.campaign, "run_method", broken)
     runs = campaign.runs([parse_entry("finetune"), parse_entry("zero_shot")], seeds=1)
     ((failed, error),) = campaign.execute(runs)
     assert failed.entry.label == "finetune"

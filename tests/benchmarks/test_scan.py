@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.search import scan
 from benchmarks.search.scan import Plan, measure, table, texts_and_videos
-from index import threads
+from index.scanning import search_threads
 
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(threads, "_limit", None)
+    monkeypatch.setattr(search_threads, "_limit", None)
     before = faiss.omp_get_max_threads()
     yield
     faiss.omp_set_num_threads(before)

@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 
 from benchmarks.search.end_to_end import bound, compare, recall_of_routes, serve
 from benchmarks.search.library import Library, make_library
-from models.backbone import Backbone, load_backbone
+from models.backbones.loading import Backbone, load_backbone
 from service.catalog.database import session_scope
-from service.catalog.models import Task, Video
-from service.settings import Settings
+from service.catalog.tables import Task, Video
+from service.core.settings import Settings
 
 
 @pytest.fixture(scope="module")

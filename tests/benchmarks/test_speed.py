@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import speed
 from benchmarks.errors import ProtocolError
-from benchmarks.meter import Meter
-from benchmarks.speed import LOOPS, Plan, measure, table
-from models.towers import encode_texts
-from trainer.data import load_clips
+from benchmarks.learning import training_speed
+from benchmarks.learning.resource_meter import Meter
+from benchmarks.learning.training_speed import LOOPS, Plan, measure, table
+from models.encoders.tower_forward import encode_texts
 from trainer.methods import start_method
+from trainer.task_data import load_clips
 
 PLAN = Plan(batch=2, frames=2, steps=2, repeats=2)
 
@@ -39,8 +39,8 @@ def test_rates_and_ratios_of_every_loop(
             self.seconds[name] = [float(len(runs))]
             return super().phase("really")
 
-    monkeypatch.setattr(speed, "Meter", Timed)
-    monkeypatch.setattr(speed, "_peak_alone", lambda loop, plan, folder: 7.0)
+    monkeypatch.setattr(training_speed, "Meter", Timed)
+    monkeypatch.setattr(training_speed, "_peak_alone", lambda loop, plan, folder: 7.0)
     told: list[tuple[int, int]] = []
     found = measure(PLAN, folder, report=lambda done, total: told.append((done, total)))
     labels = [
@@ -64,7 +64,7 @@ def test_rates_and_ratios_of_every_loop(
 
 
 def test_all_loops_see_the_same_pictures_and_captions(folder: Path) -> None:
-    bench = speed._Bench(PLAN, folder)
+    bench = training_speed._Bench(PLAN, folder)
     assert len(bench.task.pairs) == 4
     clips = list(bench.task.clips)
     assert torch.equal(bench._decode(clips), load_clips(clips))
@@ -80,7 +80,7 @@ def test_all_loops_see_the_same_pictures_and_captions(folder: Path) -> None:
 def test_the_straightforward_loop_decodes_at_every_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = speed._Bench(PLAN, folder)
+    bench = training_speed._Bench(PLAN, folder)
     decoded: list[int] = []
     monkeypatch.setattr(bench, "_decode", lambda clips: (decoded.append(len(clips)), load_clips(clips))[1])
     for loop in LOOPS:
@@ -92,8 +92,8 @@ def test_the_straightforward_loop_decodes_at_every_step(
 def test_frozen_blocks_run_at_every_step_only_where_it_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed, "start_method", lambda *given: _with_two_frozen_blocks(*given))
-    bench = speed._Bench(PLAN, folder)
+    monkeypatch.setattr(training_speed, "start_method", lambda *given: _with_two_frozen_blocks(*given))
+    bench = training_speed._Bench(PLAN, folder)
     assert bench.freezes
     seen: list[int] = []
     bench.backbone.visual_blocks[1].ln_1.register_forward_pre_hook(
@@ -111,7 +111,7 @@ def _with_two_frozen_blocks(name: str, backbone: Any, settings: dict[str, Any], 
 
 
 def test_peak_memory_is_that_of_the_run(folder: Path) -> None:
-    small, large = (speed._peak(LOOPS[1], Plan(batch=b, frames=2), folder, 1) for b in (2, 24))
+    small, large = (training_speed._peak(LOOPS[1], Plan(batch=b, frames=2), folder, 1) for b in (2, 24))
     assert 0 <= small < large
 
 
@@ -128,6 +128,6 @@ def test_what_cannot_be_measured_is_said(plan: Plan, said: str, folder: Path) ->
 
 
 def test_the_shape_of_a_model_with_random_weights() -> None:
-    backbone = speed._load(Plan(backbone="open_clip:ViT-S-32/random", frames=3))
+    backbone = training_speed._load(Plan(backbone="open_clip:ViT-S-32/random", frames=3))
     assert backbone.spec == (3, 224)
     assert backbone.dim == 384

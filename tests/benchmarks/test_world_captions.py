@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.world import DOMAINS, make_domain, sample_pretraining_clip
-from benchmarks.world.captions import DETAILS, caption
-from benchmarks.world.casting import cast
-from benchmarks.world.domains.everyday import PRETRAIN_DOMAINS
-from benchmarks.world.semantics import Event
-from benchmarks.world.verbs import verb_phrase
+from benchmarks.data.world import DOMAINS, make_domain, sample_pretraining_clip
+from benchmarks.data.world.captions import DETAILS, caption
+from benchmarks.data.world.casting import cast
+from benchmarks.data.world.domains.everyday import PRETRAIN_DOMAINS
+from benchmarks.data.world.semantics import Event
+from benchmarks.data.world.verbs import verb_phrase
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import av
 import numpy as np
 import pytest
 
-from benchmarks.world import DOMAINS, make_domain, render, write_mp4, write_world
-from benchmarks.world.mp4 import frame_times
+from benchmarks.data.world import DOMAINS, make_domain, render, write_mp4, write_world
+from benchmarks.data.world.mp4 import frame_times
 
 
 def test_an_mp4_decodes_to_what_was_drawn(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.world import DOMAINS, Clip, make_domain, render
-from benchmarks.world.motion import MOTIONS, fitted, pose, reverse, start_of
-from benchmarks.world.semantics import Event
+from benchmarks.data.world import DOMAINS, Clip, make_domain, render
+from benchmarks.data.world.motion import MOTIONS, fitted, pose, reverse, start_of
+from benchmarks.data.world.semantics import Event
 
 _programmes = st.lists(
     st.builds(Event, st.sampled_from(MOTIONS), st.sampled_from([-1, 1])), min_size=1, max_size=2

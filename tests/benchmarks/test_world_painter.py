@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from benchmarks.world import DOMAINS, make_domain, render
-from benchmarks.world.painter import render_scene
+from benchmarks.data.world import DOMAINS, make_domain, render
+from benchmarks.data.world.painter import render_scene
 
 
 def test_frames_do_not_depend_on_what_else_is_asked_for() -> None:

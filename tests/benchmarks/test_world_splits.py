@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.world import (
+from benchmarks.data.world import (
     DEMO_DOMAINS,
     DOMAINS,
     PRETRAIN_DOMAINS,
@@ -24,7 +24,7 @@ from benchmarks.world import (
 
 _DIGEST = """
 import hashlib, numpy as np
-from benchmarks.world import make_domain, render, sample_pretraining_clip
+from benchmarks.data.world import make_domain, render, sample_pretraining_clip
 digest = hashlib.sha256()
 clips = make_domain("chalkboard", seed=5, train=2, val=1, test=2)
 clips += [sample_pretraining_clip(np.random.default_rng(seed)) for seed in range(8)]

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.world import DOMAINS, PRETRAIN_DOMAINS, make_domain, sample_pretraining_clip
-from benchmarks.world.captions import _BESIDE, _ONE, _TWO
-from benchmarks.world.domains.everyday import HUES, SHAPE_ENTITIES, SIZES, THINGS, VERBS
-from benchmarks.world.polysemy import polysemous_words, senses
-from benchmarks.world.verbs import verb_phrase
+from benchmarks.data.world import DOMAINS, PRETRAIN_DOMAINS, make_domain, sample_pretraining_clip
+from benchmarks.data.world.captions import _BESIDE, _ONE, _TWO
+from benchmarks.data.world.domains.everyday import HUES, SHAPE_ENTITIES, SIZES, THINGS, VERBS
+from benchmarks.data.world.polysemy import polysemous_words, senses
+from benchmarks.data.world.verbs import verb_phrase
 
 
 def _words(*texts: str) -> set[str]:

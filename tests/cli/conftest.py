@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from index import Manifest, ShardStore
-from models.lineage import Before
-from models.profiles import Profiles
-from models.release import ReleaseState, ReleaseTask, write_release
+from models.releases.lineage import Before
+from models.releases.release_files import ReleaseState, ReleaseTask, write_release
+from models.routing.token_profiles import Profiles
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.models import Release, Shard, Task, Video
-from service.settings import Settings, settings
+from service.catalog.tables import Release, Shard, Task, Video
+from service.core.settings import Settings, settings
 
 DIM = 8
 

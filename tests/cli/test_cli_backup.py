@@ -21,12 +21,12 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from cli import backup, doctor
+from cli.commands import backup, doctor
 from cli.main import app
 from index import ShardStore, Snapshot
 from service.catalog.database import dispose, session_scope
-from service.catalog.models import Task
-from service.settings import Settings, settings
+from service.catalog.tables import Task
+from service.core.settings import Settings, settings
 
 
 def _run(*arguments: object) -> Any:

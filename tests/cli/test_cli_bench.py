@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.protocol import protocol_names
+from benchmarks.learning.protocol import protocol_names
 from cli.main import app
 
 SMALL = {

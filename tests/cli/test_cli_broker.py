@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from cli.broker import BrokerMissing, redis_argv, set_aside, socket_path, wait_until_up
+from cli.embedded.private_broker import BrokerMissing, redis_argv, set_aside, socket_path, wait_until_up
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def test_unreadable_messages_are_set_aside(tmp_path: Path) -> None:
 
 
 def test_without_any_server_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.broker.os.access", lambda *_: False)
-    monkeypatch.setattr("cli.broker.shutil.which", lambda _: None)
+    monkeypatch.setattr("cli.embedded.private_broker.os.access", lambda *_: False)
+    monkeypatch.setattr("cli.embedded.private_broker.shutil.which", lambda _: None)
     with pytest.raises(BrokerMissing, match="CINESTRATA_REDIS_URL"):
         redis_argv(tmp_path, tmp_path / "redis.sock")
 

@@ -19,15 +19,15 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli import processes
-from cli.client import Remote
-from cli.demo_world import World
-from cli.ingest import _name, _pack, _read, _settings
+from cli.commands import processes
+from cli.commands.ingest import _name, _pack, _read, _settings
+from cli.commands.search import conditions, result_table
+from cli.demo.demo_world import World
 from cli.main import app
-from cli.search import conditions, result_table
+from cli.service_client import Remote
 from index import DeviceMissing
-from service.errors import InvalidInput
-from service.views import FoundMomentView, SearchResult, VideoSpec
+from service.core.errors import InvalidInput
+from service.core.schemas import FoundMomentView, SearchResult, VideoSpec
 
 COMMANDS = (
     "up",
@@ -51,7 +51,7 @@ COMMANDS = (
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     from service.catalog.database import dispose
-    from service.settings import settings
+    from service.core.settings import settings
 
     for name in [name for name in os.environ if name.startswith("CINESTRATA_")]:
         monkeypatch.delenv(name)
@@ -276,7 +276,7 @@ def test_settings_are_values_not_words() -> None:
 
 
 def test_a_changed_world_is_another_request() -> None:
-    from service.views import TaskSpec
+    from service.core.schemas import TaskSpec
 
     spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
     other = TaskSpec(name="a", videos=[VideoSpec(uri="2.mp4")])

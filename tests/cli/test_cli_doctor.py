@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import delete, update
 from typer.testing import CliRunner
 
-from cli import doctor
+from cli.commands import doctor
 from cli.main import app
 from index import Manifest, ShardStore, Structure, audit
-from models.lineage import Before
+from models.releases.lineage import Before
 from service.catalog.database import session_scope
-from service.catalog.models import Shard, Task, Video
-from service.settings import Settings
+from service.catalog.tables import Shard, Task, Video
+from service.core.settings import Settings
 
 Harm = Callable[[ShardStore], None]
 

@@ -19,11 +19,13 @@ import httpx
 import pytest
 import typer
 
-from cli import child, demo, up
-from cli.child import Child
-from cli.demo_service import embedded_service
-from cli.folder import FolderBusy, enter, locked, running
-from cli.supervisor import StartFailed, Supervisor
+from cli.demo import demo
+from cli.demo.demo_service import embedded_service
+from cli.embedded import child_process as child
+from cli.embedded import up
+from cli.embedded.child_process import Child
+from cli.embedded.folder_lock import FolderBusy, enter, locked, running
+from cli.embedded.supervisor import StartFailed, Supervisor
 
 
 def script(code: str) -> list[str]:
@@ -133,7 +135,7 @@ def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.child import Child\n"
+        "import pathlib, time\nfrom cli.embedded.child_process import Child\n"
         f"child = Child('part', ['sleep', '60'], pathlib.Path({str(tmp_path / 'part.log')!r}))\n"
         "child.start()\nprint(child.process.pid, flush=True)\ntime.sleep(60)"
     )
@@ -149,8 +151,8 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
 def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
     code = (
         "import os, signal, time\n"
-        "from cli.demo_service import interruptible\n"
-        "from cli.demo_world import _children_spared_ctrl_c\n"
+        "from cli.demo.demo_service import interruptible\n"
+        "from cli.demo.demo_world import _children_spared_ctrl_c\n"
         "with interruptible():\n"
         "    try:\n"
         "        with _children_spared_ctrl_c():\n"
@@ -200,7 +202,7 @@ def test_the_demo_says_when_its_service_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("cli.demo.time.sleep", slept.append)
+    monkeypatch.setattr("cli.demo.demo.time.sleep", slept.append)
     notes: list[dict[str, Any] | None] = [{"pid": 1}, {}, None]
     monkeypatch.setattr(demo, "running", lambda _: notes.pop(0))
     with pytest.raises(typer.Exit):
@@ -291,7 +293,7 @@ def _hold(folder: Path) -> None:
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.folder import locked\n"
+        "import pathlib, time\nfrom cli.embedded.folder_lock import locked\n"
         f"with locked(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"
         "    print('held', flush=True)\n    time.sleep(60)"
     )

@@ -148,6 +148,6 @@ def _learners(client: httpx.Client, where: str) -> set[str]:
 
 
 def _write_third_domain(folder: Path) -> None:
-    from benchmarks.world import write_world
+    from benchmarks.data.world import write_world
 
     write_world(folder, domains=["pixel-arcade"], seed=7, train=4, val=1, test=2, categories=2, workers=1)

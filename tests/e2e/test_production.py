@@ -62,7 +62,7 @@ def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.
 def test_a_domain_is_learned_and_searched(
     machine: Machine, environment: dict[str, object], service: httpx.Client
 ) -> None:
-    from benchmarks.world import write_world
+    from benchmarks.data.world import write_world
 
     media = machine.folder / "media"
     write_world(media, domains=["microscope"], seed=3, train=2, val=1, test=2, categories=2, workers=1)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from index import Policy, Segment, Shard, ShardCorrupt, ShardEntry, ShardStore, Snapshot, audit
-from index.approximate import (
+from index.files.manifest_format import Manifest
+from index.scanning.ann import (
     DEPTH,
     GATE_DEPTHS,
     Candidates,
@@ -23,8 +24,7 @@ from index.approximate import (
     open_candidates,
     write_candidates,
 )
-from index.format import Manifest
-from index.scan import ExactScan, empty
+from index.scanning.exact_scan import ExactScan, empty
 
 DIM, ROWS = 12, 12_000
 KINDS = ("ivf", "hnsw", "sq8")

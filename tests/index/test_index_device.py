@@ -10,9 +10,10 @@ import faiss
 import numpy as np
 import pytest
 
-from index import DeviceMissing, ShardStore, Snapshot, device
-from index.device import on_gpu
-from index.scan import ExactScan, empty
+from index import DeviceMissing, ShardStore, Snapshot
+from index.scanning import gpu_scan
+from index.scanning.exact_scan import ExactScan, empty
+from index.scanning.gpu_scan import on_gpu
 
 
 class _Flat:
@@ -73,7 +74,7 @@ def test_a_gpu_finds_what_the_processor_finds(gpu: None, unit: Callable, share: 
     alive = None
     if share is not None:
         alive = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
-    scan = device.GpuScan(exact)
+    scan = gpu_scan.GpuScan(exact)
     queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * np.float32(0.9)  # not halves
     for k in (1, 10, 25, 3000):
         for query, found in zip(queries, scan.search_many(queries, k, alive), strict=True):

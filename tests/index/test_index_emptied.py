@@ -23,8 +23,8 @@ from index import (
     generation_files,
     moment_ids,
 )
-from index import format as words
-from index.milvus import MilvusAddress, MilvusVectors
+from index.files import manifest_format as words
+from index.milvus.vectors import MilvusAddress, MilvusVectors
 from tests.index.test_index_crash import Crash, crash_at
 
 DIM = 8

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index import Manifest, ManifestError, ReleaseEntry, ShardEntry, ShardStore
-from index.format import SCHEMA, content_id
+from index.files.manifest_format import SCHEMA, content_id
 
 _words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 _counts = st.integers(0, 2**62)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from index import Segment, ShardEntry, ShardStore, Snapshot
-from index.durable import hash_files
-from index.format import content_id
+from index.files.durable_files import hash_files
+from index.files.manifest_format import content_id
 
 DIM = 8
 

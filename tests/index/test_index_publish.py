@@ -42,7 +42,7 @@ for turn in range({_ROUNDS}):
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from index.durable import exclusive
+from index.files.durable_files import exclusive
 
 with exclusive(Path(sys.argv[1]) / "write.lock"):
     print("held", flush=True)

@@ -8,8 +8,9 @@ import faiss
 import numpy as np
 import pytest
 
-from index import Shard, ShardStore, scan
-from index.scan import ExactScan, empty
+from index import Shard, ShardStore
+from index.scanning import exact_scan
+from index.scanning.exact_scan import ExactScan, empty
 
 DIM = 16
 
@@ -31,7 +32,7 @@ def _by_hand(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[t
 def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
     unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str, share: float | None
 ) -> None:
-    monkeypatch.setattr(scan, "_BLOCK_BYTES", 4 * DIM * 37)  # blocks begin inside bytes of the bitmap
+    monkeypatch.setattr(exact_scan, "_BLOCK_BYTES", 4 * DIM * 37)  # blocks begin inside bytes of the bitmap
     vectors = unit(200, seed=1, dim=DIM)
     alive = np.random.default_rng(2).random(200) < (1 if share is None else share)
     bits = None if share is None else np.packbits(alive, bitorder="little")
@@ -51,7 +52,7 @@ def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
 def test_ties_are_ordered_by_row_wherever_a_block_ends(
     unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_BLOCK_BYTES", 4 * DIM * 11)
+    monkeypatch.setattr(exact_scan, "_BLOCK_BYTES", 4 * DIM * 11)
     vectors = np.tile(unit(4, seed=4, dim=DIM), (30, 1))  # 30 copies of each of four
     exact, queries = _exact(vectors, "float16"), unit(8, seed=5, dim=DIM)
     for k in (1, 5, 29, 31, 64):
@@ -75,7 +76,7 @@ def test_a_product_that_rounds_otherwise_loses_nothing(unit: Callable) -> None:
 def test_vectors_are_read_once_in_blocks_of_single_precision(
     unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    monkeypatch.setattr(scan, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(exact_scan, "_BLOCK_BYTES", 4096)
     vectors = unit(1000, seed=9, dim=DIM)
     blocks = [(start, block.copy()) for start, block in _exact(vectors, dtype)._blocks()]
     assert max(block.nbytes for _, block in blocks) <= 4096

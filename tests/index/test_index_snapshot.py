@@ -23,8 +23,8 @@ from index import (
     ShardStore,
     Snapshot,
     one_thread_per_search,
-    threads,
 )
+from index.scanning import search_threads
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_an_index_of_another_kind_is_refused(two: ShardStore, monkeypatch: pytes
 def test_the_limit_reaches_the_thread_that_searches(
     two: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_limit", None)
+    monkeypatch.setattr(search_threads, "_limit", None)
     shard = Snapshot.open(two).shard("a", fingerprint="encoder of a")
     inside: list[int] = []
     after: list[int] = []

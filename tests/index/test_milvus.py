@@ -20,9 +20,10 @@ import pytest
 from rich.console import Console
 from rich.traceback import Traceback
 
-from index import Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit, milvus
-from index.milvus import MilvusAddress, MilvusVectors
-from index.milvus_loaded import LoadedPartitions
+from index import Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit
+from index.milvus import vectors as milvus
+from index.milvus.partition_cache import LoadedPartitions
+from index.milvus.vectors import MilvusAddress, MilvusVectors
 from tests.index.test_vector_stores import Brute, opened
 from tests.milvus import Lite, Milvus, fresh_milvus
 
@@ -669,7 +670,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from index import ShardStore
-from index.milvus import MilvusAddress, MilvusVectors
+from index.milvus.vectors import MilvusAddress, MilvusVectors
 root = Path(sys.argv[1])
 vectors = MilvusVectors(MilvusAddress(sys.argv[2]))
 store = ShardStore(root / "index", remote=vectors, write_remote=True)

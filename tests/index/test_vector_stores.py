@@ -25,8 +25,8 @@ from index import (
     moment_ids,
     videos_of,
 )
-from index.format import ShardEntry
-from index.milvus import MilvusAddress, MilvusVectors
+from index.files.manifest_format import ShardEntry
+from index.milvus.vectors import MilvusAddress, MilvusVectors
 from index.vector_store import Depth, Rows
 
 pytest.importorskip("milvus_lite")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from media import Limits, MediaError, VideoInfo, sample_times
-from media.decode import decode
-from media.picture import square
+from media.frame_images import square
+from media.video_decoding import decode
 
 MakeVideo = Callable[..., Path]
 GREYS = (16, 48, 80, 112, 144, 176, 208, 240)
@@ -425,7 +425,7 @@ def test_pictures_and_documents_are_no_videos(tmp_path: Path) -> None:
 def test_decoding_leaves_no_open_files(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     program = (
-        "import os, sys; from pathlib import Path; from media.decode import decode; from media import Limits\n"
+        "import os, sys; from pathlib import Path; from media.video_decoding import decode; from media import Limits\n"
         "def once():\n"
         "    with open(sys.argv[1], 'rb') as file:\n"
         "        decode(file, name='v', content_hash='', size_bytes=1, times=lambda d: [0, d / 2], limits=Limits(),\n"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import media.examiner as examiner_module
+import media.video_examiner as examiner_module
 from media import (
     DecoderUnavailable,
     Examiner,
@@ -197,7 +197,7 @@ def fragile_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fragile:
         program = tmp_path / "python"
         program.write_text(
             f"#!{sys.executable}\nimport os, signal, sys\nsys.path.insert(0, {str(examiner_module._ROOT)!r})\n"
-            f"import media.child as child\n{textwrap.dedent(lines)}\nchild.main()\n"
+            f"import media.decoder_process as child\n{textwrap.dedent(lines)}\nchild.main()\n"
         )
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))

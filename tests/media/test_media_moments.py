@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from media import Examiner, Limits, MediaError, sampling, windows
+from media import Examiner, Limits, MediaError, frame_sampling, windows
 
 MakeVideo = Callable[..., Path]
 
@@ -125,21 +125,23 @@ def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
         "long.mp4", [round(40 + second / 5) for second in range(500)], fps=fps, codec_options={"g": str(keys)}
     )
     decoded: list[float] = []
-    original = sampling._timed
+    original = frame_sampling._timed
 
     def counted(*fields: Any) -> Iterator[Any]:
         for shown in original(*fields):
             decoded.append(shown.begins)
             yield shown
 
-    monkeypatch.setattr(sampling, "_timed", counted)
+    monkeypatch.setattr(frame_sampling, "_timed", counted)
 
     def sample(times: Sequence[float]) -> int:
         decoded.clear()
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            extent = sampling.Extent(100.0, 500, stream.start_time)
-            assert len(list(sampling.frames_on_display(container, stream, extent, times, "v"))) == len(times)
+            extent = frame_sampling.Extent(100.0, 500, stream.start_time)
+            assert len(list(frame_sampling.frames_on_display(container, stream, extent, times, "v"))) == len(
+                times
+            )
         return len(decoded)
 
     dense = [60 + 1.5 * step for step in range(20)]  # 60 to 88.5 s

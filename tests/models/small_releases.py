@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from models.backbone import Backbone
-from models.profiles import Profiles
-from models.release import Kind, ReleaseState, ReleaseTask
-from models.tame import Tame
+from models.adapters.tame import Tame
+from models.backbones.loading import Backbone
+from models.releases.release_files import Kind, ReleaseState, ReleaseTask
+from models.routing.token_profiles import Profiles
 
 __all__ = ["small_release", "tame_release"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention import attend, merge_heads, split_heads
+from models.backbones.attention import attend, merge_heads, split_heads
 
 HEADS, SIZE, LENGTH = 2, 4, 6
 

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from models.backbone import FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.backbones.loading import FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.backbones.tokenizer import small_tokenizer
+from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported
-from models.tokenizer import small_tokenizer
-from models.towers import encode_frames, encode_texts
 
 TEXTS = ["a red circle moves left", "Schnee fällt", "😀 שלום עולם", "word " * 300]
 
@@ -24,7 +24,7 @@ def test_tiny_ships_with_its_weights() -> None:
     assert backbone.spec == FrameSpec(8, 56)
     assert backbone.dim == 128
     assert not any(p.requires_grad for p in backbone.parameters())
-    weights = Path("models/tiny/weights.safetensors")
+    weights = Path("models/backbones/tiny/weights.safetensors")
     assert weights.stat().st_size <= 20 * 2**20
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.backbone import Backbone, tiny_backbone
-from models.checkpointing import checkpointed, checkpointing
-from models.ffa import FrameFusion
-from models.precision import forward_precision, mixed_precision
-from models.tame import Tame
-from models.towers import encode_frames, encode_texts
+from models.adapters.frame_fusion import FrameFusion
+from models.adapters.tame import Tame
+from models.backbones.gradient_checkpointing import checkpointed, checkpointing
+from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.precision import forward_precision, mixed_precision
+from models.encoders.tower_forward import encode_frames, encode_texts
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin and then vanish"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.confidence import HEAD, OF_THE_RESULT, Confidence, evidence, familiarity
+from models.routing.confidence_model import HEAD, OF_THE_RESULT, Confidence, evidence, familiarity
 
 FITTED = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04)
 scores = st.lists(st.floats(-1, 1), min_size=1, max_size=40).map(

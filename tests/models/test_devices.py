@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from models.backbone import tiny_backbone
+from models.adapters.tame import Tame
+from models.adapters.text_update import TextUpdate, TextUpdates
+from models.backbones.loading import tiny_backbone
+from models.backbones.packed_text_tower import query_tower
+from models.backbones.precision import compute_device
+from models.encoders.tower_forward import Condition, PerText, encode_frames, encode_texts
 from models.errors import ModelError
-from models.packed import query_tower
-from models.precision import compute_device
-from models.tame import Tame
-from models.text_update import TextUpdate, TextUpdates
-from models.towers import Condition, PerText, encode_frames, encode_texts
 
 CUDA = torch.device("cuda", 0)
 

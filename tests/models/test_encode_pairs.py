@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from models import query_encoder
-from models.backbone import Backbone, tiny_backbone
+from models.adapters.tame import BARE
+from models.adapters.text_update import TextUpdate
+from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.precision import Precision
+from models.encoders import query_encoder
+from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
-from models.precision import Precision
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState
-from models.routing import token_presence, words_of
-from models.tame import BARE
-from models.text_update import TextUpdate
+from models.releases.release_files import ReleaseState
+from models.routing.router import token_presence, words_of
 from tests.models.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]

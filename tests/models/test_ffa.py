@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from models.backbone import tiny_backbone
-from models.ffa import FrameFusion, FrameFusionAdapter
-from models.towers import encode_frames
+from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
+from models.backbones.loading import tiny_backbone
+from models.encoders.tower_forward import encode_frames
 
 FRAMES, TOKENS, WIDTH, HEADS = 4, 5, 8, 2
 

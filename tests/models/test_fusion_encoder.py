@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.fusion_encoder import FusionEncoder, frame_states, fusion_encoder, text_states
-from models.precision import mixed_precision
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.precision import mixed_precision
+from models.encoders.fusion_encoder import FusionEncoder, frame_states, fusion_encoder, text_states
+from models.encoders.tower_forward import encode_frames, encode_texts
 
 FRAMES, WIDTH, VISUAL, HEADS, WORDS, TOKENS, VOCABULARY = 2, 8, 6, 2, 4, 3, 11
 TEXTS = ["a red circle", "a square that moves to the left"]

@@ -14,9 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.errors import ReleaseError
-from models.lineage import Before, Learned
-from models.profiles import Profiles
-from models.release import (
+from models.releases.lineage import Before, Learned
+from models.releases.release_files import (
     LEARNED_FILES,
     ReleaseState,
     ReleaseTask,
@@ -24,7 +23,8 @@ from models.release import (
     read_release,
     write_release,
 )
-from models.routing import Router
+from models.routing.router import Router
+from models.routing.token_profiles import Profiles
 from tests.models.old_release import write_schema_2
 
 VOCABULARY, WORDS = 500, 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.backbone import Backbone, tiny_backbone
-from models.low_rank import LowRank, LowRankTower
-from models.towers import encode_frames
+from models.adapters.low_rank import LowRank, LowRankTower
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.tower_forward import encode_frames
 
 
 @pytest.fixture(scope="module")

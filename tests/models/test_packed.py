@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from models import packed
-from models.backbone import Backbone, tiny_backbone
-from models.packed import PackedBlock, PackedLinear, query_tower
-from models.text_update import TextUpdate
-from models.towers import encode_texts
+from models.adapters.text_update import TextUpdate
+from models.backbones import packed_text_tower
+from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.packed_text_tower import PackedBlock, PackedLinear, query_tower
+from models.encoders.tower_forward import encode_texts
 
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
 
@@ -32,7 +32,7 @@ def inference() -> Iterator[None]:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 300])
 def test_a_packed_layer_is_its_layer(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_WORTH", 0)
+    monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
     torch.manual_seed(rows)
     layer = nn.Linear(48, 80)
     x = torch.randn(2, rows, 48)
@@ -57,7 +57,7 @@ def test_a_small_product_is_left_to_torch() -> None:
 def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "_WORTH", 0)
+    monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
     ids = backbone.tokenize(TEXTS)
     tower = query_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
@@ -75,7 +75,7 @@ def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
 def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "_WORTH", 0)
+    monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
     tower = query_tower(backbone)
     assert query_tower(backbone) is tower
     copied = backbone.clone()

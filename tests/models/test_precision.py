@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from models.backbone import tiny_backbone
-from models.precision import forward_precision, mixed_precision
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import tiny_backbone
+from models.backbones.precision import forward_precision, mixed_precision
+from models.encoders.tower_forward import encode_frames, encode_texts
 
 
 def test_vectors_are_float32_and_nearly_the_same() -> None:

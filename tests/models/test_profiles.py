@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.profiles import Profiles
+from models.routing.token_profiles import Profiles
 
 
 def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:

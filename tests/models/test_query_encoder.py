@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbone import Backbone, tiny_backbone
+from models.adapters.tame import BARE
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState, read_release, write_release
-from models.tame import BARE
+from models.releases.release_files import ReleaseState, read_release, write_release
 from tests.models.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

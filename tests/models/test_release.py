@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from models.confidence import Confidence
 from models.errors import ReleaseError
-from models.profiles import Profiles
-from models.release import ReleaseState, ReleaseTask, read_release, write_release
+from models.releases.release_files import ReleaseState, ReleaseTask, read_release, write_release
+from models.routing.confidence_model import Confidence
+from models.routing.token_profiles import Profiles
 
 
 @pytest.fixture

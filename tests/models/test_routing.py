@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbone import tiny_backbone
-from models.profiles import Profiles
-from models.routing import COSINE_LIMIT, Router, log_weights, token_presence, token_profile, within_reach
+from models.backbones.loading import tiny_backbone
+from models.routing.router import (
+    COSINE_LIMIT,
+    Router,
+    log_weights,
+    token_presence,
+    token_profile,
+    within_reach,
+)
+from models.routing.token_profiles import Profiles
 
 
 def test_presence_leaves_out_padding_and_the_ends_of_the_text() -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.packed import query_tower
-from models.precision import mixed_precision
-from models.text_update import TextUpdate, TextUpdates
-from models.towers import PerText, encode_texts, start_of_text
+from models.adapters.text_update import TextUpdate, TextUpdates
+from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.packed_text_tower import query_tower
+from models.backbones.precision import mixed_precision
+from models.encoders.tower_forward import PerText, encode_texts, start_of_text
 
 TEXTS = ["a red star spins", "left", "", "a small blue square and a large green ring move from left to right"]
 CANDIDATES = 3

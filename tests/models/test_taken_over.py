@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbone import Backbone, tiny_backbone
-from models.query_encoder import QueryEncoder
-from models.release import Kind, ReleaseState
-from models.tame import BARE, Tame
-from models.text_update import TextUpdate, TextUpdates, compact
+from models.adapters.tame import BARE, Tame
+from models.adapters.text_update import TextUpdate, TextUpdates, compact
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_files import Kind, ReleaseState
 from tests.models.small_releases import small_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]

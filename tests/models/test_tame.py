@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from models.backbone import tiny_backbone
-from models.tame import BARE, ROUTED, Tame, TameWeights
-from models.towers import encode_texts
+from models.adapters.tame import BARE, ROUTED, Tame, TameWeights
+from models.backbones.loading import tiny_backbone
+from models.encoders.tower_forward import encode_texts
 
 WIDTH, LAYERS, EXPERTS, RANK = 8, 2, 4, 3
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.text_update import TextUpdate, TextUpdates, compact
-from models.towers import encode_texts
+from models.adapters.text_update import TextUpdate, TextUpdates, compact
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.tower_forward import encode_texts
 
 LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 
-from models import tokenizer
-from models.tokenizer import clip_tokenizer, small_tokenizer
+from models.backbones import tokenizer
+from models.backbones.tokenizer import clip_tokenizer, small_tokenizer
 
 PLAIN = string.digits + string.ascii_letters + string.punctuation + " "
 

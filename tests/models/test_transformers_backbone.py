@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel, DeiTConfig, DeiTModel, PreTrainedModel, ViTConfig, ViTModel
 
-from models.backbone import Backbone, FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.backbones.loading import Backbone, FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.backbones.precision import mixed_precision
+from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
-from models.precision import mixed_precision
-from models.query_encoder import QueryEncoder
-from models.release import read_release, write_release
-from models.routing import token_presence
-from models.towers import encode_frames, encode_texts
-from trainer.data import Clip, Pair
+from models.releases.release_files import read_release, write_release
+from models.routing.router import token_presence
 from trainer.methods import METHODS, Method, start_method
+from trainer.task_data import Clip, Pair
 
 torch.set_num_threads(1)
 

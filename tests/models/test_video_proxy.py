@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.towers import encode_frames
-from models.video_proxy import VideoProxies, encode_with_proxies
+from models.adapters.video_proxy import VideoProxies, encode_with_proxies
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.tower_forward import encode_frames
 
 torch.set_num_threads(1)
 

@@ -15,17 +15,17 @@ import pytest
 import torch
 
 from index import Manifest, ShardStore, moment_ids
-from models.backbone import Backbone
-from models.confidence import Confidence
-from models.lineage import Before
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseTask, write_release
-from service import query
+from models.backbones.loading import Backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.lineage import Before
+from models.releases.release_files import ReleaseTask, write_release
+from models.routing.confidence_model import Confidence
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.models import Task, Video
-from service.catalog.moments import set_moments
-from service.settings import Settings, settings
+from service.catalog.moment_rows import set_moments
+from service.catalog.tables import Task, Video
+from service.core.settings import Settings, settings
+from service.search import engine
 from trainer.methods import Method, start_method
 
 BIRDS = ["a heron stands in shallow water", "a flock of starlings turns", "an owl lands on a branch"]
@@ -39,7 +39,7 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"data_dir": folder, **overrides}.items():
             patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
-        patch.setattr(query, "load_backbone", lambda name, frames: backbone)
+        patch.setattr(engine, "load_backbone", lambda name, frames: backbone)
         dispose()
         settings.cache_clear()
         upgrade(settings())

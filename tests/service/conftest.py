@@ -11,15 +11,15 @@ import av
 import numpy as np
 import pytest
 
-from service import lifecycle, tasks
 from service.catalog.database import now, session_scope
-from service.catalog.models import Task, Video
-from service.settings import Settings
-from service.views import TaskSpec, TaskView
+from service.catalog.tables import Task, Video
+from service.core.schemas import TaskSpec, TaskView
+from service.core.settings import Settings
+from service.tasks import commands, lifecycle
 
 if TYPE_CHECKING:  # what searches takes long to import, and not every file does
-    from models.backbone import Backbone
-    from service.query import QueryService
+    from models.backbones.loading import Backbone
+    from service.search.engine import QueryService
     from tests.service.caption_library import Library
 
 
@@ -40,7 +40,7 @@ def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) ->
 @pytest.fixture(scope="session")
 def backbone() -> Backbone:
     """The smallest one."""
-    from models.backbone import load_backbone
+    from models.backbones.loading import load_backbone
 
     return load_backbone("tiny")
 
@@ -60,9 +60,9 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Settings of an empty library that is searched with ``backbone``. No broker."""
-    from service import query
+    from service.search import engine
 
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path, **overrides)
 
 
@@ -80,7 +80,7 @@ def learning(configured: Settings, backbone: Backbone) -> Library:
 @pytest.fixture
 def service(configured: Settings) -> Iterator[QueryService]:
     """Who searches the library; ``refresh()`` opens what there is."""
-    from service.query import QueryService
+    from service.search.engine import QueryService
 
     service = QueryService(configured)
     yield service
@@ -114,7 +114,7 @@ def post(make_file: Callable[..., Path]) -> Callable[..., TaskView]:
     def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskView:
         uris = [make_file(f"{name}/{number}.mp4") for number in range(videos)]
         listed = [{"uri": f"{name}/{uri.name}", "captions": [f"bird {uri.stem} flies"]} for uri in uris]
-        return tasks.create_task(TaskSpec.model_validate({"name": name, "videos": listed, **fields})).task
+        return commands.create_task(TaskSpec.model_validate({"name": name, "videos": listed, **fields})).task
 
     return make
 
@@ -122,7 +122,7 @@ def post(make_file: Callable[..., Path]) -> Callable[..., TaskView]:
 @pytest.fixture
 def make_file() -> Callable[..., Path]:
     """``make_file(path)``: a small file below the media root."""
-    from service.settings import settings
+    from service.core.settings import settings
 
     def make(path: str) -> Path:
         target = settings().media_root / path
@@ -149,7 +149,7 @@ def post_probed(post: Callable[..., TaskView]) -> Callable[..., TaskView]:
                     "train",
                 )
         claim.probed(counts={"videos": videos, "accepted": videos, "train": videos}, held_out=None)
-        return tasks.get_task(view.id)
+        return commands.get_task(view.id)
 
     return make
 

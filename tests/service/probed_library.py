@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from index import Manifest, Snapshot
-from models.lineage import Before
-from models.probes import Probes, write_probes
-from models.query_encoder import QueryEncoder
-from models.release import read_release, write_release
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.lineage import Before
+from models.releases.probe_queries import Probes, write_probes
+from models.releases.release_files import read_release, write_release
 from tests.service.caption_library import Library
-from trainer.probes import make_probes
+from trainer.probe_generation import make_probes
 
 __all__ = ["Probed"]
 

@@ -18,11 +18,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from service import archives, messages, storage, tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Video
-from service.errors import CinestrataError, Conflict, InvalidInput, TooLarge
-from service.settings import Settings, settings
+from service.catalog.tables import Video
+from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarge
+from service.core.settings import Settings, settings
+from service.storage import library_paths
+from service.tasks import archives, broker, commands
 
 MANIFEST = '{"uri": "a.mp4", "captions": ["a bird"]}\n{"uri": "clips/b.mp4", "id": "b", "split": "test"}\n'
 FILES = {
@@ -71,14 +72,14 @@ def _settings(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None
 def test_what_the_manifest_names_is_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
     videos = archives.unpack_archive(pack(FILES), "videos", "tsk_1")
     assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
-    assert [storage.locate(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
+    assert [library_paths.locate(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
     assert (videos[0].captions, videos[1].id, videos[1].split) == (["a bird"], "b", "test")
     assert not (settings().uploads_dir / "tsk_1" / "readme.txt").exists()
 
 
 def test_a_folder_around_everything_is_fine() -> None:
     videos = archives.unpack_archive(_zip({f"birds/{n}": c for n, c in FILES.items()}), "videos.zip", "tsk_1")
-    assert storage.locate(videos[1].uri).read_bytes() == b"B" * 50
+    assert library_paths.locate(videos[1].uri).read_bytes() == b"B" * 50
 
 
 def test_a_tar_that_ends_with_a_zip_is_a_tar() -> None:
@@ -252,14 +253,14 @@ def test_damage_anywhere_is_refused_or_harmless(data: st.DataObject) -> None:
         assert _left() == []
         return
     for video in videos:
-        assert storage.locate(video.uri).is_relative_to(settings().uploads_dir)
+        assert library_paths.locate(video.uri).is_relative_to(settings().uploads_dir)
     archives.remove("tsk_1")
 
 
 def test_an_archive_becomes_a_task() -> None:
     packed = _zip(FILES)  # once, for it holds the time
-    first = tasks.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
-    again = tasks.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
+    first = commands.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
+    again = commands.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
     assert (first.replayed, again.replayed) == (False, True)
     assert again.task == first.task
     assert [p.name for p in settings().uploads_dir.iterdir()] == [first.task.id]
@@ -291,13 +292,13 @@ def test_once_it_is_stored_a_task_keeps_its_files(monkeypatch: pytest.MonkeyPatc
     def interrupted(_: str) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(messages, "send_probe", interrupted)
+    monkeypatch.setattr(broker, "send_probe", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        tasks.create_task_from_archive(_zip(FILES), "v.zip", name="birds")
+        commands.create_task_from_archive(_zip(FILES), "v.zip", name="birds")
     with session_scope() as session:
         uris = session.scalars(select(Video.uri)).all()
     assert len(uris) == 2
-    assert all(storage.locate(uri).is_file() for uri in uris)
+    assert all(library_paths.locate(uri).is_file() for uri in uris)
 
 
 @pytest.mark.parametrize(
@@ -305,13 +306,13 @@ def test_once_it_is_stored_a_task_keeps_its_files(monkeypatch: pytest.MonkeyPatc
     [({"name": "a/b"}, InvalidInput), ({"method": "magic"}, InvalidInput), ({"name": "taken"}, Conflict)],
 )
 def test_a_task_that_is_refused_leaves_no_files(fields: dict[str, str], kind: type[CinestrataError]) -> None:
-    taken = tasks.create_task_from_archive(
+    taken = commands.create_task_from_archive(
         _zip({**FILES, "manifest.jsonl": b'{"uri": "a.mp4"}'}), "v.zip", name="taken"
     )
     with pytest.raises(kind):
-        tasks.create_task_from_archive(_zip(FILES), "v.zip", **{"name": "birds", **fields})
+        commands.create_task_from_archive(_zip(FILES), "v.zip", **{"name": "birds", **fields})
     assert [p.name for p in settings().uploads_dir.iterdir()] == [taken.task.id]
-    assert [json.loads(t.model_dump_json())["name"] for t in tasks.list_tasks()] == ["taken"]
+    assert [json.loads(t.model_dump_json())["name"] for t in commands.list_tasks()] == ["taken"]
 
 
 def test_fields_of_ones_own_become_metadata(sqlite_catalog: Settings) -> None:

@@ -14,10 +14,10 @@ from sqlalchemy import delete, select, text, update
 from service.catalog import database
 from service.catalog.database import dispose, engine, now, session_scope, sqlite_file
 from service.catalog.migrations import upgrade
-from service.catalog.models import Base, Line, Task, Video
-from service.errors import Unavailable
-from service.settings import Settings
-from service.views import TaskView
+from service.catalog.tables import Base, Line, Task, Video
+from service.core.errors import Unavailable
+from service.core.schemas import TaskView
+from service.core.settings import Settings
 
 
 def test_migrations_and_models_agree(catalog: Settings) -> None:

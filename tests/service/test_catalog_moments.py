@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from index import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
 from service.catalog.database import engine, session_scope
 from service.catalog.migrations import config, upgrade
-from service.catalog.models import Moment, Video
-from service.catalog.moments import set_moments, spans_of
-from service.settings import Settings
-from service.views import TaskView
+from service.catalog.moment_rows import set_moments, spans_of
+from service.catalog.tables import Moment, Video
+from service.core.schemas import TaskView
+from service.core.settings import Settings
 
 Post = Callable[..., TaskView]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from service import lifecycle, tasks
 from service.catalog.database import now, session_scope
-from service.catalog.models import Task
-from service.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
-from service.lifecycle import stopping
-from service.settings import Settings, settings
-from service.views import TaskView
+from service.catalog.tables import Task
+from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
+from service.core.schemas import TaskView
+from service.core.settings import Settings, settings
+from service.tasks import commands, lifecycle
+from service.tasks.lifecycle import stopping
 
 Post = Callable[..., TaskView]
 
@@ -135,7 +135,7 @@ def test_progress_goes_to_the_task_and_to_the_events(sqlite_catalog: Settings, p
     claim = _claimed(view.id)
     claim.advance("training")
     claim.progress("training", 0.25, epoch=1, epochs=4, loss=2.5, videos_per_second=12.0, eta_seconds=30.0)
-    shown = tasks.get_task(view.id)
+    shown = commands.get_task(view.id)
     assert shown.state == "training"
     assert shown.progress.model_dump(exclude_none=True) == {
         "stage": "training",
@@ -146,7 +146,7 @@ def test_progress_goes_to_the_task_and_to_the_events(sqlite_catalog: Settings, p
         "videos_per_second": 12.0,
     }
     assert shown.eta_seconds == 30.0
-    last = tasks.events_after(view.id)[-1]
+    last = commands.events_after(view.id)[-1]
     assert (last.kind, last.data["loss"], last.data["eta_seconds"]) == ("progress", 2.5, 30.0)
 
 
@@ -155,20 +155,20 @@ def test_progress_events_are_thinned_out(catalog: Settings, post_probed: Post, m
     settings.cache_clear()
     view = post_probed()
     claim = _claimed(view.id)
-    seen = tasks.events_after(view.id)[-1].id
+    seen = commands.events_after(view.id)[-1].id
     for step in range(200):
         claim.progress("training", step / 200, epoch=1, epochs=2)
     claim.progress("training", 1.0, epoch=2, epochs=2)
-    kinds = [(e.kind, e.data["fraction"]) for e in tasks.events_after(view.id, seen)]
+    kinds = [(e.kind, e.data["fraction"]) for e in commands.events_after(view.id, seen)]
     assert kinds == [("progress", 0.0), ("progress", 1.0)]
 
 
 def test_events_are_read_in_pieces(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
-    every = tasks.events_after(view.id)
+    every = commands.events_after(view.id)
     assert [e.id for e in every] == sorted(e.id for e in every)
-    first = tasks.events_after(view.id, limit=2)
-    assert first + tasks.events_after(view.id, first[-1].id) == every
+    first = commands.events_after(view.id, limit=2)
+    assert first + commands.events_after(view.id, first[-1].id) == every
 
 
 class TestEndings:
@@ -178,7 +178,7 @@ class TestEndings:
         view = post_probed()
         with _claimed(view.id):
             raise ValueError("settings.rank: must be at least 1")
-        shown = tasks.get_task(view.id)
+        shown = commands.get_task(view.id)
         assert (shown.state, shown.error) == ("failed", "settings.rank: must be at least 1")
         assert "retry" in (shown.error_hint or "")
         assert _row(view.id).lease_owner is None
@@ -187,18 +187,18 @@ class TestEndings:
         view = post_probed()
         with _claimed(view.id):
             raise ZeroDivisionError("division by zero")
-        assert tasks.get_task(view.id).error == "ZeroDivisionError: division by zero"
+        assert commands.get_task(view.id).error == "ZeroDivisionError: division by zero"
 
     def test_cancelling_ends_it_at_the_next_step(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
             claim.advance("training")
-            assert tasks.cancel_task(view.id).cancel_requested
-            assert tasks.get_task(view.id).state == "training"
+            assert commands.cancel_task(view.id).cancel_requested
+            assert commands.get_task(view.id).state == "training"
             claim.progress("training", 0.5)
             pytest.fail("progress() went on")
-        assert tasks.get_task(view.id).state == "cancelled"
-        assert not tasks.get_task(view.id).cancel_requested
+        assert commands.get_task(view.id).state == "cancelled"
+        assert not commands.get_task(view.id).cancel_requested
 
     def test_a_stopping_worker_gives_the_task_back(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
@@ -227,7 +227,7 @@ class TestEndings:
         with _claimed(view.id):
             raise Unavailable("the index is away")
         assert _row(view.id).attempts == 1
-        assert tasks.get_task(view.id).state == "probing"
+        assert commands.get_task(view.id).state == "probing"
 
     def test_losing_the_lease_writes_nothing(
         self, catalog: Settings, post_probed: Post, expire: Callable
@@ -272,9 +272,9 @@ class TestHeartbeat:
     def test_the_heart_tells_that_the_task_was_cancelled(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
-            tasks.cancel_task(view.id)
+            commands.cancel_task(view.id)
             _until(lambda: False, claim.tick)
-        assert tasks.get_task(view.id).state == "cancelled"
+        assert commands.get_task(view.id).state == "cancelled"
 
     def test_the_heart_tells_that_the_lease_is_lost(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
@@ -295,7 +295,7 @@ class TestHeartbeat:
                 raise Unavailable("locked")
 
             with monkeypatch.context() as patched:
-                patched.setattr("service.lifecycle.lease.session_scope", away)
+                patched.setattr("service.tasks.lifecycle.lease.session_scope", away)
                 claim.progress("training", 0.1)
             claim.progress("training", 0.2)
         assert _row(view.id).progress["fraction"] == 0.2
@@ -342,4 +342,4 @@ def test_the_line_has_no_gap_of_visibility(catalog: Settings, post: Post) -> Non
     for thread in threads:
         thread.join()
     assert all(positions == list(range(1, len(positions) + 1)) for positions in seen)
-    assert [t.position for t in tasks.list_tasks()] == list(range(1, 13))
+    assert [t.position for t in commands.list_tasks()] == list(range(1, 13))

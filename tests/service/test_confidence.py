@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbone import Backbone
-from models.confidence import HEAD, Confidence
-from models.query_encoder import QueryEncoder
-from service.errors import InvalidInput
-from service.query import QueryService
-from service.settings import Settings
-from service.views import SearchQuery
+from models.backbones.loading import Backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.routing.confidence_model import HEAD, Confidence
+from service.core.errors import InvalidInput
+from service.core.schemas import SearchQuery
+from service.core.settings import Settings
+from service.search.engine import QueryService
 from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index import Hit, Hits, moment_ids
-from models.routing import COSINE_LIMIT
-from service import grouping
-from service.course import MOST, SLACK, Course, Routes, read_routes
-from service.grouping import nearest
+from models.routing.router import COSINE_LIMIT
+from service.search import video_grouping
+from service.search.planner import MOST, SLACK, Course, Routes, read_routes
+from service.search.video_grouping import nearest
 
 Shards = dict[str, list[tuple[int, float]]]  # task → ids and cosines
 
@@ -146,7 +146,7 @@ def _by_video(videos: dict[int, list[float]], k: int) -> Hits:
     cosines = np.array([cosine for c in videos.values() for cosine in c], np.float32)
     order = np.lexsort((ids, -cosines))
     (found,) = nearest(
-        lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])], 1, k, grouping.by_video
+        lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])], 1, k, video_grouping.by_video
     )
     return found
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from index import Manifest
-from models.backbone import Backbone
+from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
-from service.catalog.models import Video
-from service.cursors import Cursor, fingerprints, read_cursor
-from service.errors import Gone, InvalidInput
-from service.query import QueryService
-from service.serving import Serving
-from service.settings import Settings
-from service.views import SearchQuery, SearchResult
+from service.catalog.tables import Video
+from service.core.errors import Gone, InvalidInput
+from service.core.schemas import SearchQuery, SearchResult
+from service.core.settings import Settings
+from service.search.cursors import Cursor, fingerprints, read_cursor
+from service.search.engine import QueryService
+from service.search.snapshot import Serving
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)

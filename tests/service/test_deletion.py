@@ -13,19 +13,21 @@ import torch
 from sqlalchemy import select
 
 from index import Snapshot, audit, moment_ids
-from models.backbone import Backbone
-from service import compaction, deletion, lifecycle, probing, storage, tasks
-from service import library as catalog_library
+from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
-from service.catalog.models import Event, Moment, Recall, Release, Shard, Task, Video
-from service.deletion import delete_task, delete_videos
-from service.errors import Conflict, InvalidInput, NotFound, Unavailable
-from service.events import record
-from service.forgetting import forgetting
-from service.overview import overview
-from service.query import QueryService
-from service.settings import Settings, settings
-from service.views import SearchQuery, TaskView
+from service.catalog.tables import Event, Moment, Recall, Release, Shard, Task, Video
+from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
+from service.core.schemas import SearchQuery, TaskView
+from service.core.settings import Settings, settings
+from service.library import compaction, deletion
+from service.library import videos as catalog_library
+from service.library.deletion import delete_task, delete_videos
+from service.library.overview import overview
+from service.library.recall_matrix import forgetting
+from service.search.engine import QueryService
+from service.storage import library_paths
+from service.tasks import commands, lifecycle, probing
+from service.tasks.task_events import record
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
@@ -62,7 +64,7 @@ def _killed(*_: Any, **__: Any) -> Any:
 
 
 def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Served) -> None:
-    in_the_way = storage.thumbnail("birds-0") / "in the way"
+    in_the_way = library_paths.thumbnail("birds-0") / "in the way"
     in_the_way.mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"cannot be removed: .*birds-0\.jpg"):
         delete_videos(["cars-0", "birds-0"])
@@ -224,8 +226,8 @@ def test_a_task_that_was_never_laid_down_is_gone_and_its_name_is_free(
     task = post("birds", 2)
     with pytest.raises(Conflict, match="is queued; cancel it"):
         delete_task(task.id)
-    assert tasks.get_task(task.id).counts.videos == 2
-    tasks.cancel_task(task.id)
+    assert commands.get_task(task.id).counts.videos == 2
+    commands.cancel_task(task.id)
     assert len(delete_task(task.id).deleted) == 2
     with session_scope() as session:
         assert [session.query(table).count() for table in (Task, Video, Event)] == [0, 0, 0]
@@ -262,11 +264,11 @@ def owned(served: Served) -> Callable[..., dict[str, Path]]:
             row = session.query(Video).filter(Video.id == video).one()
             row.uri, row.content_hash = uri, content
         files = {
-            "thumbnail": storage.thumbnail(video),
+            "thumbnail": library_paths.thumbnail(video),
             "frames": settings().cache_dir / "8x64" / f"{content}.npy",
             "other frames": settings().cache_dir / "2x224" / f"{content}.npy",
             "file": (settings().uploads_dir if uri.startswith("upload:") else settings().media_root)
-            / uri.removeprefix(storage.UPLOAD_SCHEME),
+            / uri.removeprefix(library_paths.UPLOAD_SCHEME),
         }
         for path in files.values():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +319,7 @@ def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None
     with session_scope(write=True) as session:
         row = session.query(Video).filter(Video.id == "birds-1").one()
         row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"who": "Quillfeather"}
-    storage.ledger().write_bytes(b"Quillfeather")
+    library_paths.ledger().write_bytes(b"Quillfeather")
     delete_videos(["birds-1"])
     with session_scope() as session:
         session.connection().exec_driver_sql("PRAGMA incremental_vacuum")
@@ -479,10 +481,10 @@ def test_a_video_that_is_being_examined_does_not_come_back(
     with claim:
         probing.probe(claim)
     assert [video.id for video in catalog_library.accepted_videos(task.id)] == [second.id]
-    assert not storage.thumbnail(first.id).exists()
-    assert storage.thumbnail(second.id).exists()
+    assert not library_paths.thumbnail(first.id).exists()
+    assert library_paths.thumbnail(second.id).exists()
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 1
-    assert tasks.get_task(task.id).counts.videos == 1
+    assert commands.get_task(task.id).counts.videos == 1
 
 
 def test_a_task_of_which_nothing_is_left_fails_in_words(
@@ -496,5 +498,5 @@ def test_a_task_of_which_nothing_is_left_fails_in_words(
     assert claim is not None
     with claim:
         probing.probe(claim)
-    view = tasks.get_task(task.id)
+    view = commands.get_task(task.id)
     assert (view.state, view.error) == ("failed", "All videos of the task were deleted.")

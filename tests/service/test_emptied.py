@@ -16,19 +16,22 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from cli.library_checks import check_catalog, check_releases
+from cli.commands.library_checks import check_catalog, check_releases
 from index import ShardStore, audit
-from models.backbone import Backbone, load_backbone
-from service import compaction, jobs, lifecycle, query, tasks
+from models.backbones.loading import Backbone, load_backbone
+from service import celery_worker
 from service.catalog.database import session_scope
-from service.catalog.models import Recall, Release, Shard, Task, Video
-from service.deletion import delete_task, delete_videos
-from service.errors import Conflict, Unavailable
-from service.overview import overview
-from service.query import QueryService
-from service.serving import Reader
-from service.settings import Settings, settings
-from service.views import SearchResponse, TaskView
+from service.catalog.tables import Recall, Release, Shard, Task, Video
+from service.core.errors import Conflict, Unavailable
+from service.core.schemas import SearchResponse, TaskView
+from service.core.settings import Settings, settings
+from service.library import compaction
+from service.library.deletion import delete_task, delete_videos
+from service.library.overview import overview
+from service.search import engine
+from service.search.engine import QueryService
+from service.search.snapshot import Reader
+from service.tasks import commands, lifecycle
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.probed_library import Probed
 
@@ -49,7 +52,7 @@ def served(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Served]:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
     configured = settings_factory(tmp_path)
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
     library.lay_down("birds", BIRDS)
@@ -287,8 +290,8 @@ def test_how_long_a_deleted_domain_took_is_no_guess_for_the_next() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
     rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
-    assert tasks._seconds_per_video(rows) == pytest.approx(60 / 30)
-    assert tasks._seconds_per_video(rows[1:2]) == tasks._GUESSED_SECONDS_PER_VIDEO
+    assert commands._seconds_per_video(rows) == pytest.approx(60 / 30)
+    assert commands._seconds_per_video(rows[1:2]) == commands._GUESSED_SECONDS_PER_VIDEO
 
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -311,7 +314,7 @@ def test_checkpoints_of_a_failed_attempt_go_with_its_task(
     with pytest.raises(Conflict):
         delete_task(task.id)
     assert mine.exists()
-    tasks.cancel_task(task.id)
+    commands.cancel_task(task.id)
     delete_task(task.id)
     assert not mine.parents[1].exists()
     assert theirs.exists()
@@ -359,7 +362,7 @@ def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_after
     assert old.exists(), "its worker reads the generation with which it began"
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "ready"
-    reconciler = jobs.Reconciler()
+    reconciler = celery_worker.Reconciler()
     reconciler._stop_asked.set()  # after one round
     reconciler.run()
     assert not old.exists()

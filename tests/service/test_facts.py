@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from service import facts
-from service.errors import Unavailable
-from service.facts import Facts, FactsReader, Moments
+from service.core.errors import Unavailable
+from service.search import video_metadata_cache
+from service.search.video_metadata_cache import Facts, FactsReader, Moments
 
 SECONDS = 20  # until a test gives up
 
@@ -37,8 +37,8 @@ class _Catalog:
 @pytest.fixture
 def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Catalog]:
     made = _Catalog()
-    monkeypatch.setattr(facts, "_read_facts", made.read)
-    monkeypatch.setattr(facts, "_read_moments", lambda task: Moments([]))
+    monkeypatch.setattr(video_metadata_cache, "_read_facts", made.read)
+    monkeypatch.setattr(video_metadata_cache, "_read_moments", lambda task: Moments([]))
     yield made
     made.go.set()
 
@@ -97,7 +97,7 @@ def test_arrivals_are_read_beside_each_other(
             catalog.read(task)
         return {task: at for task in tasks if task != "unknown"}
 
-    monkeypatch.setattr(facts, "_read_arrivals", read)
+    monkeypatch.setattr(video_metadata_cache, "_read_arrivals", read)
     reader = FactsReader()
     slow = pool.submit(reader.arrivals, ["slow"])
     assert catalog.begun.wait(SECONDS)

@@ -12,14 +12,14 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from models.backbone import Backbone
-from service import facts
+from models.backbones.loading import Backbone
 from service.catalog.database import engine
-from service.errors import InvalidInput
-from service.facts import Column, Facts, FactsReader
-from service.query import QueryService
-from service.settings import Settings
-from service.views import SearchQuery, SearchResponse
+from service.core.errors import InvalidInput
+from service.core.schemas import SearchQuery, SearchResponse
+from service.core.settings import Settings
+from service.search import video_metadata_cache
+from service.search.engine import QueryService
+from service.search.video_metadata_cache import Column, Facts, FactsReader
 from tests.service.caption_library import BIRDS, Library, settled
 
 torch.set_num_threads(1)
@@ -267,7 +267,7 @@ def test_a_column_compares_exactly() -> None:
 
 
 def test_facts_are_kept_within_bounds(service: QueryService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_KEPT", 2 * NUMBER)
+    monkeypatch.setattr(video_metadata_cache, "_KEPT", 2 * NUMBER)
     reader = FactsReader()
     for name in ("birds", "cars", "birds", "sea"):
         assert np.array_equal(np.diff(reader.facts(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))

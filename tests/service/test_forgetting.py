@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from service.catalog.database import now, session_scope
-from service.catalog.models import Recall, Task
-from service.forgetting import forgetting
-from service.settings import Settings
-from service.views import TaskView
+from service.catalog.tables import Recall, Task
+from service.core.schemas import TaskView
+from service.core.settings import Settings
+from service.library.recall_matrix import forgetting
 
 Post = Callable[..., TaskView]
 

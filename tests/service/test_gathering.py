@@ -9,8 +9,8 @@ from threading import Barrier, Event, Semaphore, Thread
 
 import pytest
 
-from service.errors import TooManyRequests
-from service.gathering import Admission, Awaited, Gathered, Unfinished
+from service.core.errors import TooManyRequests
+from service.search.batching import Admission, Awaited, Gathered, Unfinished
 
 
 class _Doubling:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from index import DeviceMissing
 from models.errors import ModelError
-from service.query import QueryService
-from service.settings import Settings
+from service.core.settings import Settings
+from service.search.engine import QueryService
 
 
 def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(

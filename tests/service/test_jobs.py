@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from service import tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Task
-from service.settings import Settings
-from service.views import TaskSpec, TaskView
+from service.catalog.tables import Task
+from service.core.schemas import TaskSpec, TaskView
+from service.core.settings import Settings
+from service.tasks import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,10 +26,11 @@ LEARN_SLOWLY = """
 import time
 import numpy as np
 from index import ShardStore
-from service import library, lifecycle
-from service.jobs import LEARN, celery_app, send_due, worker_name
-from service.lifecycle import ReleaseFacts, ShardFacts
-from service.settings import settings
+from service.library import videos
+from service.tasks import lifecycle
+from service.celery_worker import LEARN, celery_app, send_due, worker_name
+from service.tasks.lifecycle import ReleaseFacts, ShardFacts
+from service.core.settings import settings
 
 @celery_app.task(name=LEARN, ignore_result=True)
 def learn(task_id):
@@ -47,7 +48,7 @@ def learn(task_id):
         folder = store.stage()
         (folder / "release.json").write_text(task_id)
         release = store.adopt_release(folder)
-        ids = np.array([v.vector_id for v in library.accepted_videos(task_id)])
+        ids = np.array([v.vector_id for v in videos.accepted_videos(task_id)])
         vectors = np.ones((len(ids), 1), np.float32)
         shard = store.write_shard(task=task_id, release=release.id, fingerprint="f", ids=ids, vectors=vectors)
         with claim.publishing() as publication:
@@ -83,7 +84,16 @@ def start(running: Settings, tmp_path: Path) -> Iterator[Start]:
             workers.append(
                 subprocess.Popen(
                     [
-                        *(sys.executable, "-m", "celery", "-A", "service.jobs", "worker", "--queues", queues),
+                        *(
+                            sys.executable,
+                            "-m",
+                            "celery",
+                            "-A",
+                            "service.celery_worker",
+                            "worker",
+                            "--queues",
+                            queues,
+                        ),
                         *(
                             "--pool",
                             "solo",
@@ -116,7 +126,7 @@ def post_real(running: Settings, write_video: Callable[..., Path]) -> Callable[.
         for number in range(2):
             write_video(running.media_root / name / f"{number}.mp4", seed=hash((name, number)) % 10_000)
             videos.append({"uri": f"{name}/{number}.mp4", "captions": ["noise"]})
-        return tasks.create_task(
+        return commands.create_task(
             TaskSpec.model_validate({"name": name, "videos": videos, "settings": settings})
         ).task
 
@@ -125,7 +135,7 @@ def post_real(running: Settings, write_video: Callable[..., Path]) -> Callable[.
 
 def _wait(task_id: str, *states: str) -> TaskView:
     deadline = time.monotonic() + 120
-    while (view := tasks.get_task(task_id)).state not in states:
+    while (view := commands.get_task(task_id)).state not in states:
         assert view.state not in ("failed", "cancelled"), view.error
         assert time.monotonic() < deadline, f"still {view.state}"
         time.sleep(0.05)
@@ -142,11 +152,11 @@ def test_nothing_that_dies_or_is_lost_keeps_tasks_from_being_learned_in_order(
 
     worker.kill()  # as the kernel does when memory is short
     worker.wait()
-    assert tasks.get_task(first.id).state == "training"
+    assert commands.get_task(first.id).state == "training"
     start("cpu,gpu")
     assert _wait(second.id, "ready").learned_order == 2
-    assert tasks.get_task(first.id).learned_order == 1
-    told = [e.data["message"] for e in tasks.events_after(first.id) if e.kind == "log"]
+    assert commands.get_task(first.id).learned_order == 1
+    told = [e.data["message"] for e in commands.events_after(first.id) if e.kind == "log"]
     assert sum(message.startswith("Taken by") for message in told) == 3  # to probe, to learn, to learn on
     assert any(message.startswith("Lost its worker") for message in told)
 

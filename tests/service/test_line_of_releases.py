@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from index import ReleaseEntry, ShardStore, Snapshot, durable
-from models import release as release_files
-from models.backbone import Backbone, load_backbone
-from models.lineage import Before, ReleaseTask
-from models.profiles import Profiles
-from models.release import ReleaseState, read_learned, read_release, write_release
-from service import query
-from service.query import QueryService
-from service.serving import Serving
-from service.settings import Settings
+from index import ReleaseEntry, ShardStore, Snapshot
+from index.files import durable_files
+from models.backbones.loading import Backbone, load_backbone
+from models.releases import release_files
+from models.releases.lineage import Before, ReleaseTask
+from models.releases.release_files import ReleaseState, read_learned, read_release, write_release
+from models.routing.token_profiles import Profiles
+from service.core.settings import Settings
+from service.search import engine
+from service.search.engine import QueryService
+from service.search.snapshot import Serving
 from tests.models.old_release import write_schema_2
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
 
@@ -45,7 +46,7 @@ def configured(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path, max_results=20)
 
 
@@ -74,9 +75,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         opened.append(Path(path))
         return safe_open(path, *args, **options)
 
-    safe_open, sha256, text = release_files.safe_open, durable._sha256, Path.read_text
+    safe_open, sha256, text = release_files.safe_open, durable_files._sha256, Path.read_text
     monkeypatch.setattr(release_files, "safe_open", watched)
-    monkeypatch.setattr(durable, "_sha256", lambda path: (opened.append(path), sha256(path))[1])
+    monkeypatch.setattr(durable_files, "_sha256", lambda path: (opened.append(path), sha256(path))[1])
     monkeypatch.setattr(
         Path,
         "read_text",

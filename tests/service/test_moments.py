@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from index import MOST_MOMENTS, Hits, Shard, are_moments, moment_ids, videos_of
-from models.backbone import Backbone
-from service.course import Routes
-from service.errors import InvalidInput
-from service.facts import FactsReader, Moments
-from service.grouping import by_video, nearest, whole_videos
-from service.query import QueryService
-from service.serving import Scan
-from service.settings import Settings, settings
-from service.views import SearchQuery, SearchResponse
+from models.backbones.loading import Backbone
+from service.core.errors import InvalidInput
+from service.core.schemas import SearchQuery, SearchResponse
+from service.core.settings import Settings, settings
+from service.search.engine import QueryService
+from service.search.planner import Routes
+from service.search.snapshot import Scan
+from service.search.video_grouping import by_video, nearest, whole_videos
+from service.search.video_metadata_cache import FactsReader, Moments
 from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)

@@ -12,13 +12,15 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from service import errors, lifecycle, metrics, tasks
 from service.catalog.database import now, session_scope
-from service.catalog.models import Release, Shard
-from service.logging import configure
-from service.overview import overview
-from service.settings import Settings
-from service.views import TaskView
+from service.catalog.tables import Release, Shard
+from service.core import errors
+from service.core.logging import configure
+from service.core.schemas import TaskView
+from service.core.settings import Settings
+from service.library import prometheus_metrics
+from service.library.overview import overview
+from service.tasks import commands, lifecycle
 
 Post = Callable[..., TaskView]
 
@@ -81,7 +83,7 @@ def test_a_broken_manifest_is_told_not_thrown(sqlite_catalog: Settings, post: Po
     (sqlite_catalog.index_dir / "manifest.json").write_text("{")
     assert "manifest.json" in overview().degraded["index"]
     with pytest.raises(errors.Unavailable, match=r"manifest\.json"):
-        tasks.cancel_task(view.id)
+        commands.cancel_task(view.id)
 
 
 def test_the_broker_is_seen(
@@ -94,8 +96,8 @@ def test_the_broker_is_seen(
 def test_metrics(catalog: Settings, post: Post) -> None:
     post("one")
     post("two")
-    metrics.SEARCH_SECONDS.labels("encode").observe(0.002)
-    page, kind = metrics.render()
+    prometheus_metrics.SEARCH_SECONDS.labels("encode").observe(0.002)
+    page, kind = prometheus_metrics.render()
     text = page.decode()
     assert kind.startswith("text/plain")
     assert 'cinestrata_tasks{state="queued"} 2.0' in text
@@ -107,7 +109,7 @@ def test_metrics(catalog: Settings, post: Post) -> None:
 
 def test_metrics_without_a_database(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
     settings_factory(tmp_path, database_url="postgresql://nobody@127.0.0.1:1/none", upgraded=False)
-    text = metrics.render()[0].decode()
+    text = prometheus_metrics.render()[0].decode()
     assert "cinestrata_catalog_up 0.0" in text
     assert "cinestrata_tasks" not in text
 
@@ -217,7 +219,7 @@ class TestSettings:
     def test_a_missing_client_says_what_to_install(
         self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, said: str
     ) -> None:
-        monkeypatch.setattr("service.settings.find_spec", lambda name: None if name == missing else name)
+        monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
         with pytest.raises(ValidationError, match=said):
             Settings(milvus_uri=uri)
 
@@ -233,7 +235,7 @@ def test_every_error_has_a_status_and_a_title() -> None:
     def below(kind: type[errors.CinestrataError]) -> set[type[errors.CinestrataError]]:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
-    kinds = {kind for kind in below(errors.CinestrataError) if kind.__module__ == "service.errors"}
+    kinds = {kind for kind in below(errors.CinestrataError) if kind.__module__ == "service.core.errors"}
     assert {kind.__name__ for kind in kinds} <= set(errors.__all__)
     for kind in kinds - {errors.CinestrataError, errors.Interrupted}:
         assert 400 <= kind.status < 600

@@ -13,13 +13,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from media import frame_cache_path, load_frames
-from models.backbone import frame_spec
-from service import library, lifecycle, probing, tasks
-from service.errors import NotFound
-from service.lifecycle import stopping
-from service.settings import Settings, settings
-from service.splits import Clip, derive_splits
-from service.views import TaskSpec, TaskView
+from models.backbones.loading import frame_spec
+from service.core.errors import NotFound
+from service.core.schemas import TaskSpec, TaskView
+from service.core.settings import Settings, settings
+from service.library import videos as library
+from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle import stopping
+from service.tasks.splits import Clip, derive_splits
 
 Make = Callable[..., Path]
 
@@ -45,7 +46,7 @@ def with_clips(clips: Path, tmp_path: Path, settings_factory: Callable[..., Sett
 
 def _post(*names: str, **fields: Any) -> TaskView:
     videos = [{"uri": name, "captions": [f"clip {name}"], **fields} for name in names]
-    return tasks.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
+    return commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
 
 
 def _probe(task_id: str) -> TaskView:
@@ -53,7 +54,7 @@ def _probe(task_id: str) -> TaskView:
     assert claim is not None
     with claim:
         probing.probe(claim)
-    return tasks.get_task(task_id)
+    return commands.get_task(task_id)
 
 
 def test_good_videos_wait_to_be_learned(with_clips: Settings) -> None:
@@ -92,12 +93,12 @@ def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
     assert set(reasons) == {"empty.mp4", "cut.mp4", "copy of 0.mp4", "text.mp4"}
     assert reasons["copy of 0.mp4"] == "same content as 0.mp4"
     assert all(str(settings().media_root) not in reason for reason in reasons.values())
-    told = [e.data["uri"] for e in tasks.events_after(view.id) if e.kind == "rejected"]
+    told = [e.data["uri"] for e in commands.events_after(view.id) if e.kind == "rejected"]
     assert told == [r.uri for r in view.rejected]
     assert (view.counts.accepted, view.counts.rejected) == (3, 4)
-    fractions = [e.data["fraction"] for e in tasks.events_after(view.id) if e.kind == "progress"]
+    fractions = [e.data["fraction"] for e in commands.events_after(view.id) if e.kind == "progress"]
     assert fractions[-2] == 1.0
-    rejected = next(r for r in tasks.get_task(view.id).rejected if r.uri == "cut.mp4")
+    rejected = next(r for r in commands.get_task(view.id).rejected if r.uri == "cut.mp4")
     assert rejected.reason
 
 
@@ -146,7 +147,7 @@ def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.M
 
     monkeypatch.setattr(probing.Examiner, "examine", counting)
     assert _probe(view.id).state == "probing"
-    assert tasks.get_task(view.id).progress.stage == "probing"
+    assert commands.get_task(view.id).progress.stage == "probing"
     stopping.reset()
     done = _probe(view.id)
     assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
@@ -158,7 +159,7 @@ def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPat
     real = probing.Examiner.examine
 
     def cancelling(self: Any, path: Path, **more: Any) -> Any:
-        tasks.cancel_task(view.id)
+        commands.cancel_task(view.id)
         return real(self, path, **more)
 
     monkeypatch.setattr(probing.Examiner, "examine", cancelling)
@@ -172,7 +173,7 @@ def test_a_lost_frame_cache_is_made_anew(with_clips: Settings) -> None:
     claim = lifecycle.claim(view.id, "learner")
     assert claim is not None
     claim.fail("the frames are gone")
-    tasks.retry_task(view.id)
+    commands.retry_task(view.id)
     assert _probe(view.id).counts.accepted == 2
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 2
 
@@ -184,7 +185,7 @@ def test_given_splits_stay(with_clips: Settings) -> None:
         {"uri": "2.mp4", "captions": ["c"]},
         {"uri": "3.mp4"},
     ]
-    task = tasks.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
+    task = commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
     view = _probe(task.id)
     assert view.held_out == "given"
     assert [v.split for v in library.accepted_videos(task.id)] == ["test", "val", "train", None]

@@ -11,13 +11,13 @@ import pytest
 from sqlalchemy import func, select
 
 from index import ShardEntry, ShardStore
-from service import lifecycle, tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Recall, Release, Shard, Task
-from service.errors import Conflict, LeaseLost
-from service.lifecycle import RecallFacts, ReleaseFacts, ShardFacts
-from service.settings import Settings, settings
-from service.views import TaskView
+from service.catalog.tables import Recall, Release, Shard, Task
+from service.core.errors import Conflict, LeaseLost
+from service.core.schemas import TaskView
+from service.core.settings import Settings, settings
+from service.tasks import commands, lifecycle
+from service.tasks.lifecycle import RecallFacts, ReleaseFacts, ShardFacts
 
 Post = Callable[..., TaskView]
 
@@ -68,7 +68,7 @@ def test_a_published_task_is_ready(catalog: Settings, post_probed: Post) -> None
     first, second = post_probed("first"), post_probed("second")
     assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, zero_shot=True)) == 1
     assert _publish(second.id, 3, _recall(first.id, 0.7), _recall(second.id, 0.8)) == 2
-    view = tasks.get_task(second.id)
+    view = commands.get_task(second.id)
     assert (view.state, view.learned_order, view.trained) == ("ready", 2, True)
     assert view.release == ShardStore(settings().index_dir).manifest().release
     assert view.finished_at is not None
@@ -89,16 +89,16 @@ def test_dying_after_the_manifest_is_made_good(
         store.publish(release=release, shards=[shard])
         raise Died
     assert view.id in store.manifest().shards
-    assert tasks.get_task(view.id).state == "probing"
+    assert commands.get_task(view.id).state == "probing"
 
     with pytest.raises(Conflict, match="laid down already"):
-        tasks.cancel_task(view.id)
+        commands.cancel_task(view.id)
     expire(view.id)
     assert lifecycle.reconcile().recovered == (view.id,)
 
     assert _publish(view.id, 1, _recall(view.id, 0.5)) == 1
     assert store.manifest().generation == 1
-    assert tasks.get_task(view.id).state == "ready"
+    assert commands.get_task(view.id).state == "ready"
 
 
 def test_what_is_published_is_neither_failed_nor_cancelled(
@@ -107,7 +107,7 @@ def test_what_is_published_is_neither_failed_nor_cancelled(
     view = post_probed()
     claim = lifecycle.claim(view.id, "dies")
     assert claim is not None
-    tasks.cancel_task(view.id)
+    commands.cancel_task(view.id)
     store = ShardStore(settings().index_dir)
     release, shard = _staged(store, view.id, 1)
     store.publish(release=release, shards=[shard])
@@ -122,10 +122,10 @@ def test_cancelling_wins_before_the_manifest(catalog: Settings, post_probed: Pos
     view = post_probed()
     claim = lifecycle.claim(view.id, "worker")
     assert claim is not None
-    tasks.cancel_task(view.id)
+    commands.cancel_task(view.id)
     with claim, claim.publishing():
         pytest.fail("published a cancelled task")
-    assert tasks.get_task(view.id).state == "cancelled"
+    assert commands.get_task(view.id).state == "cancelled"
 
 
 def test_a_fenced_worker_publishes_nothing(catalog: Settings, post_probed: Post, expire: Callable) -> None:
@@ -177,5 +177,5 @@ def test_a_task_without_training_may_keep_the_release(catalog: Settings, post_pr
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])
         assert publication.complete(**_facts(release, shard) | {"trained": False}) == 2
-    view = tasks.get_task(second.id)
+    view = commands.get_task(second.id)
     assert (view.trained, view.release, view.learned_order) == (False, release.id, 2)

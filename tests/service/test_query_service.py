@@ -19,17 +19,18 @@ import torch
 from sqlalchemy import event
 
 from index import Snapshot
-from models.backbone import Backbone, load_backbone
-from models.profiles import Profiles
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseTask
-from service import course, query
+from models.backbones.loading import Backbone, load_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_files import ReleaseTask
+from models.routing.token_profiles import Profiles
 from service.catalog.database import engine, session_scope
-from service.catalog.models import Video
-from service.errors import InvalidInput, Unavailable
-from service.query import QueryService
-from service.settings import Settings, settings
-from service.views import SearchQuery
+from service.catalog.tables import Video
+from service.core.errors import InvalidInput, Unavailable
+from service.core.schemas import SearchQuery
+from service.core.settings import Settings, settings
+from service.search import engine as query_engine
+from service.search import planner
+from service.search.engine import QueryService
 from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
@@ -73,7 +74,7 @@ def half_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         passed[0] += 31
 
     clock = SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + passed[0])
-    monkeypatch.setattr(query, "time", clock)
+    monkeypatch.setattr(query_engine, "time", clock)
     return pass_on
 
 
@@ -336,7 +337,7 @@ def test_a_backbone_that_cannot_be_loaded_is_not_ready(
         attempts.append(name)
         return load_backbone("open_clip:no-such-model/x")
 
-    monkeypatch.setattr(query, "load_backbone", unavailable)
+    monkeypatch.setattr(query_engine, "load_backbone", unavailable)
     assert not service.refresh()
     ready = service.ready()
     assert not ready.ready
@@ -372,16 +373,16 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
 ) -> None:
     service.refresh()
     before = library.store.manifest()
-    merge = course.merge
+    merge = planner.merge
 
     def swap_first(hits: Any, k: int) -> Any:
-        monkeypatch.setattr(course, "merge", merge)
+        monkeypatch.setattr(planner, "merge", merge)
         library.lay_down("sea", SEA)
         assert service.refresh()
         assert service.search_many([SearchQuery(q="a whale", k=1)])[0].results[0].task == "sea"
         return merge(hits, k)
 
-    monkeypatch.setattr(course, "merge", swap_first)
+    monkeypatch.setattr(planner, "merge", swap_first)
     answer = service.search(SEA[2], k=20)
     assert (answer.generation, answer.release) == (before.generation, before.release)
     assert {result.task for result in answer.results} == {"birds", "cars"}
@@ -595,11 +596,11 @@ def test_when_nothing_is_left_that_is_said(library: Library, service: QueryServi
 
 def test_a_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
     torch.manual_seed(1)
-    from models.backbone import tiny_backbone
+    from models.backbones.loading import tiny_backbone
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "load_backbone", lambda name, frames: other)
+        patch.setattr(query_engine, "load_backbone", lambda name, frames: other)
         service = QueryService(configured)
         assert not service.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):
@@ -656,7 +657,7 @@ def test_a_query_takes_one_thread_unless_told_otherwise(
     asked: int | None,
     given: int,
 ) -> None:
-    monkeypatch.setattr(query, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(query_engine, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     service = QueryService(settings_factory(tmp_path, **({"torch_threads": asked} if asked else {})))
@@ -692,8 +693,8 @@ def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
         with pytest.raises(InvalidInput, match="nowhere"):
             await wrong
 
-    begin = query.begin
-    monkeypatch.setattr(query, "begin", slowly)
+    begin = query_engine.begin
+    monkeypatch.setattr(query_engine, "begin", slowly)
     monkeypatch.setattr(service._together, "_free", 1)
     asyncio.run(ask())
     together = sorted(calls[1])
@@ -707,7 +708,7 @@ def test_a_search_ends_by_the_generation_that_it_began_on_and_holds_up_none_that
     library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search of all domains, one in each step, while another release takes over."""
-    monkeypatch.setattr(course, "_FIRST", 1)
+    monkeypatch.setattr(planner, "_FIRST", 1)
     library.lay_down("sea", SEA)
     service = QueryService(configured)
     assert service.refresh()
@@ -740,8 +741,8 @@ def test_a_search_ends_by_the_generation_that_it_began_on_and_holds_up_none_that
             await wrong
         return await asyncio.wait_for(asyncio.gather(first, later), 10)
 
-    step = query.step
-    monkeypatch.setattr(query, "step", slowly)
+    step = query_engine.step
+    monkeypatch.setattr(query_engine, "step", slowly)
     monkeypatch.setattr(service._together, "_free", 1)
     found, later = asyncio.run(main())
     now = service.search("a taxi", 20, task="cars")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from service import lifecycle, messages, tasks
 from service.catalog.database import now, session_scope
-from service.catalog.models import IdempotencyKey, Task
-from service.settings import Settings
-from service.views import TaskView
+from service.catalog.tables import IdempotencyKey, Task
+from service.core.schemas import TaskView
+from service.core.settings import Settings
+from service.tasks import broker, commands, lifecycle
 
 Post = Callable[..., TaskView]
 
@@ -35,7 +35,7 @@ def test_a_dead_worker_is_noticed(catalog: Settings, post_probed: Post, expire: 
     expire(view.id)
     assert lifecycle.reconcile().recovered == (view.id,)
     assert lifecycle.reconcile().recovered == ()
-    assert "dies" in tasks.events_after(view.id)[-1].data["message"]
+    assert "dies" in commands.events_after(view.id)[-1].data["message"]
     assert lifecycle.claim(view.id, "next") is not None
 
 
@@ -50,7 +50,7 @@ def test_attempts_are_capped_and_the_next_task_goes_on(
         expire(poison.id)
         done = lifecycle.reconcile()
     assert done.failed == (poison.id,)
-    view = tasks.get_task(poison.id)
+    view = commands.get_task(poison.id)
     assert view.state == "failed"
     assert "3 times" in (view.error or "")
     assert "retry" in (view.error_hint or "")
@@ -64,7 +64,7 @@ def test_a_poisonous_video_caps_the_probing_too(catalog: Settings, post: Post, e
         assert lifecycle.claim_probe(view.id, "dies") is not None
         expire(view.id)
         lifecycle.reconcile()
-    assert tasks.get_task(view.id).state == "failed"
+    assert commands.get_task(view.id).state == "failed"
 
 
 def test_cancelling_is_finished_for_a_dead_worker(
@@ -72,10 +72,10 @@ def test_cancelling_is_finished_for_a_dead_worker(
 ) -> None:
     view = post_probed()
     assert lifecycle.claim(view.id, "dies") is not None
-    assert tasks.cancel_task(view.id).state == "probing"
+    assert commands.cancel_task(view.id).state == "probing"
     expire(view.id)
     assert lifecycle.reconcile().cancelled == (view.id,)
-    assert tasks.get_task(view.id).state == "cancelled"
+    assert commands.get_task(view.id).state == "cancelled"
 
 
 def test_rounds_in_many_processes_count_once(catalog: Settings, post_probed: Post, expire: Callable) -> None:
@@ -128,28 +128,28 @@ def test_only_the_head_of_the_line_is_sent_to_learning(with_broker: redis.Redis,
 def test_cancelling_the_head_wakes_the_next(with_broker: redis.Redis, post_probed: Post) -> None:
     first, _second = post_probed("first"), post_probed("second")
     with_broker.flushall()
-    tasks.cancel_task(first.id)
+    commands.cancel_task(first.id)
     assert with_broker.llen("gpu") == 1
 
 
 def test_without_a_broker_tasks_are_taken_all_the_same(catalog: Settings, post: Post) -> None:
     view = post()
     assert view.state == "queued"
-    assert not messages.check()
-    assert messages.queue_length("cpu") is None
+    assert not broker.check()
+    assert broker.queue_length("cpu") is None
     assert lifecycle.reconcile().sent == ()
 
 
 def test_messages_carry_the_id_alone(with_broker: redis.Redis) -> None:
-    assert messages.send_learn("tsk_1")
+    assert broker.send_learn("tsk_1")
     raw = with_broker.lindex("gpu", 0)
     assert b"cinestrata.learn" in raw
-    body = messages.celery_app.backend  # no result backend is asked for an answer
+    body = broker.celery_app.backend  # no result backend is asked for an answer
     assert type(body).__name__ == "DisabledBackend"
 
 
 def test_the_visibility_timeout_is_the_same_everywhere() -> None:
-    conf = messages.celery_app.conf
+    conf = broker.celery_app.conf
     assert (
         conf.broker_transport_options["visibility_timeout"]
         == conf.result_backend_transport_options["visibility_timeout"]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from models.query_encoder import QueryEncoder
-from service import searches
-from service.errors import InvalidInput, Unavailable
-from service.query import QueryService
-from service.settings import Settings
-from service.views import SearchQuery, SearchResponse
+from models.encoders.query_encoder import QueryEncoder
+from service.core.errors import InvalidInput, Unavailable
+from service.core.schemas import SearchQuery, SearchResponse
+from service.core.settings import Settings
+from service.search import executor
+from service.search.engine import QueryService
 from tests.service.caption_library import BIRDS, CARS, Library
 
 torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
     assert asked == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
     service.search_many(everything)
     assert len(asked) == 1, "they are remembered"
-    monkeypatch.setattr(searches, "_VECTORS", 6)
+    monkeypatch.setattr(executor, "_VECTORS", 6)
     service.search_many([SearchQuery(q=str(number)) for number in range(10, 17)])
     assert [len(tasks) for tasks in asked[1:]] == [6, 6, 2], "no more at a time than there is room for"
 
@@ -113,17 +113,17 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
 def test_what_is_remembered_stays_within_its_bytes(
     service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service import serving
+    from service.search import snapshot
 
     reader = service._serving.encoder  # type: ignore[union-attr]
     before = reader._bytes
     service.search("number x")
-    monkeypatch.setattr(serving, "_REMEMBERED", 3 * (reader._bytes - before))
+    monkeypatch.setattr(snapshot, "_REMEMBERED", 3 * (reader._bytes - before))
     for number in range(9):
         service.search(f"number {number}")
         service.search("number 0")
     assert list(reader._known) == ["number 7", "number 8", "number 0"], "what was asked for last"
-    assert reader._bytes == sum(serving._size(*known) for known in reader._known.items())
+    assert reader._bytes == sum(snapshot._size(*known) for known in reader._known.items())
     assert all(len(read.vectors) == 2 for read in reader._known.values())
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from index import Shard, StoreUnavailable
-from models.backbone import Backbone
+from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
-from service.catalog.models import Task, Video
-from service.errors import Conflict, InvalidInput, NotFound, Unavailable
-from service.query import QueryService
-from service.settings import Settings
-from service.views import SimilarResponse
+from service.catalog.tables import Task, Video
+from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
+from service.core.schemas import SimilarResponse
+from service.core.settings import Settings
+from service.search.engine import QueryService
 from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)

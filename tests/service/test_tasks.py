@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from sqlalchemy import func, select
 
-from service import lifecycle, tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Task, Video
-from service.checks import check_task, clean_caption
-from service.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
-from service.idempotency import reserve
-from service.settings import Settings, settings
-from service.views import TaskSpec, TaskView
+from service.catalog.tables import Task, Video
+from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
+from service.core.schemas import TaskSpec, TaskView
+from service.core.settings import Settings, settings
+from service.tasks import commands, lifecycle
+from service.tasks.idempotency import reserve
+from service.tasks.ingestion_checks import check_task, clean_caption
 
 Post = Callable[..., TaskView]
 
@@ -33,16 +33,16 @@ def _spec(**fields: Any) -> TaskSpec:
 
 def _wrong_fields(spec: TaskSpec) -> dict[str, str]:
     with pytest.raises(InvalidInput) as caught:
-        tasks.create_task(spec)
+        commands.create_task(spec)
     with session_scope() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == 0
         assert session.scalar(select(func.count()).select_from(Video)) == 0
-    return {error.field: f"{error.message} {error.mend}" for error in caught.value.errors}
+    return {error.field: f"{error.message} {error.hint}" for error in caught.value.errors}
 
 
 def test_a_posted_task_is_stored_whole(catalog: Settings, make_file: Callable[[str], Path]) -> None:
     make_file("a.mp4")
-    made = tasks.create_task(
+    made = commands.create_task(
         _spec(
             settings={"rank": 8, "beta": 0.5, "name": None},
             videos=[
@@ -60,13 +60,13 @@ def test_a_posted_task_is_stored_whole(catalog: Settings, make_file: Callable[[s
     assert made.settings == {"rank": 8, "beta": 0.5, "name": None}
     assert made.counts.videos == 1
     assert made.eta_seconds is not None
-    assert tasks.get_task(made.id) == made
-    assert tasks.list_tasks() == [made]
+    assert commands.get_task(made.id) == made
+    assert commands.list_tasks() == [made]
     with session_scope() as session:
         video = session.scalars(select(Video)).one()
     assert video.captions == ["a bird 🐦 flies", "طائر يطير", "été"]
     assert (video.id, video.split, video.extra) == ("bird-1", "test", {"place": ["Zürich", 1.5]})
-    assert [e.data["state"] for e in tasks.events_after(made.id)] == ["queued"]
+    assert [e.data["state"] for e in commands.events_after(made.id)] == ["queued"]
 
 
 class TestBadInput:
@@ -111,7 +111,7 @@ class TestBadInput:
 
     def test_a_link_inside_is_fine(self) -> None:
         os.symlink(settings().media_root / "a.mp4", settings().media_root / "inside.mp4")
-        assert tasks.create_task(_spec(videos=[{"uri": "inside.mp4"}])).task.state == "queued"
+        assert commands.create_task(_spec(videos=[{"uri": "inside.mp4"}])).task.state == "queued"
 
     @pytest.mark.parametrize("uri", ["a\0.mp4", "a\n.mp4", "x" * 4000, "a.mp4/b"])
     def test_paths_that_are_none(self, uri: str) -> None:
@@ -227,10 +227,10 @@ class TestTaken:
 
     def test_an_id(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
         make_file("a.mp4")
-        tasks.create_task(_spec(name="one", videos=[{"uri": "a.mp4", "id": "v"}]))
+        commands.create_task(_spec(name="one", videos=[{"uri": "a.mp4", "id": "v"}]))
         with pytest.raises(Conflict, match=r"videos\[1\]\.id: .*'v'.*'one'"):
-            tasks.create_task(_spec(name="two", videos=[{"uri": "a.mp4"}, {"uri": "a.mp4", "id": "v"}]))
-        assert [t.name for t in tasks.list_tasks()] == ["one"]
+            commands.create_task(_spec(name="two", videos=[{"uri": "a.mp4"}, {"uri": "a.mp4", "id": "v"}]))
+        assert [t.name for t in commands.list_tasks()] == ["one"]
 
     def test_two_at_once(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
         make_file("a.mp4")
@@ -238,7 +238,7 @@ class TestTaken:
 
         def create() -> None:
             try:
-                outcomes.append(tasks.create_task(_spec(videos=[{"uri": "a.mp4", "id": "v"}])).task.id)
+                outcomes.append(commands.create_task(_spec(videos=[{"uri": "a.mp4", "id": "v"}])).task.id)
             except Conflict:
                 outcomes.append("conflict")
 
@@ -248,7 +248,7 @@ class TestTaken:
         for thread in threads:
             thread.join()
         assert outcomes.count("conflict") == 4
-        assert len(tasks.list_tasks()) == 1
+        assert len(commands.list_tasks()) == 1
 
 
 class TestIdempotency:
@@ -259,26 +259,26 @@ class TestIdempotency:
         make_file("a.mp4")
 
     def test_it_is_replayed(self) -> None:
-        first = tasks.create_task(_spec(), idempotency_key="k", caller="me")
-        again = tasks.create_task(_spec(), idempotency_key="k", caller="me")
+        first = commands.create_task(_spec(), idempotency_key="k", caller="me")
+        again = commands.create_task(_spec(), idempotency_key="k", caller="me")
         assert (first.replayed, again.replayed) == (False, True)
         assert again.task == first.task
-        assert len(tasks.list_tasks()) == 1
+        assert len(commands.list_tasks()) == 1
 
     def test_the_replay_is_the_answer_of_then(self) -> None:
-        first = tasks.create_task(_spec(), idempotency_key="k")
-        tasks.cancel_task(first.task.id)
-        assert tasks.create_task(_spec(), idempotency_key="k").task.state == "queued"
+        first = commands.create_task(_spec(), idempotency_key="k")
+        commands.cancel_task(first.task.id)
+        assert commands.create_task(_spec(), idempotency_key="k").task.state == "queued"
 
     def test_another_body_is_refused(self) -> None:
-        tasks.create_task(_spec(), idempotency_key="k")
+        commands.create_task(_spec(), idempotency_key="k")
         with pytest.raises(IdempotencyMismatch) as caught:
-            tasks.create_task(_spec(name="other"), idempotency_key="k")
+            commands.create_task(_spec(name="other"), idempotency_key="k")
         assert caught.value.status == 422
 
     def test_callers_do_not_meet(self) -> None:
-        tasks.create_task(_spec(), idempotency_key="k", caller="me")
-        other = tasks.create_task(_spec(name="other"), idempotency_key="k", caller="you")
+        commands.create_task(_spec(), idempotency_key="k", caller="me")
+        other = commands.create_task(_spec(name="other"), idempotency_key="k", caller="you")
         assert not other.replayed
 
     def test_in_flight_it_is_told_to_wait(self) -> None:
@@ -291,26 +291,26 @@ class TestIdempotency:
 
     def test_a_refused_request_may_be_mended(self) -> None:
         with pytest.raises(InvalidInput):
-            tasks.create_task(_spec(method="magic"), idempotency_key="k")
-        assert not tasks.create_task(_spec(), idempotency_key="k").replayed
+            commands.create_task(_spec(method="magic"), idempotency_key="k")
+        assert not commands.create_task(_spec(), idempotency_key="k").replayed
 
     def test_a_crash_before_the_end_stores_neither(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def crash(*_: object) -> None:
             raise SystemExit
 
         with monkeypatch.context() as patched:
-            patched.setattr("service.idempotency.settle", crash)
+            patched.setattr("service.tasks.idempotency.settle", crash)
             with pytest.raises(SystemExit):
-                tasks.create_task(_spec(), idempotency_key="k")
-        assert tasks.list_tasks() == []
-        assert not tasks.create_task(_spec(), idempotency_key="k").replayed
+                commands.create_task(_spec(), idempotency_key="k")
+        assert commands.list_tasks() == []
+        assert not commands.create_task(_spec(), idempotency_key="k").replayed
 
     def test_many_at_once_make_one_task(self) -> None:
         outcomes: list[str] = []
 
         def create() -> None:
             try:
-                outcome = tasks.create_task(_spec(), idempotency_key="k", caller="me")
+                outcome = commands.create_task(_spec(), idempotency_key="k", caller="me")
                 outcomes.append("replayed" if outcome.replayed else "made")
             except IdempotencyInFlight:
                 outcomes.append("wait")
@@ -322,12 +322,12 @@ class TestIdempotency:
             thread.join()
         assert outcomes.count("made") == 1
         assert len(outcomes) == 6
-        assert len(tasks.list_tasks()) == 1
+        assert len(commands.list_tasks()) == 1
 
     @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "ключ"])
     def test_odd_keys_are_refused(self, key: str) -> None:
         with pytest.raises(InvalidInput, match="Idempotency-Key"):
-            tasks.create_task(_spec(), idempotency_key=key)
+            commands.create_task(_spec(), idempotency_key=key)
 
 
 class TestCancelAndRetry:
@@ -337,17 +337,17 @@ class TestCancelAndRetry:
         self, catalog: Settings, post: Post, post_probed: Post
     ) -> None:
         for view in (post("queued"), post_probed("probed")):
-            assert tasks.cancel_task(view.id).state == "cancelled"
-            assert tasks.cancel_task(view.id).state == "cancelled"
+            assert commands.cancel_task(view.id).state == "cancelled"
+            assert commands.cancel_task(view.id).state == "cancelled"
 
     def test_a_running_probe_is_asked(self, catalog: Settings, post: Post) -> None:
         view = post()
         claim = lifecycle.claim_probe(view.id, "worker")
         assert claim is not None
-        assert tasks.cancel_task(view.id).cancel_requested
+        assert commands.cancel_task(view.id).cancel_requested
         with claim:
             claim.progress("probing", 0.5)
-        assert tasks.get_task(view.id).state == "cancelled"
+        assert commands.get_task(view.id).state == "cancelled"
 
     def test_what_has_ended_cannot_be_cancelled(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
@@ -355,7 +355,7 @@ class TestCancelAndRetry:
         assert claim is not None
         claim.fail("no good")
         with pytest.raises(Conflict, match="failed"):
-            tasks.cancel_task(view.id)
+            commands.cancel_task(view.id)
 
     def test_a_retry_starts_afresh_at_the_end_of_the_line(self, catalog: Settings, post: Post) -> None:
         first, second = post("first"), post("second")
@@ -365,8 +365,8 @@ class TestCancelAndRetry:
             video = session.scalars(select(Video).where(Video.task_id == first.id).limit(1)).one()
             video.status, video.reason = "rejected", "broken"
         claim.fail("too many bad videos", "mend them")
-        assert [r.reason for r in tasks.get_task(first.id).rejected] == ["broken"]
-        again = tasks.retry_task(first.id)
+        assert [r.reason for r in commands.get_task(first.id).rejected] == ["broken"]
+        again = commands.retry_task(first.id)
         assert (again.state, again.attempts, again.error, again.error_hint) == ("queued", 0, None, None)
         assert again.rejected == []
         assert again.position > second.position
@@ -379,10 +379,10 @@ class TestCancelAndRetry:
     ) -> None:
         view = post() if state == "queued" else post_probed()
         with pytest.raises(Conflict, match=r"queued|probing"):
-            tasks.retry_task(view.id)
+            commands.retry_task(view.id)
 
     def test_unknown_tasks(self, sqlite_catalog: Settings) -> None:
-        for act in (tasks.get_task, tasks.cancel_task, tasks.retry_task, tasks.events_after):
+        for act in (commands.get_task, commands.cancel_task, commands.retry_task, commands.events_after):
             with pytest.raises(NotFound, match="tsk_none"):
                 act("tsk_none")
 

@@ -17,13 +17,15 @@ import pytest
 from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
-from service import archives, jobs, lifecycle, storage, tasks
+from service import celery_worker
 from service.catalog.database import engine, session_scope
-from service.catalog.models import Task
-from service.deletion import delete_task
-from service.errors import InDoubt, Unavailable
-from service.settings import Settings, settings
-from service.views import TaskSpec
+from service.catalog.tables import Task
+from service.core.errors import InDoubt, Unavailable
+from service.core.schemas import TaskSpec
+from service.core.settings import Settings, settings
+from service.library.deletion import delete_task
+from service.storage import library_paths
+from service.tasks import archives, commands, lifecycle
 
 ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
 
@@ -42,7 +44,7 @@ def _archive() -> BinaryIO:
 
 
 def _post(name: str = "birds", key: str | None = None) -> str:
-    return tasks.create_task_from_archive(_archive(), "v.zip", name=name, idempotency_key=key).task.id
+    return commands.create_task_from_archive(_archive(), "v.zip", name=name, idempotency_key=key).task.id
 
 
 def _unpack(name: str = ORPHAN) -> Path:
@@ -61,7 +63,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(
-            "service.archives.time.time", lambda: time.monotonic() - begun[0] + begun[1] + seconds
+            "service.tasks.archives.time.time", lambda: time.monotonic() - begun[0] + begun[1] + seconds
         )
 
     begun = time.monotonic(), time.time()
@@ -77,7 +79,7 @@ def test_what_a_killed_upload_left_goes_after_a_day(later: Callable[[float], Non
     later(DAY + 60)
     assert archives.sweep() == [ORPHAN]
     assert _uploads() == {stored}
-    assert storage.locate(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
+    assert library_paths.locate(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
     assert archives.sweep() == []
 
 
@@ -103,13 +105,13 @@ def test_what_another_task_is_made_of_stays(later: Callable[[float], None]) -> N
     """Its own task is deleted; one that was posted later names a file of it."""
     one = _post()
     spec = {"name": "again", "videos": [{"uri": f"upload://{one}/a.mp4", "captions": ["a bird"]}]}
-    other = tasks.create_task(TaskSpec.model_validate(spec)).task.id
+    other = commands.create_task(TaskSpec.model_validate(spec)).task.id
     for task in (one, other):
-        tasks.cancel_task(task)
+        commands.cancel_task(task)
     delete_task(one)
     later(DAY + 60)
     assert archives.sweep() == []
-    kept = storage.locate(f"upload://{one}/a.mp4")
+    kept = library_paths.locate(f"upload://{one}/a.mp4")
     assert kept.is_file()
     delete_task(other)
     assert not kept.parent.exists()
@@ -123,7 +125,7 @@ def test_what_the_index_shows_stays_though_the_catalog_lost_its_task(
     later(DAY + 60)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
+        patch.setattr(library_paths, "manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
         assert archives.sweep() == []
     assert archives.sweep() == [ORPHAN]
 
@@ -166,14 +168,14 @@ def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytes
         reconcile_seconds: float = 0.001
 
     quick = Quick()
-    monkeypatch.setattr(jobs, "settings", lambda: quick)
+    monkeypatch.setattr(celery_worker, "settings", lambda: quick)
 
     def reconcile() -> lifecycle.Reconciled:
         rounds.release()
         return lifecycle.Reconciled((), (), (), ())
 
     monkeypatch.setattr(lifecycle, "reconcile", reconcile)
-    reconciler = jobs.Reconciler()
+    reconciler = celery_worker.Reconciler()
     reconciler.start()
     for _ in range(5):
         assert rounds.acquire(timeout=10)
@@ -220,20 +222,20 @@ def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
         _post(key="k")
     mend()
     (name,) = _uploads()
-    assert storage.locate(f"upload://{name}/a.mp4").is_file()
+    assert library_paths.locate(f"upload://{name}/a.mp4").is_file()
     with session_scope() as session:
         assert (session.get(Task, name) is not None) is stored
     later(DAY + 60)
     assert archives.sweep() == ([] if stored else [name])
     assert (_post(key="k") == name) is stored, "sent again, it is stored once"
-    assert len(tasks.list_tasks()) == 1
+    assert len(commands.list_tasks()) == 1
 
 
 def test_a_catalog_that_fails_before_the_commit_leaves_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: Any) -> None:
         raise OperationalError("INSERT", {}, Exception("database is locked"))
 
-    monkeypatch.setattr(tasks, "next_position", busy)
+    monkeypatch.setattr(commands, "next_position", busy)
     with pytest.raises(Unavailable) as caught:
         _post()
     assert not isinstance(caught.value, InDoubt)
@@ -261,6 +263,6 @@ def test_a_postgresql_that_dies_in_the_commit_leaves_the_files_to_the_sweep(
     other.dispose()
     assert killed
     (left,) = _uploads()
-    assert tasks.list_tasks() == []
+    assert commands.list_tasks() == []
     stored = _post(key="k")
     assert _uploads() == {left, stored}

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from index import ShardEntry, ShardStore
-from models.backbone import Backbone
+from models.backbones.loading import Backbone
 from models.errors import ReleaseError
-from models.probes import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
-from service import query, validation
-from service.query import QueryService
-from service.settings import Settings
+from models.releases.probe_queries import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
+from service.core.settings import Settings
+from service.search import engine, release_validation
+from service.search.engine import QueryService
 from tests.service.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.probed_library import Probed
-from trainer.probes import make_probes
+from trainer.probe_generation import make_probes
 
 torch.set_num_threads(1)
 
@@ -161,7 +161,9 @@ def test_probes_that_cannot_be_read_are_named(learning: Probed, tmp_path: Path) 
         read_probes(tmp_path)
     write_probes(tmp_path, replace(probes, mode="mapped"))
     with pytest.raises(ReleaseError, match=r"mode 'mapped', which it does not offer"):
-        validation.check_probes(tmp_path, "r", lambda *_: np.empty((0, 0, 0), np.float32), {}, ("latest",))
+        release_validation.check_probes(
+            tmp_path, "r", lambda *_: np.empty((0, 0, 0), np.float32), {}, ("latest",)
+        )
 
 
 # -- checksums ----------------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ def test_a_large_library_is_served_before_it_is_read(
     """A flipped byte in what was left for later is found all the same, and the rest is served."""
     learning.lay_down("sea", SEA)
     shards = learning.store.manifest().shards
-    monkeypatch.setattr(query, "_AT_ONCE", shards["tsk_sea"].bytes)
+    monkeypatch.setattr(engine, "_AT_ONCE", shards["tsk_sea"].bytes)
     path = _flip(learning.store, shards["tsk_birds"])
     assert service.refresh()
     assert service.ready().degraded == {}
@@ -211,7 +213,7 @@ def test_a_large_library_is_served_before_it_is_read(
 def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
     learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "_AT_ONCE", 0)
+    monkeypatch.setattr(engine, "_AT_ONCE", 0)
     assert service.refresh()
     while service.read_on():
         pass
@@ -224,7 +226,7 @@ def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
 def test_sizes_are_compared_at_once(
     learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "_AT_ONCE", 0)
+    monkeypatch.setattr(engine, "_AT_ONCE", 0)
     entry = learning.store.manifest().shards["tsk_birds"]
     with (learning.store.shard_folder(entry.id) / "vectors.faiss").open("ab") as file:
         file.truncate(entry.bytes // 2)

@@ -35,7 +35,7 @@ def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: p
 
 def untrained_backbone(frames: int) -> Any:
     """The same weights in every process."""
-    from models.backbone import tiny_backbone
+    from models.backbones.loading import tiny_backbone
 
     torch.manual_seed(0)
     return tiny_backbone(frames)
@@ -62,10 +62,10 @@ def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Cal
 
     Videos last a second, or as long as ``seconds`` says for their numbers.
     """
-    from service import lifecycle, probing
-    from service.settings import settings
-    from service.tasks import create_task
-    from service.views import TaskSpec
+    from service.core.schemas import TaskSpec
+    from service.core.settings import settings
+    from service.tasks import lifecycle, probing
+    from service.tasks.commands import create_task
 
     monkeypatch.setattr(probing, "Examiner", lambda limits: warm_examiner)
 

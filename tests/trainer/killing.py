@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.loop import Progress
+from trainer.training_loop import Progress
 
 __all__ = ["Killed", "kill_at"]
 

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState, read_release, write_release
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_files import ReleaseState, read_release, write_release
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, TaskData
-from trainer.loop import learn_task
 from trainer.methods import MethodError, configure, start_method
+from trainer.methods.base_moco import BaseMoco, moco_loss
 from trainer.methods.bmu_moco import BmuMoco
-from trainer.methods.moco import BaseMoco, moco_loss
-from trainer.methods.queues import KeyQueues
+from trainer.methods.shared.key_queues import KeyQueues
+from trainer.task_data import Clip, TaskData
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES, SIDE = 2, 56
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

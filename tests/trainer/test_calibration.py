@@ -8,9 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.confidence import HEAD, OF_THE_RESULT
-from trainer.calibration import Known, ask, discrimination, fit_confidence, fit_logistic, reliability
-from trainer.embedding import MemoryShard
+from models.routing.confidence_model import HEAD, OF_THE_RESULT
+from trainer.evaluation.confidence_fitting import (
+    Known,
+    ask,
+    discrimination,
+    fit_confidence,
+    fit_logistic,
+    reliability,
+)
+from trainer.video_embedding import MemoryShard
 
 DIM, WORDS, PRIOR = 8, 12, 0.04
 

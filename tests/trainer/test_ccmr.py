@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, Pair, StoredVectors, TaskData
-from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ccmr import Ccmr, distances, ranking_loss
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES = 2
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]

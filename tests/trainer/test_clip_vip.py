@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.query_encoder import QueryEncoder
-from models.release import read_release, write_release
-from models.towers import encode_texts
-from models.video_proxy import encode_with_proxies
-from trainer.checkpoint import Checkpoint, Checkpoints
-from trainer.data import Clip, TaskData
-from trainer.loop import Progress, learn_task
+from models.adapters.video_proxy import encode_with_proxies
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_forward import encode_texts
+from models.releases.release_files import read_release, write_release
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.clip_vip import ClipVip
+from trainer.task_data import Clip, TaskData
+from trainer.training_checkpoint import Checkpoint, Checkpoints
+from trainer.training_loop import Progress, learn_task
 
 torch.set_num_threads(1)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.methods import colour
-from trainer.methods.colour import ColourJitter
+from trainer.methods.shared import color_jitter
+from trainer.methods.shared.color_jitter import ColourJitter
 
 RED, GREEN, BLUE, GRAY = (200.0, 0, 0), (0, 200.0, 0), (0, 0, 200.0), (90.0, 90, 90)
 
@@ -21,27 +21,27 @@ def _apply(maps: Tensor, *colours: tuple[float, ...]) -> list[list[float]]:
 
 
 def test_brightness_and_contrast() -> None:
-    assert _apply(colour.brightness(torch.tensor([0.5])), RED, GRAY) == [[100, 0, 0], [45, 45, 45]]
-    spread = colour.contrast(torch.tensor([0.5]), torch.tensor([100.0]))
+    assert _apply(color_jitter.brightness(torch.tensor([0.5])), RED, GRAY) == [[100, 0, 0], [45, 45, 45]]
+    spread = color_jitter.contrast(torch.tensor([0.5]), torch.tensor([100.0]))
     assert _apply(spread, RED, (100.0, 100, 100)) == [[150, 50, 50], [100, 100, 100]]
 
 
 def test_saturation_keeps_how_light_a_pixel_is() -> None:
-    half, none = (colour.saturation(torch.tensor([factor])) for factor in (0.5, 0.0))
+    half, none = (color_jitter.saturation(torch.tensor([factor])) for factor in (0.5, 0.0))
     assert _apply(none, RED, GRAY) == [[59.8, 59.8, 59.8], [90, 90, 90]]
     assert _apply(half, RED) == [[129.9, 29.9, 29.9]]
     before, after = torch.tensor(RED), torch.tensor(_apply(half, RED)[0])
-    assert torch.isclose(colour.luma(before), colour.luma(after))
+    assert torch.isclose(color_jitter.luma(before), color_jitter.luma(after))
 
 
 def test_a_third_of_a_turn_swaps_the_channels_as_hue_does_in_hsv() -> None:
-    third = colour.hue(torch.tensor([1 / 3]))
+    third = color_jitter.hue(torch.tensor([1 / 3]))
     picture = (180.0, 90.0, 30.0)
     hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in picture))
     turned = [255 * level for level in colorsys.hsv_to_rgb((hue + 1 / 3) % 1, saturation, value)]
     assert _apply(third, picture)[0] == pytest.approx(turned, abs=0.02)
     assert _apply(third, RED, GREEN, BLUE, GRAY) == [list(GREEN), list(BLUE), list(RED), list(GRAY)]
-    there_and_back = colour.hue(torch.tensor([0.07])) @ colour.hue(torch.tensor([-0.07]))
+    there_and_back = color_jitter.hue(torch.tensor([0.07])) @ color_jitter.hue(torch.tensor([-0.07]))
     torch.testing.assert_close(there_and_back[0], torch.eye(4))
 
 
@@ -68,7 +68,7 @@ def test_a_clip_is_changed_as_by_one_change_after_the_other(monkeypatch: pytest.
             elif change == 2:
                 pixels = strong * pixels + (1 - strong) * (pixels @ luma)[:, None]
             else:
-                turn = colour.hue(0.05 * strengths[3, clip : clip + 1])[0, :3, :3]
+                turn = color_jitter.hue(0.05 * strengths[3, clip : clip + 1])[0, :3, :3]
                 pixels = pixels @ turn.numpy()
         assert np.abs(pixels - changed[clip].numpy().reshape(-1, 3)).max() <= 0.51
 

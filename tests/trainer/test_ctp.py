@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.release import ReleaseState
+from models.backbones.loading import Backbone, tiny_backbone
+from models.releases.release_files import ReleaseState
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, TaskData
-from trainer.loop import learn_task
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ctp import Ctp, mask_words, momentum_contrast_loss, topology_loss
+from trainer.task_data import Clip, TaskData
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES = 2
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]

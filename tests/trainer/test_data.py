@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.data import Clip, Pair, StoredVectors, TaskData, batches, load_clips
 from trainer.errors import FramesMissing
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, batches, load_clips
 
 
 def _clip(number: int, captions: int, split: str = "train", path: Path = Path("none.npy")) -> Clip:

@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.release import ReleaseState
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, TaskData
-from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
-from trainer.methods.distillation import distillation_loss, random_sentences
+from trainer.methods.shared.distillation import distillation_loss, random_sentences
 from trainer.methods.zscl import Zscl, ZsclConfig
+from trainer.task_data import Clip, TaskData
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES = 2
 NAMES = ["lwf", "vr_lwf", "zscl"]

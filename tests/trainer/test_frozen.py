@@ -15,17 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.precision import mixed_precision
-from models.towers import encode_frames, first_blocks
+from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.precision import mixed_precision
+from models.encoders.tower_forward import encode_frames, first_blocks
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, TaskData, load_clips
 from trainer.errors import FramesMissing
-from trainer.frozen import training_videos
-from trainer.loop import Progress, learn_task
+from trainer.frozen_prefix_cache import training_videos
 from trainer.methods import METHODS, Method, configure, start_method
 from trainer.methods.ffa_tame import FfaTame
+from trainer.task_data import Clip, TaskData, load_clips
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import Progress, learn_task
 
 FRAMES, SIDE, DEPTH, VIDEOS, CAPTIONS = 2, 56, 4, 5, 2
 SETTINGS: dict[str, Any] = {

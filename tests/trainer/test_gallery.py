@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.data import Clip, TaskData
-from trainer.embedding import MemoryShard
 from trainer.errors import FramesMissing
-from trainer.evaluate.gallery import Query, reindex, task_gallery
-from trainer.evaluate.matrix import evaluate_row
-from trainer.evaluate.transfer import recall_before_learning
+from trainer.evaluation.forward_transfer import recall_before_learning
+from trainer.evaluation.gallery import Query, reindex, task_gallery
+from trainer.evaluation.recall_row import evaluate_row
+from trainer.task_data import Clip, TaskData
+from trainer.video_embedding import MemoryShard
 
 
 def _task(folder: Path, name: str, first: int, shades: Sequence[int]) -> TaskData:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from index import Policy, ShardStore
-from models.query_encoder import QueryEncoder
-from service import tasks
-from service.settings import settings
+from models.encoders.query_encoder import QueryEncoder
+from service.core.settings import settings
+from service.tasks import commands
 from tests.trainer.conftest import untrained_backbone
 from trainer import worker
-from trainer.library import Library
+from trainer.published_library import Library
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -35,7 +35,7 @@ def test_a_large_shard_is_measured_with_its_training_captions(
     monkeypatch.setattr(ShardStore, "write_shard", write_shard)
     task = post_videos("day", videos=6, captions=captions, tests=2)
     worker.learn_task(task)
-    assert tasks.get_task(task).state == "ready"
+    assert commands.get_task(task).state == "ready"
     [(policy, queries)] = written
     assert policy.exact_rows == exact_rows
     if exact_rows == 6 or not captions:

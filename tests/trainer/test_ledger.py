@@ -12,10 +12,10 @@ from typing import IO
 import numpy as np
 import pytest
 
-from trainer.embedding import MemoryShard
-from trainer.evaluate.gallery import Gallery, Query, Vectors
-from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
-from trainer.evaluate.matrix import QueryMemory, Row, evaluate_row
+from trainer.evaluation.gallery import Gallery, Query, Vectors
+from trainer.evaluation.rank_ledger import Ledger, read_ledger, write_ledger
+from trainer.evaluation.recall_row import QueryMemory, Row, evaluate_row
+from trainer.video_embedding import MemoryShard
 
 TASKS, QUERIES, VIDEOS, HELD_OUT, WORDS, DIM = 4, 11, 9, 6, 40, 3
 NAMES = [f"task {t}" for t in range(TASKS)]

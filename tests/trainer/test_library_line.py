@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from index import ShardStore
-from models.lineage import Before
-from models.profiles import Profiles
-from models.release import ReleaseState, ReleaseTask, write_release
+from models.releases.lineage import Before
+from models.releases.release_files import ReleaseState, ReleaseTask, write_release
+from models.routing.token_profiles import Profiles
 from trainer.errors import LibraryDamaged
-from trainer.library import Library
+from trainer.published_library import Library
 
 
 def _state(tasks: int) -> ReleaseState:

@@ -16,23 +16,23 @@ from sqlalchemy import select
 
 from index import ShardStore, Snapshot, are_moments, moment_ids, videos_of
 from media import Examiner, MediaError
-from media.picture import square
-from service import lifecycle, probing, tasks
+from media.frame_images import square
 from service.catalog.database import session_scope
-from service.catalog.models import Moment, Task, Video
-from service.catalog.moments import spans_of
-from service.compaction import compact
-from service.deletion import delete_videos
-from service.events import events_after
-from service.forgetting import forgetting
-from service.library import get_video
-from service.lifecycle.transitions import drop_lease
-from service.overview import overview
-from service.settings import settings
-from trainer import moments, worker
-from trainer.library import Library
+from service.catalog.moment_rows import spans_of
+from service.catalog.tables import Moment, Task, Video
+from service.core.settings import settings
+from service.library.compaction import compact
+from service.library.deletion import delete_videos
+from service.library.overview import overview
+from service.library.recall_matrix import forgetting
+from service.library.videos import get_video
+from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle.state_machine import drop_lease
+from service.tasks.task_events import events_after
+from trainer import moment_embedding, worker
 from trainer.methods import start_method
-from trainer.moments import segments
+from trainer.moment_embedding import segments
+from trainer.published_library import Library
 
 Post = Callable[..., str]
 
@@ -41,12 +41,12 @@ LONG = {0: 30, 3: 45}  # seconds of the videos that have moments, by number
 
 @pytest.fixture(autouse=True)
 def _one_decoder(library: Any, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "Examiner", lambda limits: warm_examiner)
+    monkeypatch.setattr(moment_embedding, "Examiner", lambda limits: warm_examiner)
 
 
 def _ready(task: str) -> str:
     worker.learn_task(task)
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error) == ("ready", None)
     return task
 
@@ -115,7 +115,7 @@ def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
 
     monkeypatch.setattr(Examiner, "sample", watched)
     worker.learn_task(task)
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error, len(sampled)) == ("ready", None, 3)
     assert len(_vectors(task)) == 6 + 2 + 4
 
@@ -254,10 +254,10 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
     with monkeypatch.context() as full:
         full.setattr(warm_examiner, "sample", sample)
         worker.learn_task(task)
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert view.state == "failed"
     assert "The disk is full" in str(view.error)
-    tasks.retry_task(task)
+    commands.retry_task(task)
     claim = lifecycle.claim_probe(task, "prober")
     assert claim is not None
     with claim:
@@ -268,7 +268,7 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
 def test_a_video_whose_moments_break_off_halfway_has_none(
     post_videos: Post, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moments, "_FRAMES", 4)  # two moments at a time
+    monkeypatch.setattr(moment_embedding, "_FRAMES", 4)  # two moments at a time
     task = post_videos("day", seconds=LONG)
     original = warm_examiner.sample
 
@@ -289,7 +289,7 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
     task = post_videos("day", seconds={0: 90})
     path = settings().media_root / "day" / "0.mp4"
     spans = [(10.0 * n, 10.0 * n + 20) for n in range(8)]
-    video = moments.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
+    video = moment_embedding.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
     decoded: list[int] = []
     original = warm_examiner.sample
 
@@ -300,8 +300,8 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
     monkeypatch.setattr(warm_examiner, "sample", sample)
 
     def means(at_a_time: int) -> np.ndarray:
-        monkeypatch.setattr(moments, "_FRAMES", at_a_time)
-        ((ids, found),) = moments.embed_moments(
+        monkeypatch.setattr(moment_embedding, "_FRAMES", at_a_time)
+        ((ids, found),) = moment_embedding.embed_moments(
             lambda frames: frames.float().mean(dim=(2, 3, 4)),
             [video],
             4,
@@ -320,7 +320,7 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
     assert np.array_equal(few, all_at_once)
     expected = [[_frame_at(path, start + (n + 0.5) * 5, 8).mean() for n in range(4)] for start, _ in spans]
     assert few == pytest.approx(np.array(expected), abs=1)
-    assert tasks.get_task(task).state == "probing"
+    assert commands.get_task(task).state == "probing"
 
 
 def test_segments_hold_whole_videos_and_no_more_than_they_must() -> None:

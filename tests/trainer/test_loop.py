@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.backbone import Backbone, tiny_backbone
+from models.backbones.loading import Backbone, tiny_backbone
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoint, Checkpoints, identity
-from trainer.data import Clip, Pair, StoredVectors, TaskData
 from trainer.errors import FramesMissing, TrainingDiverged
-from trainer.loop import Progress, fit, learn_task, learning_rate_factor
 from trainer.methods import Finetune, Method, MethodConfig, start_method
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData
+from trainer.training_checkpoint import Checkpoint, Checkpoints, identity
+from trainer.training_loop import Progress, fit, learn_task, learning_rate_factor
 
 FRAMES, SIDE = 2, 56
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from models.routing import log_weights
+from models.routing.router import log_weights
 from trainer.errors import EvaluationError
-from trainer.evaluate import matrix
-from trainer.evaluate.matrix import (
+from trainer.evaluation import recall_row
+from trainer.evaluation.recall_row import (
     GALLERIES,
     Gallery,
     Query,
@@ -19,7 +19,7 @@ from trainer.evaluate.matrix import (
     recall_of,
     routing_accuracy,
 )
-from trainer.evaluate.metrics import summarise
+from trainer.evaluation.retrieval_metrics import summarise
 
 
 class Shard:
@@ -136,7 +136,7 @@ def _random(
 
 @pytest.mark.parametrize("budget", [1, 7, 2048])
 def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    monkeypatch.setattr(matrix, "_VECTORS", budget)
+    monkeypatch.setattr(recall_row, "_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=1)
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
     assert encoder.widest <= max(budget, 2)
@@ -187,7 +187,7 @@ def _cosines(
 def test_videos_find_their_captions_as_a_slow_reference_says(
     monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
-    monkeypatch.setattr(matrix, "_VECTORS", budget)
+    monkeypatch.setattr(recall_row, "_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=3, queries=11)  # three videos have two captions
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
     for mode, table in tables.items():

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
+from models.adapters.tame import BARE, ROUTED
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState, read_release, write_release
-from models.tame import BARE, ROUTED
-from service.methods import METHOD_NAMES
+from models.releases.release_files import ReleaseState, read_release, write_release
+from service.core.method_names import METHOD_NAMES
 from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods import METHODS, FfaTame, Method, MethodError, configure, start_method
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import EvaluationError
-from trainer.evaluate.metrics import (
+from trainer.evaluation.retrieval_metrics import (
     BestOf,
     Matrix,
     RankCount,

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.errors import ReleaseError
-from models.moe_adapter import (
+from models.adapters.mixture_of_experts import (
     FROZEN,
     ExpertLayer,
     ExpertTower,
@@ -21,16 +19,18 @@ from models.moe_adapter import (
     adapted_frames,
     adapted_texts,
 )
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState, read_release, write_release
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.errors import ReleaseError
+from models.releases.release_files import ReleaseState, read_release, write_release
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, TaskData
-from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.moe_adapter import MoeAdapter
+from trainer.task_data import Clip, TaskData
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES, SIDE = 2, 56
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

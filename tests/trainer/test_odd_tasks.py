@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbone import Backbone
-from models.query_encoder import QueryEncoder
+from models.backbones.loading import Backbone
+from models.encoders.query_encoder import QueryEncoder
 from tests.trainer.conftest import untrained_backbone
-from trainer.data import Clip, StoredVectors, TaskData
-from trainer.embedding import embed
 from trainer.errors import TrainingDiverged
-from trainer.loop import learn_task
 from trainer.methods import METHODS, Method, MethodError, start_method
+from trainer.task_data import Clip, StoredVectors, TaskData
+from trainer.training_loop import learn_task
+from trainer.video_embedding import embed
 
 FRAMES = 2
 TRAINING = sorted(name for name, method in METHODS.items() if method.trains)

@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.release import ReleaseState
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, Pair, TaskData, load_clips
-from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ewc import Ewc, EwcConfig
 from trainer.methods.finetune import Finetune
 from trainer.methods.mas import MasConfig
-from trainer.methods.penalty import Penalty, mean_gradients
 from trainer.methods.rwalk import Rwalk, RwalkConfig
+from trainer.methods.shared.weight_penalty import Penalty, mean_gradients
 from trainer.methods.si import Si, SiConfig
+from trainer.task_data import Clip, Pair, TaskData, load_clips
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES = 2
 NAMES = ["ewc", "mas", "rwalk", "si"]

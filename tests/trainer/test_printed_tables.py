@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from trainer.evaluate.metrics import (
+from trainer.evaluation.retrieval_metrics import (
     Matrix,
     backward_forgetting,
     forgetting_rate,

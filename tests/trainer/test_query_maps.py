@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
-from models.query_encoder import QueryEncoder
-from models.release import ReleaseState
-from models.towers import encode_frames, encode_texts
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, Pair, TaskData, load_clips
-from trainer.evaluate.metrics import mean_angle
-from trainer.loop import Progress, learn_task
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState
+from trainer.evaluation.retrieval_metrics import mean_angle
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.drift_adapter import procrustes
+from trainer.task_data import Clip, Pair, TaskData, load_clips
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import Progress, learn_task
 
 FRAMES = 2
 NAMES = ["drift_adapter", "qdc"]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.routing import COSINE_LIMIT
-from trainer.embedding import MemoryShard
-from trainer.evaluate import matrix
-from trainer.evaluate.gallery import Gallery, Query, Vectors
-from trainer.evaluate.ledger import Ledger, read_ledger, write_ledger
-from trainer.evaluate.matrix import QueryMemory, Row, evaluate_row
+from models.routing.router import COSINE_LIMIT
+from trainer.evaluation import recall_row
+from trainer.evaluation.gallery import Gallery, Query, Vectors
+from trainer.evaluation.rank_ledger import Ledger, read_ledger, write_ledger
+from trainer.evaluation.recall_row import QueryMemory, Row, evaluate_row
+from trainer.video_embedding import MemoryShard
 
 WORDS = 12
 
@@ -140,7 +140,7 @@ def test_all_that_a_user_meets_is_as_in_a_full_row(
     )
     ledgers: tuple[Ledger, Ledger] = ({}, {})
     memories: tuple[QueryMemory, QueryMemory] = ({}, {})
-    with patch.object(matrix, "_VECTORS", budget):
+    with patch.object(recall_row, "_VECTORS", budget):
         for count in range(1, tasks + 1):
             whole = _lean(library.row(count, prior, full=True))
             assert library.row(count, prior, full=False) == whole
@@ -161,7 +161,7 @@ def test_a_shard_that_is_left_out_wrongly_would_be_missed(grid: bool) -> None:
     assert 9 * 4 < asked < 9 * 4 * 4
     assert row == _lean(library.row(4, 0.04, full=True))
     assert library.asked["pinned"] - asked == 9 * 4 * 4
-    with patch.object(matrix, "within_reach", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
+    with patch.object(recall_row, "within_reach", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
         wrong = library.row(4, 0.04, full=False)
     assert wrong.recalls["pinned"]["global"] != row.recalls["pinned"]["global"]
     assert (

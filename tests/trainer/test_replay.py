@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone, tiny_backbone
-from models.release import read_release, write_release
-from models.towers import encode_frames, encode_texts
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import read_release, write_release
 from tests.trainer.killing import Killed, kill_at
-from trainer.checkpoint import Checkpoints
-from trainer.data import Clip, TaskData
-from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import Method, MethodError, configure, start_method
 from trainer.methods.co2l import Co2l, asymmetric_loss, relation_loss
 from trainer.methods.der import Der, response_loss
 from trainer.methods.er import Er
 from trainer.methods.lump import Lump
-from trainer.methods.replay import Memory, Replay, Rows
+from trainer.methods.shared.replay import Memory, Replay, Rows
+from trainer.task_data import Clip, TaskData
+from trainer.training_checkpoint import Checkpoints
+from trainer.training_loop import learn_task
 
 FRAMES, SIDE = 2, 56
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbone import Backbone
-from models.query_encoder import QueryEncoder
-from models.release import read_release, write_release
+from models.backbones.loading import Backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_files import read_release, write_release
 from tests.trainer.conftest import untrained_backbone
-from trainer.data import Clip, StoredVectors, TaskData
-from trainer.embedding import embed
-from trainer.loop import learn_task
 from trainer.losses import in_task_loss
 from trainer.methods import Method, MethodError, start_method
+from trainer.task_data import Clip, StoredVectors, TaskData
+from trainer.training_loop import learn_task
+from trainer.video_embedding import embed
 
 FRAMES = 2
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]

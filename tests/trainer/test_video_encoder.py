@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone, tiny_backbone
+from models.backbones.loading import Backbone, tiny_backbone
+from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
-from models.release import ReleaseState, read_release, write_release
-from models.video_encoder import VideoEncoder
-from service.methods import METHOD_NAMES
+from models.releases.release_files import ReleaseState, read_release, write_release
+from service.core.method_names import METHOD_NAMES
 from trainer.methods import Method, start_method
 
 FRAMES = 2

@@ -14,23 +14,24 @@ import torch
 from sqlalchemy import select
 
 from index import ShardStore, Snapshot
-from models.lineage import Before
-from models.release import ReleaseState, read_learned, read_release
-from service import tasks
+from models.releases.lineage import Before
+from models.releases.release_files import ReleaseState, read_learned, read_release
 from service.catalog.database import session_scope
-from service.catalog.models import Recall, Release, Shard, Video
-from service.events import events_after
-from service.forgetting import forgetting
-from service.jobs import probe
-from service.lifecycle import Publication
-from service.settings import settings
-from service.views import TaskView
-from trainer import learning, loop, worker
-from trainer.checkpoint import Checkpoint, Checkpoints
+from service.catalog.tables import Recall, Release, Shard, Video
+from service.celery_worker import probe
+from service.core.schemas import TaskView
+from service.core.settings import settings
+from service.library.recall_matrix import forgetting
+from service.tasks import commands
+from service.tasks.lifecycle import Publication
+from service.tasks.task_events import events_after
+from trainer import steps as learning
+from trainer import training_loop, worker
 from trainer.errors import TrainingDiverged
-from trainer.evaluate.ledger import Ledger, read_ledger
-from trainer.evaluate.matrix import Row
+from trainer.evaluation.rank_ledger import Ledger, read_ledger
+from trainer.evaluation.recall_row import Row
 from trainer.methods import FfaTame
+from trainer.training_checkpoint import Checkpoint, Checkpoints
 
 Post = Callable[..., str]
 
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 def _learn(task: str) -> TaskView:
     worker.learn_task(task)
-    return tasks.get_task(task)
+    return commands.get_task(task)
 
 
 def _ready(task: str) -> TaskView:
@@ -190,7 +191,7 @@ def test_a_task_that_fails_after_it_was_measured_leaves_the_ledger_as_it_was(
     monkeypatch.setattr(ShardStore, "publish", publish)
     with contextlib.suppress(OSError):
         _learn(task)
-    assert tasks.get_task(task).state != "ready"
+    assert commands.get_task(task).state != "ready"
     assert path.read_bytes() == before
     monkeypatch.setattr(ShardStore, "publish", original)
 
@@ -390,7 +391,7 @@ def test_cancelling_stops_at_the_next_step(post_videos: Post, monkeypatch: pytes
     def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
         steps.append(1)
         if len(steps) == 3:
-            tasks.cancel_task(task)
+            commands.cancel_task(task)
         return original(self, frames, texts, references)
 
     monkeypatch.setattr(FfaTame, "loss", loss)
@@ -476,7 +477,7 @@ def test_nothing_is_laid_down_where_the_manifest_was_lost(post_videos: Post) -> 
     assert "backup" in str(view.error_hint)
     assert not store.manifest_path.exists()
     aside.rename(store.manifest_path)
-    tasks.retry_task(two)
+    commands.retry_task(two)
     probe(two)
     _ready(two)
     assert list(store.manifest().shards) == [one, two]
@@ -497,7 +498,7 @@ def test_a_damaged_release_is_not_built_upon(post_videos: Post) -> None:
 
 
 def test_progress_tells_epochs_and_losses(post_videos: Post) -> None:
-    from service.events import events_after
+    from service.tasks.task_events import events_after
 
     task = post_videos("day", settings={"epochs": 2, "batch_size": 2, "experts": 2, "rank": 2})
     _ready(task)
@@ -516,7 +517,7 @@ def test_progress_tells_epochs_and_losses(post_videos: Post) -> None:
 
 
 def test_the_loop_is_the_one_that_researchers_use() -> None:
-    assert worker.learn.__globals__["learn_task"] is loop.learn_task
+    assert worker.learn.__globals__["learn_task"] is training_loop.learn_task
 
 
 def test_a_release_tells_how_sure_its_searches_are_once_there_are_captions_for_it(post_videos: Post) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from index import ShardStore, Snapshot
-from service import tasks
-from service.events import events_after
-from service.messages import celery_app, send_learn
-from service.settings import settings
+from service.core.settings import settings
+from service.tasks import commands
+from service.tasks.broker import celery_app, send_learn
+from service.tasks.task_events import events_after
 from trainer.methods import FfaTame
 
 
@@ -64,7 +64,7 @@ def _wait(until: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not until():
         assert time.monotonic() < deadline, [
-            (t.name, t.state, t.progress, t.error) for t in tasks.list_tasks()
+            (t.name, t.state, t.progress, t.error) for t in commands.list_tasks()
         ]
         time.sleep(0.1)
 
@@ -87,11 +87,11 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
     _wait(lambda: any(e.data.get("epoch") == 2 for e in events_after(one)))
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)
-    assert tasks.get_task(one).state == "training"
+    assert commands.get_task(one).state == "training"
 
     second = start_worker()
-    _wait(lambda: all(tasks.get_task(task).state == "ready" for task in (one, two)))
-    assert [tasks.get_task(task).learned_order for task in (one, two)] == [1, 2]
+    _wait(lambda: all(commands.get_task(task).state == "ready" for task in (one, two)))
+    assert [commands.get_task(task).learned_order for task in (one, two)] == [1, 2]
     epochs = [e.data["epoch"] for e in events_after(one) if "epoch" in e.data]
     assert epochs[-1] == 3
     assert 1 not in epochs[epochs.index(2) :]  # the second went on from the checkpoint of the first
@@ -121,7 +121,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_task_back(
     _wait(lambda: any("epoch" in e.data for e in events_after(task)))
     os.kill(worker, signal.SIGTERM)
     assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 0
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.attempts) == ("training", 0)
     start_worker()
-    _wait(lambda: tasks.get_task(task).state == "ready")
+    _wait(lambda: commands.get_task(task).state == "ready")

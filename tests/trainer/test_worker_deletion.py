@@ -12,16 +12,18 @@ import pytest
 from sqlalchemy import select
 
 from index import Manifest, ShardStore, Snapshot, audit
-from service import compaction, storage, tasks
 from service.catalog.database import session_scope
-from service.catalog.models import Recall, Video
-from service.deletion import delete_task, delete_videos
-from service.errors import Conflict, NotFound
-from service.settings import settings
-from trainer import learning, worker
-from trainer.data import StoredVectors
-from trainer.evaluate.ledger import read_ledger
-from trainer.library import Library
+from service.catalog.tables import Recall, Video
+from service.core.errors import Conflict, NotFound
+from service.core.settings import settings
+from service.library import compaction
+from service.library.deletion import delete_task, delete_videos
+from service.storage import library_paths
+from service.tasks import commands
+from trainer import steps, worker
+from trainer.evaluation.rank_ledger import read_ledger
+from trainer.published_library import Library
+from trainer.task_data import StoredVectors
 
 Post = Callable[..., str]
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 def _ready(task: str) -> None:
     worker.learn_task(task)
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error) == ("ready", None)
 
 
@@ -80,9 +82,9 @@ def test_what_is_deleted_while_it_is_learned_does_not_come_back(
     monkeypatch.setattr(ShardStore, "_publish", watched)
     for _ in range(2):
         worker.learn_task(task)
-        if tasks.get_task(task).state == "ready":
+        if commands.get_task(task).state == "ready":
             break
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error, view.counts.videos) == ("ready", None, 5)
     assert _found(task) == _rows(task)
     assert number not in _found(task)
@@ -106,7 +108,7 @@ def test_a_task_whose_videos_are_all_deleted_says_so(
     monkeypatch.setattr(worker, stage, meanwhile)
     for _ in range(2):  # where frames are missed, it begins again
         worker.learn_task(task)
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error) == ("failed", "All accepted videos of the task were deleted.")
     assert view.error_hint == "Post a task with the videos that you want to keep."
 
@@ -117,12 +119,12 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
     one = post_videos("day")
     _ready(one)
     numbers = {name: _number(name) for name in ("day-0", "day-3")}
-    assert storage.ledger().exists()
+    assert library_paths.ledger().exists()
     delete_videos(list(numbers))
-    assert not storage.ledger().exists(), "it keeps what was made of captions"
+    assert not library_paths.ledger().exists(), "it keeps what was made of captions"
     negatives: list[set[int]] = []
     galleries: list[Any] = []
-    init, evaluate_row = StoredVectors.__init__, learning.evaluate_row
+    init, evaluate_row = StoredVectors.__init__, steps.evaluate_row
 
     def watched(self: StoredVectors, sources: Any = ()) -> None:
         negatives.append({int(number) for _, ids in sources for number in ids})
@@ -133,7 +135,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
         return evaluate_row(encoder, given, *rest, **how)
 
     monkeypatch.setattr(StoredVectors, "__init__", watched)
-    monkeypatch.setattr(learning, "evaluate_row", measured)
+    monkeypatch.setattr(steps, "evaluate_row", measured)
     two = post_videos("night")
     _ready(two)
     assert negatives == [{_number(f"day-{n}") for n in (2, 4, 5)}]
@@ -148,7 +150,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
         }
     assert counted[1, 1, "local"] == 2, "what was measured then stays as it was"
     assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
-    page = read_ledger(storage.ledger())["pinned"]
+    page = read_ledger(library_paths.ledger())["pinned"]
     assert [standing.queries for standing in page.standings] == [1, 2]
 
 
@@ -178,11 +180,11 @@ def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
 
     monkeypatch.setattr(worker, stage, meanwhile)
     _ready(post_videos("night"))
-    assert not storage.ledger().exists()
+    assert not library_paths.ledger().exists()
 
 
 def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: Post) -> None:
-    from models.probes import SENTENCES, read_probes
+    from models.releases.probe_queries import SENTENCES, read_probes
 
     one, two = post_videos("day"), post_videos("night")
     _ready(one)
@@ -233,7 +235,7 @@ def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
     monkeypatch.setattr(worker, "_facts", meanwhile)
     two = post_videos("night")
     _ready(two)
-    assert not storage.ledger().exists()
+    assert not library_paths.ledger().exists()
     with session_scope() as session:
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
@@ -271,18 +273,18 @@ def test_a_cancelled_task_is_deleted_once_its_worker_has_stopped(
     lay_down = worker.lay_down
 
     def meanwhile(*given: Any, **how: Any) -> Any:
-        tasks.cancel_task(task)
+        commands.cancel_task(task)
         with pytest.raises(Conflict, match="is indexing; cancel it"):
             delete_task(task)
         return lay_down(*given, **how)
 
     monkeypatch.setattr(worker, "lay_down", meanwhile)
     worker.learn_task(task)
-    assert tasks.get_task(task).state == "cancelled"
+    assert commands.get_task(task).state == "cancelled"
     assert (settings().checkpoints_dir / task).exists()
     assert len(delete_task(task).deleted) == 6
     assert not (settings().checkpoints_dir / task).exists()
     assert not list(settings().cache_dir.rglob("*.npy"))
     assert not list(settings().thumbnails_dir.glob("*.jpg"))
     with pytest.raises(NotFound):
-        tasks.get_task(task)
+        commands.get_task(task)

@@ -16,15 +16,15 @@ from sqlalchemy import func, select
 
 from index import FIRST_MOMENT, ShardStore, Snapshot
 from media import Examiner
-from service import lifecycle, tasks
 from service.catalog.database import now, session_scope
-from service.catalog.models import Moment, Recall, Release, Shard, Task
-from service.deletion import delete_videos
-from service.events import events_after
-from service.forgetting import forgetting
-from service.lifecycle import Claim
-from service.settings import settings
-from service.views import ForgettingView
+from service.catalog.tables import Moment, Recall, Release, Shard, Task
+from service.core.schemas import ForgettingView
+from service.core.settings import settings
+from service.library.deletion import delete_videos
+from service.library.recall_matrix import forgetting
+from service.tasks import commands, lifecycle
+from service.tasks.lifecycle import Claim
+from service.tasks.task_events import events_after
 from trainer import worker
 
 Post = Callable[..., str]
@@ -139,10 +139,10 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
         assert (killed in published) == (point in ("manifest replaced", "committed")), point
         if point == "committed":
             break
-        assert tasks.get_task(killed).state in ("probing", "training", "indexing", "evaluating"), point
-        assert tasks.get_task(first).state == "ready"
+        assert commands.get_task(killed).state in ("probing", "training", "indexing", "evaluating"), point
+        assert commands.get_task(first).state == "ready"
         _expire(killed)
-    assert tasks.get_task(killed).state == "ready"
+    assert commands.get_task(killed).state == "ready"
     with session_scope() as session:
         counts = [
             session.scalar(select(func.count()).select_from(table)) for table in (Release, Shard, Recall)
@@ -162,7 +162,7 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
     settings_factory(tmp_path / "alone", **fields)
     other, alone = post_videos("day"), post_videos("night", seconds={0: 30, 3: 45})
     assert [_run(task) for task in (other, alone)] == [0, 0]
-    assert tasks.get_task(alone).state == "ready"
+    assert commands.get_task(alone).state == "ready"
     assert np.array_equal(_vectors(alone), vectors)
     assert len(vectors) == 6 + 6
     assert _comparable(forgetting()) == _comparable(figures)
@@ -182,13 +182,13 @@ def test_what_is_laid_down_is_ready_though_measuring_kills_its_worker_every_time
         assert _run(task, "measuring") == -signal.SIGKILL
         _expire(task)
     assert _run(task, "measuring") == 0, "the last attempt leaves it out"
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error, view.learned_order) == ("ready", None, 1)
     assert "again and again" in str(view.progress.unmeasured)
     assert any("could not be measured" in e.data.get("message", "") for e in events_after(task))
     assert forgetting().after == []
     assert _run(next_one) == 0
-    assert tasks.get_task(next_one).progress.unmeasured is None
+    assert commands.get_task(next_one).progress.unmeasured is None
     assert forgetting().after == ["night"]
     assert forgetting().tasks == ["day", "night"], "the next row measures both"
 
@@ -199,7 +199,7 @@ def test_what_is_laid_down_is_ready_though_all_its_videos_are_deleted(post_video
     delete_videos(f"day-{number}" for number in range(6))
     _expire(task)
     assert _run(task) == 0
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error, view.learned_order, view.counts.videos) == ("ready", None, 1, 0)
 
 
@@ -214,10 +214,10 @@ def test_the_last_attempt_at_what_is_laid_down_is_never_the_last(
         _expire(task)
         assert lifecycle.reconcile().recovered == ()
         assert _run(task, "claimed") == -signal.SIGKILL
-        assert tasks.get_task(task).state == "evaluating"
+        assert commands.get_task(task).state == "evaluating"
     _expire(task)
     assert _run(task) == 0
-    assert tasks.get_task(task).state == "ready"
+    assert commands.get_task(task).state == "ready"
 
 
 def test_a_task_that_kills_its_worker_every_time_fails_and_lets_the_next_one_pass(post_videos: Post) -> None:
@@ -225,8 +225,8 @@ def test_a_task_that_kills_its_worker_every_time_fails_and_lets_the_next_one_pas
     for _ in range(settings().max_attempts):
         assert _run(deadly, "in the first epoch") == -signal.SIGKILL
         _expire(deadly)
-    view = tasks.get_task(deadly)
+    view = commands.get_task(deadly)
     assert view.state == "failed"
     assert "stopped 3 times" in str(view.error)
     assert _run(next_one) == 0
-    assert tasks.get_task(next_one).state == "ready"
+    assert commands.get_task(next_one).state == "ready"

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from service import tasks
-from service.jobs import probe
-from service.settings import settings
-from service.vectors import library_store
+from service.celery_worker import probe
+from service.core.settings import settings
+from service.storage.vector_store_selection import library_store
+from service.tasks import commands
 from tests.milvus import Milvus
 from trainer import worker
-from trainer.words import in_words
+from trainer.failure_messages import in_words
 
 pytest.importorskip("milvus_lite")
 pytestmark = pytest.mark.usefixtures("library")
@@ -30,16 +30,16 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
     uses("http://127.0.0.1:9")
     task = post_videos("day")
     worker.learn_task(task)
-    failed = tasks.get_task(task)
+    failed = commands.get_task(task)
     assert failed.state == "failed"
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
     assert f"POST /tasks/{task}/retry" in (failed.error_hint or "")
     assert library_store(settings()).manifest().shards == {}
     uses(milvus_server.uri)
-    tasks.retry_task(task)
+    commands.retry_task(task)
     probe(task)
     worker.learn_task(task)
-    view = tasks.get_task(task)
+    view = commands.get_task(task)
     assert (view.state, view.error) == ("ready", None)
     store = library_store(settings())
     (shard,) = store.manifest().shards.values()

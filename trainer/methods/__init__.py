@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from models.backbone import Backbone
+from models.backbones.loading import Backbone
 from models.errors import BackboneUnsupported
-from models.release import ReleaseState
+from models.releases.release_files import ReleaseState
 from trainer.methods.base import Method, MethodConfig, MethodError
+from trainer.methods.base_moco import BaseMoco
 from trainer.methods.bmu_moco import BmuMoco
 from trainer.methods.ccmr import Ccmr
 from trainer.methods.clip_vip import ClipVip
@@ -28,7 +29,6 @@ from trainer.methods.joint import Joint
 from trainer.methods.lump import Lump
 from trainer.methods.lwf import Lwf
 from trainer.methods.mas import Mas
-from trainer.methods.moco import BaseMoco
 from trainer.methods.moe_adapter import MoeAdapter
 from trainer.methods.qdc import Qdc
 from trainer.methods.rwalk import Rwalk

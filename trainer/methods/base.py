@@ -21,12 +21,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.profiles import Profiles
-from models.query_encoder import QueryEncoder
-from models.release import Kind, ReleaseState, ReleaseTask, video_fingerprint
-from models.routing import token_presence, token_profile
-from trainer.data import Clip, Pair
+from models.backbones.loading import Backbone
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_files import Kind, ReleaseState, ReleaseTask, video_fingerprint
+from models.routing.router import token_presence, token_profile
+from models.routing.token_profiles import Profiles
+from trainer.task_data import Clip, Pair
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
 

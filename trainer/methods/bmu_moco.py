@@ -30,9 +30,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from trainer.data import Pair
-from trainer.methods.moco import BaseMoco, BaseMocoConfig
+from models.backbones.loading import Backbone
+from trainer.methods.base_moco import BaseMoco, BaseMocoConfig
+from trainer.task_data import Pair
 
 __all__ = ["BmuMoco", "BmuMocoConfig"]
 

@@ -25,11 +25,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbone import Backbone
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair, load_clips
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.mas import squared_text_length, squared_video_length
-from trainer.methods.penalty import Penalty, PenaltyConfig, mean_gradients
+from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
+from trainer.task_data import Pair, load_clips
 
 __all__ = ["Ccmr", "CcmrConfig", "distances", "ranking_loss"]
 

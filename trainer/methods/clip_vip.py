@@ -1,7 +1,7 @@
 """CLIP-ViP: sequential fine-tuning of a CLIP whose image tower sees a video as a whole (Xue et al. 2023,
 "CLIP-ViP: Adapting pre-trained image-text model to video-language alignment"; a baseline of ctvr-ffa-tame).
 
-Video proxies pass information between frames (``models.video_proxy``); both towers and the proxies are trained on
+Video proxies pass information between frames (``models.adapters.video_proxy``); both towers and the proxies are trained on
 every task with the contrast of CLIP, and nothing holds on to the earlier tasks. A video's vector does not depend
 on the query, so it is stored like any other.
 
@@ -19,11 +19,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.towers import encode_texts
-from models.video_proxy import VideoProxies, encode_with_proxies
-from trainer.data import Pair
+from models.adapters.video_proxy import VideoProxies, encode_with_proxies
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
+from trainer.task_data import Pair
 
 __all__ = ["ClipVip", "ClipVipConfig"]
 

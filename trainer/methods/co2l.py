@@ -12,10 +12,10 @@ has one; similarities are those across the modalities, in both directions, for t
 relations. (The original compares samples of one modality, each with all but itself.)
 
 What else differs: views differ in colour alone (bmu-moco: gray-scaling and jitter; strengths from Co2L's
-published code, what they do in ``trainer.methods.colour``), since crops and flips would contradict captions;
+published code, what they do in ``trainer.methods.shared.color_jitter``), since crops and flips would contradict captions;
 past pairs come as a batch of their own in every step, where the original strews them over an epoch; losses are
 means over anchors, not sums; and the retrieval temperature takes the place of τ = 0.5. The rest is settled in
-``trainer.methods.replay``.
+``trainer.methods.shared.replay``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbone import Backbone
-from trainer.data import Pair
-from trainer.methods.colour import ColourJitter
-from trainer.methods.replay import Replay, ReplayConfig
+from models.backbones.loading import Backbone
+from trainer.methods.shared.color_jitter import ColourJitter
+from trainer.methods.shared.replay import Replay, ReplayConfig
+from trainer.task_data import Pair
 
 __all__ = ["Co2l", "Co2lConfig", "asymmetric_loss", "relation_loss"]
 

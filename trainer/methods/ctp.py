@@ -8,7 +8,7 @@ The first task has no earlier networks: a plain moving average, and no topology 
 
 What differs from the paper: the towers are a pre-trained CLIP, so that the vectors are CLIP's projections
 instead of new ones of 256 numbers; a mean over frames is the video's vector; frames are not augmented, and
-captions may be as long as the tower reads. The multi-modal encoder is settled in ``models.fusion_encoder``. It
+captions may be as long as the tower reads. The multi-modal encoder is settled in ``models.encoders.fusion_encoder``. It
 starts from random weights and so has a learning rate of its own; every caption has at least one masked word, since
 ours are short; and it needs open blocks, so that a backbone of DeiT and BERT, the paper's, has the retrieval part
 alone. The learning rate falls to zero instead of 1e-6, and gradients are clipped, as for every method. The paper's
@@ -27,14 +27,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbone import Backbone
-from models.fusion_encoder import FusionEncoder, frame_states, fusion_encoder
-from models.release import under
-from models.towers import encode_texts
-from trainer.data import Pair
+from models.backbones.loading import Backbone
+from models.encoders.fusion_encoder import FusionEncoder, frame_states, fusion_encoder
+from models.encoders.tower_forward import encode_texts
+from models.releases.release_files import under
 from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.methods.queues import KeyQueues
+from trainer.methods.shared.key_queues import KeyQueues
+from trainer.task_data import Pair
 
 __all__ = ["Ctp", "CtpConfig", "mask_words", "momentum_contrast_loss", "topology_loss"]
 

@@ -10,7 +10,7 @@ time could not be computed again; so both vectors of a pair are stored, and the 
 each other are compared, now and as stored. bmu-moco keeps them in a ring (``fill: ring``), the original in a
 reservoir, whose answers come from all along the way; ours is the original's unless told otherwise.
 
-What else differs is settled in ``trainer.methods.replay``: notably, pairs of the current task are not drawn.
+What else differs is settled in ``trainer.methods.shared.replay``: notably, pairs of the current task are not drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.methods.replay import Fill, Replay, ReplayConfig
+from trainer.methods.shared.replay import Fill, Replay, ReplayConfig
 
 __all__ = ["Der", "DerConfig", "response_loss"]
 

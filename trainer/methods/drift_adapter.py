@@ -11,7 +11,7 @@ has learned of them.
 
 What differs from the paper. There, one model is upgraded once, and 20,000 items of the index are embedded by both.
 Here every task is a small upgrade, seen only on that task's own training examples, and rotations are composed
-(``trainer.methods.query_maps``); by default on captions alone, since only queries pass the map, and not on videos. A
+(``trainer.methods.shared.query_maps``); by default on captions alone, since only queries pass the map, and not on videos. A
 task with fewer examples than dimensions leaves R open where no example points: there it is the one nearest to the
 identity (``identity_weight``). The diagonal scale that the paper can put behind every map is left out, as are its
 low-rank and residual forms, which are trained by gradient.
@@ -25,11 +25,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.towers import encode_frames
-from trainer.data import Pair, load_clips
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames
 from trainer.methods.finetune import FinetuneConfig
-from trainer.methods.query_maps import QueryMaps, Step
+from trainer.methods.shared.query_maps import QueryMaps, Step
+from trainer.task_data import Pair, load_clips
 
 __all__ = ["DriftAdapter", "DriftAdapterConfig", "procrustes"]
 

@@ -4,7 +4,7 @@ Every step learns from the current batch and a batch from the memory together (a
 taken over the union of both), which bmu-moco puts as "simply used as training samples". With a contrastive
 loss the union also means that current and past pairs are each other's negatives.
 
-What differs from both papers is settled in ``trainer.methods.replay``.
+What differs from both papers is settled in ``trainer.methods.shared.replay``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from trainer.methods.replay import Replay, ReplayConfig
+from trainer.methods.shared.replay import Replay, ReplayConfig
 
 __all__ = ["Er", "ErConfig"]
 

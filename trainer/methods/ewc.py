@@ -19,8 +19,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from trainer.data import Pair
-from trainer.methods.penalty import Penalty, PenaltyConfig, mean_gradients
+from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
+from trainer.task_data import Pair
 
 __all__ = ["Ewc", "EwcConfig"]
 

@@ -14,14 +14,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.ffa import FrameFusion, Mix, Neighbour
-from models.release import ReleaseState, under
-from models.tame import BARE, ROUTED, Tame
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair
+from models.adapters.frame_fusion import FrameFusion, Mix, Neighbour
+from models.adapters.tame import BARE, ROUTED, Tame
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState, under
 from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods.base import Method, MethodConfig
+from trainer.task_data import Pair
 
 __all__ = ["FfaTame", "FfaTameConfig"]
 

@@ -13,11 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
+from trainer.task_data import Pair
 
 __all__ = ["Finetune", "FinetuneConfig"]
 

@@ -9,7 +9,7 @@ a positive pair, as bmu-moco has it, and the other mixed ones of the batch are i
 What differs: bmu-moco also pushes the mixed samples into its negative queues, and marks LUMP as using extra
 encoders without saying which; plain fine-tuning has neither. The original mixes two augmentations of an image,
 here video and text take their place. A memory smaller than a batch is drawn from more than once. The
-rest is settled in ``trainer.methods.replay``.
+rest is settled in ``trainer.methods.shared.replay``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributions import Beta
 from torch.nn import functional as F
 
-from trainer.methods.replay import Fill, MemoryConfig, Replay
+from trainer.methods.shared.replay import Fill, MemoryConfig, Replay
 
 __all__ = ["Lump", "LumpConfig"]
 

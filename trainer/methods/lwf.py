@@ -6,7 +6,7 @@ which for a classifier are the scores of the old classes, are here the similarit
 text to video and back.
 
 What differs: there are no heads, and so no phase that warms up a new one. The knowledge distillation loss has
-the factor T² that LwF's own has not (see :func:`~trainer.methods.distillation.distillation_loss`). bmu-moco
+the factor T² that LwF's own has not (see :func:`~trainer.methods.shared.distillation.distillation_loss`). bmu-moco
 aligns "representations" of the old and the current model in this baseline, without a formula, and ctvr-ffa-tame
 names but a distillation loss with T = 2; both fit distributions as well as vectors, and we take the former, which
 is LwF.
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from models.backbone import Backbone
-from trainer.methods.distillation import Distillation, distillation_loss
+from models.backbones.loading import Backbone
+from trainer.methods.shared.distillation import Distillation, distillation_loss
 
 __all__ = ["Lwf"]
 

@@ -20,10 +20,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.backbone import Backbone
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair, load_clips
-from trainer.methods.penalty import Penalty, PenaltyConfig, mean_gradients
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
+from trainer.task_data import Pair, load_clips
 
 __all__ = ["Mas", "MasConfig", "squared_text_length", "squared_video_length"]
 

@@ -1,7 +1,7 @@
 """MoE-Adapters (Yu et al. 2024, "Boosting continual learning of vision-language models via mixture-of-experts
 adapters"), the dynamic baseline of ctvr-ffa-tame.
 
-The backbone stays frozen. Experts stand beside the MLP of every block of both towers (``models.moe_adapter``). A
+The backbone stays frozen. Experts stand beside the MLP of every block of both towers (``models.adapters.mixture_of_experts``). A
 task trains a router of its own, and with it all experts but those that earlier tasks relied on most: after
 each task the k experts of a block that were chosen most often are frozen (activate-freeze). Where a query's
 task is not given, autoencoders select it (DDAS).
@@ -23,13 +23,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.moe_adapter import FROZEN, ExpertTower, Selector, adapted_frames, adapted_texts
-from models.release import ReleaseState, under
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair
+from models.adapters.mixture_of_experts import FROZEN, ExpertTower, Selector, adapted_frames, adapted_texts
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState, under
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
+from trainer.task_data import Pair
 
 __all__ = ["MoeAdapter", "MoeAdapterConfig"]
 

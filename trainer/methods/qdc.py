@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from trainer.methods.finetune import FinetuneConfig
-from trainer.methods.query_maps import QueryMaps, Step
+from trainer.methods.shared.query_maps import QueryMaps, Step
 
 __all__ = ["Qdc", "QdcConfig"]
 

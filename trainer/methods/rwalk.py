@@ -22,9 +22,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from trainer.data import Clip, Pair
-from trainer.methods.penalty import PathPenalty, PenaltyConfig
+from models.backbones.loading import Backbone
+from trainer.methods.shared.weight_penalty import PathPenalty, PenaltyConfig
+from trainer.task_data import Clip, Pair
 
 __all__ = ["Rwalk", "RwalkConfig"]
 

@@ -17,9 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from trainer.data import Pair
-from trainer.methods.penalty import PathPenalty, PenaltyConfig
+from models.backbones.loading import Backbone
+from trainer.methods.shared.weight_penalty import PathPenalty, PenaltyConfig
+from trainer.task_data import Pair
 
 __all__ = ["Si", "SiConfig"]
 

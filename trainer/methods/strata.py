@@ -11,7 +11,7 @@ its videos and its queries stand still together, and learning a new domain can t
   projection). Both are a task's own, and small enough to be kept for ever.
 - Both towers start from half of what the previous domain left: what domains share need not be learned again, and
   what they do not share must not be unlearned first.
-- Which shard a query means is told by its words (``models.routing``), which cosines of differently learned
+- Which shard a query means is told by its words (``models.routing.router``), which cosines of differently learned
   encoders cannot tell.
 
 What is known of its worth is in ``docs/method.md``.
@@ -26,15 +26,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.backbone import Backbone
-from models.ffa import FrameFusion, Mix, Neighbour
-from models.low_rank import LowRankTower
-from models.release import ReleaseState
-from models.text_update import TextUpdate
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair
+from models.adapters.frame_fusion import FrameFusion, Mix, Neighbour
+from models.adapters.low_rank import LowRankTower
+from models.adapters.text_update import TextUpdate
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.releases.release_files import ReleaseState
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
+from trainer.task_data import Pair
 
 __all__ = ["Strata", "StrataConfig"]
 

@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.towers import encode_frames, encode_texts
-from trainer.methods.distillation import (
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from trainer.methods.shared.distillation import (
     Distillation,
     DistillationConfig,
     distillation_loss,

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.towers import encode_frames
-from trainer.data import Pair
+from models.encoders.tower_forward import encode_frames
 from trainer.methods.base import Method
+from trainer.task_data import Pair
 
 __all__ = ["ZeroShot"]
 

@@ -24,15 +24,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbone import Backbone
-from models.towers import encode_frames, encode_texts
-from trainer.data import Pair
-from trainer.methods.distillation import (
+from models.backbones.loading import Backbone
+from models.encoders.tower_forward import encode_frames, encode_texts
+from trainer.methods.shared.distillation import (
     Distillation,
     DistillationConfig,
     distillation_loss,
     random_sentences,
 )
+from trainer.task_data import Pair
 
 __all__ = ["Zscl", "ZsclConfig"]
 

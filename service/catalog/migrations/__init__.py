@@ -14,8 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from service.catalog.database import engine
-from service.errors import Unavailable
-from service.settings import Settings
+from service.core.errors import Unavailable
+from service.core.settings import Settings
 
 __all__ = ["config", "upgrade"]
 

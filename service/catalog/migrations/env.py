@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from service.catalog.models import Base
+from service.catalog.tables import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,0 +1,133 @@
+"""Where a video's frames come from: a scene that is drawn, or a file that is decoded.
+
+Files are those of published data sets, so they are decoded here, without the guards that strangers' files need.
+Loads no torch: many small processes import this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from benchmarks.data.world import Clip, render
+from media import MediaError, sample_times
+from media.frame_images import Upright, square
+from media.frame_sampling import Extent, frames_on_display
+from media.media_paths import staged_path
+
+__all__ = ["Drawn", "Filmed", "Footage", "store"]
+
+Frames = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A clip of the video world."""
+
+    clip: Clip
+
+    @property
+    def key(self) -> str:
+        """Identity of the pictures: the scene, and the code that draws it."""
+        return _digest(_world_code(), repr(self.clip.scene))
+
+    def frames(self, count: int, size: int) -> Frames:
+        """``uint8 [count, size, size, 3]`` at the mid-points of equal intervals."""
+        return render(self.clip, size=size, times=sample_times(1.0, count))
+
+
+@dataclass(frozen=True)
+class Filmed:
+    """A video file, or the part of it between two moments in seconds."""
+
+    path: Path
+    span: tuple[float, float] | None = None
+
+    @property
+    def key(self) -> str:
+        """Identity of the pictures, as far as it can be told without reading the file."""
+        stat = self.path.stat()
+        return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
+
+    def frames(self, count: int, size: int) -> Frames:
+        """``uint8 [count, size, size, 3]`` at the mid-points of equal intervals of the file or its part.
+
+        Raises:
+            MediaError: the file cannot be decoded; says what is wrong with it.
+        """
+        name = self.path.name
+        try:
+            with av.open(str(self.path), metadata_errors="replace") as container:
+                if not container.streams.video:
+                    raise MediaError(f"{name} has no video stream")
+                extent = _extent(container, container.streams.video[0])
+            with av.open(str(self.path), metadata_errors="replace") as container:
+                stream = container.streams.video[0]
+                stream.codec_context.thread_count = 1  # files are decoded side by side already
+                upright = Upright(stream.sample_aspect_ratio or Fraction(1))
+                times = self._times(extent.duration, count)
+                shown = frames_on_display(container, stream, extent, times, name)
+                return np.stack([square(upright(frame), size) for frame in shown])
+        except av.FFmpegError as error:
+            raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
+
+    def _times(self, duration: float, count: int) -> list[float]:
+        """A part that ends after its file (annotations round) ends with it."""
+        begin, end = self.span or (0.0, duration)
+        begin = min(begin, duration)
+        return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
+
+
+Footage = Drawn | Filmed
+
+
+def store(work: tuple[Footage, Path], count: int, size: int) -> str:
+    """Make a video's frames and write them as ``.npy``, all at once; says what is wrong with it, or nothing."""
+    footage, path = work
+    try:
+        frames = footage.frames(count, size)
+    except (MediaError, OSError) as error:
+        return str(error)
+    staged = staged_path(path, os.getpid())
+    try:
+        np.save(staged, frames, allow_pickle=False)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
+    return ""
+
+
+def _extent(container: InputContainer, stream: VideoStream) -> Extent:
+    """How long the stream is: as it says, or as its packets do, which are read but not decoded."""
+    if stream.duration and stream.time_base:
+        return Extent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
+    stamps = [
+        (packet.pts, packet.pts + (packet.duration or 0))
+        for packet in container.demux(stream)
+        if packet.pts is not None and packet.size
+    ]
+    if not stamps or not stream.time_base:
+        raise MediaError("it does not say when its frames are shown; convert it to mp4")
+    start = min(begin for begin, _ in stamps)
+    return Extent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
+
+
+@cache
+def _world_code() -> str:
+    """Digest of everything that decides how the world is drawn."""
+    folder = Path(__file__).parent / "world"
+    return _digest(*(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

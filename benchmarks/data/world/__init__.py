@@ -1,0 +1,16 @@
+"""The video world: seeded short videos of simple things that move, with captions that say what happens in order."""
+
+from __future__ import annotations
+
+from benchmarks.data.world.domains import DEMO_DOMAINS, DOMAINS, PRETRAIN_DOMAINS
+from benchmarks.data.world.files import write_world
+from benchmarks.data.world.mp4 import write_mp4
+from benchmarks.data.world.painter import render
+from benchmarks.data.world.pretraining import sample_pretraining_clip
+from benchmarks.data.world.semantics import Clip, Domain, Scene
+from benchmarks.data.world.splits import make_domain
+
+__all__ = [
+    "DEMO_DOMAINS", "DOMAINS", "PRETRAIN_DOMAINS", "Clip", "Domain", "Scene", "make_domain", "render",
+    "sample_pretraining_clip", "write_mp4", "write_world",
+]  # fmt: skip

@@ -1,0 +1,106 @@
+"""Sentences about scenes: many frames, several synonyms, details in or out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from benchmarks.data.world.semantics import Actor, Scene
+from benchmarks.data.world.verbs import VerbPhrase, verb_phrase
+
+__all__ = ["DETAILS", "caption"]
+
+# Details a caption may leave out. The kind and the motion are always told.
+DETAILS = ("hue", "size", "setting", "companion")
+
+# {s}: the subject. {a3} "moves left", {ai} "moving left", {ab} "move left"; b is the second event.
+_ONE = (
+    "{s} {a3}",
+    "{s} {ai}",
+    "{s} {a3}",
+    "{s} {ai}",
+    "there is {s} {ai}",
+    "{s} that {a3}",
+    "a clip of {s} {ai}",
+    "we see {s} {ab}",
+    "{s} is seen {ai}",
+    "{s} is shown {ai}",
+    "what {a3}? {s}",
+    "watch {s} {ab}",
+    "in this video {s} {a3}",
+    "which video shows {s} {ai}?",
+    "here {s} {a3}",
+    "video of {s} which {a3}",
+    "{s} can be watched {ai}",
+    "someone filmed {s} {ai}",
+)
+_TWO = (
+    "{s} {a3} and then {b3}",
+    "{s} {a3}, then {b3}",
+    "first {s} {a3}, then it {b3}",
+    "first {ai}, then {bi}: {s}",
+    "after {ai}, {s} {b3}",
+    "before it {b3}, {s} {a3}",
+    "{s} {b3} after {ai}",
+    "{s} {a3} before {bi}",
+    "{s} is seen {ai}, then {bi}",
+    "{s} is shown {bi} after {ai}",
+    "we see {s} {ab} and afterwards {bb}",
+    "{s} that {b3}, but only after {ai}",
+    "what {a3} and later {b3}? {s}",
+    "which clip shows {s} {ai} before {bi}?",
+    "{s} starts by {ai} and ends by {bi}",
+    "{s} {a3}; next it {b3}",
+    "watch {s} {ab} and finally {bb}",
+    "as soon as {s} is done {ai}, it {b3}",
+)
+_BESIDE = ("next to", "beside", "near", "close to", "with", "alongside")
+
+
+def caption(
+    scene: Scene,
+    verbs: Mapping[str, tuple[str, ...]],
+    sizes: Mapping[str, tuple[str, ...]],
+    details: frozenset[str],
+    rng: random.Random,
+) -> str:
+    """One sentence about a scene.
+
+    Args:
+        scene: what happens.
+        verbs: verb phrases of the domain by motion.
+        sizes: size words of the domain.
+        details: which of :data:`DETAILS` to tell where the scene has them.
+        rng: chooses frame and words.
+    """
+    subject = _noun(scene.main, sizes, "hue" in details, "size" in details, rng)
+    if scene.companion and "companion" in details:
+        subject += f" {rng.choice(_BESIDE)} {_noun(scene.companion, sizes, True, False, rng)}"
+    actions = [verb_phrase(rng.choice(verbs[event.motion])) for event in scene.events]
+    sentence = _clause(subject, actions, rng)
+    if "setting" in details:
+        place = rng.choice(scene.setting.phrases)
+        leads = sentence.endswith("?") or rng.random() < 0.35
+        return f"{place}, {sentence}" if leads else f"{sentence} {place}"
+    return sentence
+
+
+def _clause(subject: str, actions: list[VerbPhrase], rng: random.Random) -> str:
+    a = actions[0]
+    words = {"s": subject, "a3": a.third, "ai": a.ing, "ab": a.base}
+    if len(actions) == 1:
+        return rng.choice(_ONE).format(**words)
+    b = actions[1]
+    return rng.choice(_TWO).format(**words, b3=b.third, bi=b.ing, bb=b.base)
+
+
+def _noun(
+    actor: Actor, sizes: Mapping[str, tuple[str, ...]], hue: bool, size: bool, rng: random.Random
+) -> str:
+    words = [rng.choice(actor.entity.words)]
+    if hue:
+        words.insert(0, rng.choice(actor.hue.words))
+    if size and actor.size_word:
+        words.insert(0, rng.choice(sizes[actor.size_word]))
+    phrase = " ".join(words)
+    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"

@@ -1,0 +1,86 @@
+"""Chance decides what a clip shows: programmes of events and scenes of a domain."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.data.world.motion import INVERSE, MOTIONS, fitted, start_of
+from benchmarks.data.world.semantics import Actor, Domain, Entity, Event, Hue, Scene, Setting, Style
+
+__all__ = ["SIZES", "cast", "programme"]
+
+SIZES = {"small": 0.27, "": 0.36, "large": 0.45}
+# Companions rest in the corners, away from where the main object passes most.
+_CORNERS = ((0.17, 0.2), (0.83, 0.2), (0.17, 0.82), (0.83, 0.82))
+_COMPANION_SIZE = 0.2
+# Small signs of life that cannot be told from nothing on their own.
+_NEEDS_PARTNER = frozenset({"stop"})
+
+
+def programme(rng: random.Random, *, two: float = 0.6) -> tuple[Event, ...]:
+    """One or two events that make sense together; two of them with the given probability."""
+    if rng.random() >= two:
+        return (_event(rng.choice([m for m in MOTIONS if m not in _NEEDS_PARTNER]), rng),)
+    while True:
+        first, second = rng.sample(MOTIONS, 2)
+        # Nothing can happen after it vanished or before it appeared, except coming back.
+        if second == "appear" and first != "vanish":
+            continue
+        if first == "vanish" and second != "appear":
+            continue
+        # To appear and to vanish at once would be a long blink.
+        if first == "appear" and second in ("vanish", "blink", "stop"):
+            continue
+        if second == "vanish" and first in ("blink", "stop"):
+            continue
+        # There and back on the same line is told by one more word only: rare.
+        if INVERSE[first] == second and rng.random() < 0.7:
+            continue
+        return _event(first, rng), _event(second, rng)
+
+
+def _event(motion: str, rng: random.Random) -> Event:
+    return Event(motion, rng.choice((-1, 1)))
+
+
+def cast(
+    domain: Domain,
+    entity: Entity,
+    events: tuple[Event, ...],
+    rng: random.Random,
+    *,
+    style: Style | None = None,
+    setting: Setting | None = None,
+    hue: Hue | None = None,
+    companion_share: float = 0.4,
+) -> Scene:
+    """A scene of a domain in which ``entity`` goes through ``events``; what is not given is drawn by chance."""
+    style = style or domain.style
+    hue = hue or rng.choice(domain.hues)
+    changes = any(event.motion in ("grow", "shrink") for event in events)
+    word = "" if changes else rng.choice(("small", "", "large"))
+    size = SIZES[word] * rng.uniform(0.95, 1.05)
+    main = Actor(entity, hue, size, word, turn=0.0 if style.upright else rng.uniform(0, 360))
+    companion = None
+    if rng.random() < companion_share:
+        companion = _companion(domain, entity, hue, rng)
+    # Things may leave the frame by a little, never by half.
+    events = fitted(events, 1.02 - SIZES["large" if changes else word])
+    centre = (0.5 + rng.uniform(-0.04, 0.04), 0.5 + rng.uniform(-0.04, 0.04))
+    return Scene(
+        style=style,
+        setting=setting or rng.choice(domain.settings),
+        main=main,
+        companion=companion,
+        events=events,
+        start=start_of(events, centre),
+        look_seed=rng.getrandbits(31),
+    )
+
+
+def _companion(domain: Domain, entity: Entity, hue: Hue, rng: random.Random) -> Actor:
+    things = [thing for thing in (*domain.props, *domain.entities) if thing is not entity]
+    hues = [other for other in domain.hues if other is not hue]
+    x, y = rng.choice(_CORNERS)
+    size = _COMPANION_SIZE * rng.uniform(0.95, 1.15)
+    return Actor(rng.choice(things), rng.choice(hues), size, x=x, y=y, sways=rng.random() < 0.4)

@@ -1,0 +1,57 @@
+"""Short forms in which domains are written down."""
+
+from __future__ import annotations
+
+from benchmarks.data.world.domains.everyday import VERBS
+from benchmarks.data.world.semantics import Colour, Entity, Hue, Setting, parts
+
+__all__ = ["hue", "place", "thing", "verbs"]
+
+
+def thing(words: str, gloss: str, drawing: str) -> Entity:
+    """``thing("gasket/seal", "flat ring that closes a joint", "ring 0 0 1 1 main")``."""
+    return Entity(tuple(words.split("/")), parts(drawing), gloss)
+
+
+def hue(words: str, colour: str) -> Hue:
+    """``hue("amber/honey", "#ffa020")``."""
+    return Hue(tuple(words.split("/")), _rgb(colour))
+
+
+def place(
+    phrases: str,
+    top: str,
+    bottom: str,
+    scenery: str = "",
+    *,
+    pattern: str = "none",
+    pattern_colour: str = "#808080",
+    ink: str = "#141418",
+    accent: str = "#ffffff",
+) -> Setting:
+    """A setting; colours as ``#rrggbb``."""
+    return Setting(
+        tuple(phrases.split("/")),
+        _rgb(top),
+        _rgb(bottom),
+        parts(scenery),
+        pattern,
+        _rgb(pattern_colour),
+        _rgb(ink),
+        _rgb(accent),
+    )
+
+
+def verbs(**own: str) -> dict[str, tuple[str, ...]]:
+    """A domain's verbs: its own, ``;`` between them, and the plainest word of everyday language for each motion."""
+    unknown = set(own) - set(VERBS)
+    if unknown:
+        raise ValueError(f"no such motion: {', '.join(sorted(unknown))}")
+    return {
+        motion: (*(phrase.strip() for phrase in own.get(motion, "").split(";") if phrase.strip()), plain[0])
+        for motion, plain in VERBS.items()
+    }
+
+
+def _rgb(text: str) -> Colour:
+    return int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)

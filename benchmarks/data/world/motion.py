@@ -1,0 +1,167 @@
+"""Motion programmes: events in order become a pose at every time.
+
+Every motion is symmetric in time about its middle, and :func:`reverse` turns a programme into the one that runs
+through the same poses backwards. So for every clip there is another with the same frames in the opposite order
+and a different description: no method that ignores the order of frames can tell the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from benchmarks.data.world.semantics import Event
+
+__all__ = ["INVERSE", "MOTIONS", "Pose", "Start", "fitted", "pose", "reverse", "start_of"]
+
+INVERSE = {
+    "left": "right", "right": "left", "up": "down", "down": "up",
+    "clockwise": "counterclockwise", "counterclockwise": "clockwise",
+    "grow": "shrink", "shrink": "grow", "appear": "vanish", "vanish": "appear",
+    "bounce": "bounce", "spin": "spin", "zigzag": "zigzag", "blink": "blink", "stop": "stop",
+}  # fmt: skip
+MOTIONS = tuple(INVERSE)
+
+_REACH = 0.27  # half the way of a straight move, in frame sides
+_ZOOM = math.log(2.3)  # growth from first to last size, as a logarithm
+_HOP = 0.3  # height of a bounce
+_ORBIT = 0.17  # radius of a circle
+_SWING = 0.2  # amplitude of a zigzag
+_STEP = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+# What a motion sweeps beside its start, as (x low, x high, y low, y high).
+_SWEEP = {
+    "bounce": (0.0, 0.0, -_HOP, 0.0),
+    "zigzag": (-_SWING, _SWING, 0.0, 0.0),
+    "clockwise": (-_ORBIT, _ORBIT, 0.0, 2 * _ORBIT),
+    "counterclockwise": (-_ORBIT, _ORBIT, 0.0, 2 * _ORBIT),
+}
+
+Start = tuple[float, float, float, float]  # x, y, log scale, visibility
+
+
+class Pose(NamedTuple):
+    """Where and how an object is: centre in frame sides, factor on its size, degrees, opacity 0..1."""
+
+    x: float
+    y: float
+    scale: float
+    angle: float
+    alpha: float
+
+
+def _ease(u: float) -> float:
+    """Smooth start and stop, with ease(1 - u) = 1 - ease(u)."""
+    return u * u * (3 - 2 * u)
+
+
+def _arrival(u: float) -> float:
+    """Opacity of something that appears: nothing, a short fade, then all of it; symmetric like the rest."""
+    return _ease(min(max((u - 0.38) / 0.24, 0.0), 1.0))
+
+
+def _between(u: float, marks: tuple[float, ...]) -> tuple[int, float]:
+    """Which of the spans between ``marks`` holds ``u``, and how far in."""
+    index = max(i for i, mark in enumerate(marks[:-1]) if u >= mark)
+    return index, min((u - marks[index]) / (marks[index + 1] - marks[index]), 1.0)
+
+
+def _hop(u: float) -> float:
+    """Height of three hops, the middle one short: hops of equal length would hide from frames at equal distances."""
+    return math.sin(math.pi * _between(u, (0.0, 0.36, 0.64, 1.0))[1])
+
+
+def _swing(u: float) -> float:
+    """Four swings from side to side, of unequal length for the same reason; swing(1 - u) = -swing(u)."""
+    index, share = _between(u, (0.0, 0.31, 0.5, 0.69, 1.0))
+    return (1 - abs(2 * share - 1)) * (-1) ** index
+
+
+def _lit(u: float) -> float:
+    """Three short absences."""
+    return 0.0 if 0.07 < u < 0.19 or 0.4 < u < 0.6 or 0.81 < u < 0.93 else 1.0
+
+
+def _advance(event: Event, u: float, at: Start) -> tuple[Start, float, float, float, float]:
+    """State after the share ``u`` of an event, and the passing parts: dx, dy, angle, factor on opacity."""
+    x, y, scale, visible = at
+    motion = event.motion
+    if motion in _STEP:
+        dx, dy = _STEP[motion]
+        way = 2 * _REACH * event.reach * _ease(u)
+        return (x + dx * way, y + dy * way, scale, visible), 0.0, 0.0, 0.0, 1.0
+    if motion in ("grow", "shrink"):
+        change = _ZOOM * _ease(u) * (1 if motion == "grow" else -1)
+        return (x, y, scale + change, visible), 0.0, 0.0, 0.0, 1.0
+    if motion == "appear":
+        return (x, y, scale, _arrival(u)), 0.0, 0.0, 0.0, 1.0
+    if motion == "vanish":
+        return (x, y, scale, 1 - _arrival(u)), 0.0, 0.0, 0.0, 1.0
+    if motion in ("clockwise", "counterclockwise"):
+        way = 2 * math.pi * u * (1 if motion == "clockwise" else -1)
+        radius = _ORBIT * event.reach
+        return at, radius * math.sin(way), radius * (1 - math.cos(way)), 0.0, 1.0
+    if motion == "bounce":
+        return at, 0.0, -_HOP * event.reach * _hop(u), 0.0, 1.0
+    if motion == "zigzag":
+        return at, event.sign * event.reach * _SWING * _swing(u), 0.0, 0.0, 1.0
+    if motion == "spin":
+        return at, 0.0, 0.0, event.sign * 360.0 * _ease(u), 1.0
+    if motion == "blink":
+        return at, 0.0, 0.0, 0.0, _lit(u)
+    return at, 0.0, 0.0, 0.0, 1.0
+
+
+def pose(events: tuple[Event, ...], start: Start, t: float) -> Pose:
+    """The pose at time ``t`` in [0, 1]; events share the time equally."""
+    at, dx, dy, angle, shown = start, 0.0, 0.0, 0.0, 1.0
+    place = t * len(events)
+    for index, event in enumerate(events):
+        if place < index:
+            break
+        at, dx, dy, angle, shown = _advance(event, min(place - index, 1.0), at)
+    return Pose(at[0] + dx, at[1] + dy, math.exp(at[2]), angle, at[3] * shown)
+
+
+def start_of(events: tuple[Event, ...], centre: tuple[float, float]) -> Start:
+    """The start from which a programme sweeps an area around ``centre``, with middling size."""
+    hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
+    xs, ys, scales = _swept(events)
+    return (
+        centre[0] - (min(xs) + max(xs)) / 2,
+        centre[1] - (min(ys) + max(ys)) / 2,
+        -(min(scales) + max(scales)) / 2,
+        0.0 if hidden else 1.0,
+    )
+
+
+def fitted(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
+    """The programme with its ways shortened, if need be, to sweep no more than ``room`` frame sides."""
+    xs, ys, _ = _swept(events)
+    way = max(max(xs) - min(xs), max(ys) - min(ys))
+    return events if way <= room else tuple(replace(event, reach=room / way) for event in events)
+
+
+def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
+    """Places and log scales a programme touches when it starts at zero."""
+    at: Start = (0.0, 0.0, 0.0, 1.0)
+    xs, ys, scales = [0.0], [0.0], [0.0]
+    for event in events:
+        low_x, high_x, low_y, high_y = _SWEEP.get(event.motion, (0.0, 0.0, 0.0, 0.0))
+        xs += [at[0] + low_x * event.reach, at[0] + high_x * event.reach]
+        ys += [at[1] + low_y * event.reach, at[1] + high_y * event.reach]
+        at = _advance(event, 1.0, at)[0]
+        xs.append(at[0])
+        ys.append(at[1])
+        scales.append(at[2])
+    return xs, ys, scales
+
+
+def reverse(events: tuple[Event, ...], start: Start) -> tuple[tuple[Event, ...], Start]:
+    """The programme and start that run through the same poses in the opposite order."""
+    at = start
+    for event in events:
+        at = _advance(event, 1.0, at)[0]
+    return tuple(
+        replace(event, motion=INVERSE[event.motion], sign=-event.sign) for event in reversed(events)
+    ), at

@@ -1,0 +1,56 @@
+"""Clips as H.264 files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import av
+
+from benchmarks.data.world.painter import render
+from benchmarks.data.world.semantics import Clip
+
+__all__ = ["frame_times", "write_mp4"]
+
+
+def frame_times(count: int) -> list[float]:
+    """Mid-points of ``count`` equal intervals of [0, 1]."""
+    return [(index + 0.5) / count for index in range(count)]
+
+
+def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds: float = 3.0) -> None:
+    """Render a clip to an mp4 (H.264, yuv420p, index in front) and move it into place in one step.
+
+    Args:
+        clip: what to draw.
+        path: file to write; its folder must exist.
+        size: side of the square picture in pixels, even.
+        fps: frames per second.
+        seconds: duration; rounded to whole frames.
+
+    Raises:
+        ValueError: ``size`` is odd (yuv420p cannot hold it) or nothing would be written.
+    """
+    count = round(fps * seconds)
+    if size % 2 or count < 1:
+        raise ValueError(f"size must be even and fps × seconds at least 1, got size={size}, {count} frames")
+    frames = render(clip, size=size, times=frame_times(count))
+    handle, temporary = tempfile.mkstemp(suffix=".mp4", prefix=".", dir=path.parent)
+    os.close(handle)
+    try:
+        with av.open(temporary, "w", options={"movflags": "+faststart"}) as container:
+            # One thread each: several of these run side by side. Without mbtree, whose output differs from run to run:
+            # the same clip is to be the same file.
+            options = {"preset": "veryfast", "crf": "21", "threads": "1", "x264-params": "mbtree=0"}
+            stream = container.add_stream("libx264", rate=fps, options=options)
+            stream.width = stream.height = size
+            stream.pix_fmt = "yuv420p"
+            for picture in frames:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,235 @@
+"""Scenes become pixels: primitives drawn with Pillow at twice the size, then the finish of the domain's look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
+
+from benchmarks.data.world.backdrop import backdrop
+from benchmarks.data.world.motion import Pose, pose
+from benchmarks.data.world.semantics import Actor, Clip, Colour, Part, Scene
+from benchmarks.data.world.shapes import OPEN, turned
+
+__all__ = ["render", "render_scene"]
+
+_OVERSAMPLING = 2
+_UNIT = Pose(0.5, 0.5, 1.0, 0.0, 1.0)
+Frames = npt.NDArray[np.uint8]
+
+
+def render(clip: Clip, *, size: int, times: Sequence[float]) -> Frames:
+    """Draw frames of a clip.
+
+    Args:
+        clip: what to draw.
+        size: side of the square frames in pixels.
+        times: moments in [0, 1], any order.
+
+    Returns:
+        uint8 RGB ``[len(times), size, size, 3]``, the same for the same arguments in every process.
+    """
+    return render_scene(clip.scene, size=size, times=times)
+
+
+def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
+    """As :func:`render`, for a scene without a clip around it."""
+    side = size * _OVERSAMPLING
+    back = backdrop(scene.setting, scene.look_seed, side, scene.style.wobble)
+    other = scene.companion
+    if other and not other.sways:
+        back = back.copy()
+        _draw(back, scene, other, _resting(other, 0.0), 1)
+    finish = _Finish(scene, size)
+    frames = np.empty((len(times), size, size, 3), np.uint8)
+    for index, time in enumerate(times):
+        canvas = back.copy()
+        if other and other.sways:
+            _draw(canvas, scene, other, _resting(other, time), 1)
+        at = pose(scene.events, scene.start, time)
+        glow = None
+        if at.alpha > 0.99:
+            _draw(canvas, scene, scene.main, at, 0)
+        elif at.alpha > 0.01:
+            shown = canvas.copy()
+            _draw(shown, scene, scene.main, at, 0)
+            canvas = Image.blend(canvas, shown, at.alpha)
+        if scene.style.glow:
+            glow = _glow(scene, at, size)
+        frames[index] = finish(canvas, glow)
+    return frames
+
+
+def _resting(actor: Actor, time: float) -> Pose:
+    """A companion's pose: still, or swaying so that time has no direction."""
+    tilt = 14.0 * math.cos(6 * math.pi * time) if actor.sways else 0.0
+    return Pose(actor.x, actor.y, 1.0, tilt, 1.0)
+
+
+def _shade(colour: Colour, factor: float) -> Colour:
+    if factor <= 1:
+        return int(colour[0] * factor), int(colour[1] * factor), int(colour[2] * factor)
+    t = factor - 1
+    return tuple(int(c + (255 - c) * t) for c in colour)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=4096)
+def _literal(role: str) -> Colour:
+    return int(role[1:3], 16), int(role[3:5], 16), int(role[5:7], 16)
+
+
+def _paint(part: Part, actor: Actor, scene: Scene) -> Colour:
+    role = part.role
+    if role == "main":
+        return actor.hue.colour
+    if role == "dark":
+        return _shade(actor.hue.colour, 0.5)
+    if role == "light":
+        return _shade(actor.hue.colour, 1.55)
+    if role == "ink":
+        return scene.setting.ink
+    if role == "accent":
+        return scene.setting.accent
+    if role == "ground":
+        top, bottom = scene.setting.top, scene.setting.bottom
+        return (top[0] + bottom[0]) // 2, (top[1] + bottom[1]) // 2, (top[2] + bottom[2]) // 2
+    return _literal(role)
+
+
+@lru_cache(maxsize=2048)
+def _placed(part: Part) -> npt.NDArray[np.float64]:
+    """A part's outline in its object's unit square."""
+    return turned(part) + np.array([part.x, part.y])
+
+
+@lru_cache(maxsize=512)
+def _wobbling(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
+    """A hand-drawn outline: more points on the way and each a little off."""
+    points = _placed(part)
+    closed = part.shape not in OPEN or part.shape == "ring"
+    if closed:
+        points = np.concatenate([points, points[:1]])
+    dense = np.concatenate([np.linspace(a, b, 3, endpoint=False) for a, b in pairwise(points)])
+    if not closed:
+        dense = np.concatenate([dense, points[-1:]])
+    rng = np.random.default_rng([seed, int(abs(part.x * 997 + part.y * 89) * 1000)])
+    return dense + rng.normal(0, amount, dense.shape)
+
+
+def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int) -> None:
+    """Draw an actor in a pose onto the canvas."""
+    style = scene.style
+    side = canvas.width
+    radius = actor.size * at.scale * side / 2
+    angle = math.radians(actor.turn + at.angle)
+    cos, sin = math.cos(angle) * radius, math.sin(angle) * radius
+    turn = np.array([[cos, sin], [-sin, cos]])
+    centre = np.array([at.x * side, at.y * side])
+    translucent = style.opacity < 1 or style.shadow > 0
+    pen = ImageDraw.Draw(canvas, "RGBA" if translucent else "RGB")
+    if style.shadow:
+        offset = centre + style.shadow * side
+        for part in actor.entity.drawing:
+            points = (_placed(part) @ turn + offset).ravel().tolist()
+            if part.shape in OPEN:
+                pen.line(points, fill=(0, 0, 0, 70), width=max(2, int(0.16 * radius)))
+            else:
+                pen.polygon(points, fill=(0, 0, 0, 70))
+    opacity = int(255 * style.opacity)
+    width = max(1, round(style.line * side))
+    for part in actor.entity.drawing:
+        outline = (
+            _wobbling(part, style.wobble, scene.look_seed % 64 + layer) if style.wobble else _placed(part)
+        )
+        points = (outline @ turn + centre).ravel().tolist()
+        colour = _paint(part, actor, scene)
+        if part.shape in OPEN:
+            if part.shape == "ring":
+                points += points[:4]
+            # An open stroke is as thick as a sixth of the part, but never hair-thin.
+            thick = max(2, round(0.2 * radius * max(part.rx, part.ry) ** 0.5))
+            pen.line(
+                points, fill=colour, width=thick if style.fill else max(width, thick // 2), joint="curve"
+            )
+            continue
+        if style.fill:
+            pen.polygon(points, fill=(*colour, opacity) if translucent else colour)
+        if style.line:
+            ink = colour if style.line_role == "main" else scene.setting.ink
+            pen.line(points + points[:4], fill=ink, width=width, joint="curve")
+
+
+def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
+    """Light around the actors, drawn small because it is soft."""
+    side = max(24, size // 3)
+    layer = Image.new("RGB", (side, side))
+    if at.alpha > 0.01:
+        _draw(layer, scene, scene.main, at, 0)
+    if at.alpha < 0.99:
+        layer = layer.point(lambda value: value * at.alpha)
+    layer = layer.filter(ImageFilter.BoxBlur(side * 0.045)).filter(ImageFilter.BoxBlur(side * 0.045))
+    strength = scene.style.glow
+    return layer.point([int(v * strength) for v in range(256)] * 3).resize(
+        (size, size), Image.Resampling.BILINEAR
+    )
+
+
+class _Finish:
+    """What a domain's camera does to every frame: down to size, then blur, pixels, light and grain."""
+
+    def __init__(self, scene: Scene, size: int) -> None:
+        self._style = style = scene.style
+        self._size = size
+        self._shading = _shading(size, style.scanlines, style.vignette)
+        # The grain stays in place, like that of paper or of a sensor: flicker would swell the files.
+        self._grain: npt.NDArray[np.float32] | None = None
+        if style.grain:
+            rng = np.random.default_rng(scene.look_seed)
+            self._grain = rng.standard_normal((size, size, 1), dtype=np.float32) * style.grain
+
+    def __call__(self, canvas: Image.Image, glow: Image.Image | None) -> Frames:
+        style, size = self._style, self._size
+        if style.pixels:
+            cells = min(style.pixels, size)
+            canvas = canvas.resize((cells, cells), Image.Resampling.BOX)
+            canvas = canvas.resize((size, size), Image.Resampling.NEAREST)
+        else:
+            canvas = canvas.reduce(_OVERSAMPLING)
+        if glow is not None:
+            canvas = ImageChops.screen(canvas, glow)
+        if style.blur:
+            canvas = canvas.filter(ImageFilter.BoxBlur(style.blur * size))
+        frame = np.asarray(canvas)
+        if self._shading is None and self._grain is None:
+            return frame
+        light = frame.astype(np.float32)
+        if self._shading is not None:
+            light *= self._shading
+        if self._grain is not None:
+            light += self._grain
+        return np.clip(light, 0, 255).astype(np.uint8)
+
+
+@lru_cache(maxsize=64)
+def _shading(size: int, scanlines: float, vignette: float) -> npt.NDArray[np.float32] | None:
+    """Factor on the light of each pixel ``[size, size, 1]``, or None when it is one everywhere."""
+    if not scanlines and not vignette:
+        return None
+    axis = (np.arange(size, dtype=np.float32) + 0.5) / size * 2 - 1
+    factor = np.ones((size, size), np.float32)
+    if scanlines:
+        factor *= (1 - scanlines * (np.sin(np.arange(size) / size * 64 * math.pi) > 0))[:, None].astype(
+            np.float32
+        )
+    if vignette:
+        distance = np.sqrt(axis[:, None] ** 2 + axis[None] ** 2)
+        if vignette > 1:
+            factor *= np.clip((1.16 - distance) * 14, 0.06, 1)
+        else:
+            factor *= 1 - vignette * np.clip(distance - 0.55, 0, None)
+    return factor[..., None]

@@ -1,0 +1,141 @@
+"""A domain's clips in train, validation and test, with groups that only the order of frames can tell apart."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from benchmarks.data.world.captions import DETAILS, caption
+from benchmarks.data.world.casting import cast, programme
+from benchmarks.data.world.domains import DOMAINS
+from benchmarks.data.world.domains.everyday import PRETRAIN_DOMAINS
+from benchmarks.data.world.motion import reverse
+from benchmarks.data.world.semantics import Clip, Domain, Entity, Scene
+
+__all__ = ["make_domain"]
+
+# Share of draws that are scenes with their time reversal; so more than half of all clips have a partner.
+_PAIRED = 0.5
+# Draws in a row that may repeat what is there before a domain counts as exhausted.
+_TRIES = 3000
+# How often a caption mentions a detail that it could leave out.
+_TELLING = {"hue": 0.85, "size": 0.4, "setting": 0.35, "companion": 0.6}
+Facts = tuple[str, ...]
+
+
+def make_domain(
+    name: str,
+    *,
+    seed: int,
+    train: int = 16,
+    val: int = 4,
+    test: int = 40,
+    categories: int | None = None,
+    captions: int = 5,
+) -> list[Clip]:
+    """The clips of a domain, the same for the same arguments in every process.
+
+    Args:
+        name: key of ``DOMAINS`` or ``PRETRAIN_DOMAINS``.
+        seed: another seed gives other clips of the same domain.
+        train: clips per category in the training split; ``val`` and ``test`` likewise. The test clips do not
+            depend on the size of the other two splits.
+        categories: how many of the domain's kinds of things to use (the first ones); all by default.
+        captions: distinct captions per clip.
+
+    Raises:
+        ValueError: unknown domain, or a count that is out of range.
+    """
+    domain = DOMAINS.get(name) or PRETRAIN_DOMAINS.get(name)
+    if domain is None:
+        raise ValueError(
+            f"domain: {name!r} is unknown; choose one of {', '.join((*DOMAINS, *PRETRAIN_DOMAINS))}"
+        )
+    if min(train, val, test) < 0 or captions < 1:
+        raise ValueError("train, val and test must be at least 0 and captions at least 1")
+    kinds = domain.entities[:categories]
+    if categories is not None and not 1 <= categories <= len(domain.entities):
+        raise ValueError(f"categories: {name} has 1 to {len(domain.entities)}, not {categories}")
+    seen: set[Facts] = set()
+    clips: list[Clip] = []
+    for split, count in (("test", test), ("val", val), ("train", train)):
+        scenes = [
+            (kind, scene) for kind in kinds for scene in _scenes(domain, kind, split, count, seed, seen)
+        ]
+        rivals: dict[Facts, list[Facts]] = {}
+        if split == "test":
+            for _, scene in scenes:
+                rivals.setdefault(_always_told(scene.facts), []).append(scene.facts)
+        serial = 0
+        for index, (kind, scene) in enumerate(scenes):
+            serial = 0 if index == 0 or scenes[index - 1][0] is not kind else serial + 1
+            slug = kind.name.replace(" ", "_")
+            identifier = f"{name}-{seed}-{slug}-{split}-{serial:03d}"
+            chance = random.Random(f"captions/{identifier}")
+            texts = _captions(domain, scene, captions, rivals.get(_always_told(scene.facts), []), chance)
+            clips.append(Clip(identifier, name, kind.name, split, scene, texts, scene.look_seed))
+    return clips
+
+
+def _scenes(domain: Domain, kind: Entity, split: str, count: int, seed: int, seen: set[Facts]) -> list[Scene]:
+    """``count`` scenes whose facts nobody in ``seen`` shares; they are added to it."""
+    # Python's generator takes strings by their SHA-512: no process-dependent hash.
+    chance = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
+    scenes: list[Scene] = []
+    tries = 0
+    while len(scenes) < count:
+        tries += 1
+        if tries > _TRIES:
+            raise ValueError(
+                f"{split}: {count} clips of {kind.name!r} are more than {domain.name} can tell apart"
+            )
+        scene = cast(domain, kind, programme(chance), chance)
+        group = [scene]
+        if chance.random() < _PAIRED and count - len(scenes) >= 2:
+            events, start = reverse(scene.events, scene.start)
+            group.append(replace(scene, events=events, start=start))
+        facts = {member.facts for member in group}
+        if len(facts) < len(group) or facts & seen:
+            continue
+        tries = 0
+        seen |= facts
+        scenes += group
+    return scenes
+
+
+def _captions(
+    domain: Domain, scene: Scene, count: int, rivals: list[Facts], chance: random.Random
+) -> tuple[str, ...]:
+    texts: dict[str, None] = {}
+    tries = 0
+    while len(texts) < count and tries < 50 * count:
+        tries += 1
+        details = {detail for detail, share in _TELLING.items() if chance.random() < share}
+        details = _specific(scene.facts, details, rivals, chance)
+        texts[caption(scene, domain.verbs, domain.sizes, frozenset(details), chance)] = None
+    return tuple(texts)
+
+
+def _specific(facts: Facts, details: set[str], rivals: list[Facts], chance: random.Random) -> set[str]:
+    """Add details until only one of the rivals (the clip itself) fits, or nothing is left to add."""
+    missing = [detail for detail in DETAILS if detail not in details]
+    chance.shuffle(missing)
+    while missing and sum(_fits(facts, rival, details) for rival in rivals) > 1:
+        details.add(missing.pop())
+    return details
+
+
+def _always_told(facts: Facts) -> Facts:
+    """Kind and motion: clips that differ there cannot be confused."""
+    return facts[0], facts[6]
+
+
+def _fits(facts: Facts, rival: Facts, details: set[str]) -> bool:
+    """Whether a caption of ``facts`` with these details is true of a rival of the same kind and motion."""
+    _, hue, size, setting, other, other_hue, _ = facts
+    return (
+        ("hue" not in details or hue == rival[1])
+        and ("size" not in details or not size or size == rival[2])
+        and ("setting" not in details or setting == rival[3])
+        and ("companion" not in details or not other or (other, other_hue) == rival[4:6])
+    )

@@ -1,0 +1,128 @@
+"""The recipe of the ``tiny`` backbone: contrastive pre-training on plain domains of the video world.
+
+Clips are rendered straight to frames, two per clip, and never seen twice. None of the benchmark or demo
+domains takes part: what they share with pre-training are primitive shapes, motions and everyday words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from benchmarks.data.world import render, sample_pretraining_clip
+from models.backbones.loading import tiny_backbone
+from models.backbones.precision import mixed_precision
+from models.encoders.tower_forward import encode_frames, encode_texts
+
+__all__ = ["Recipe", "pretrain"]
+
+_MAX_SCALE = 100.0  # CLIP's bound on 1/τ, which keeps early training stable
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of the committed weights."""
+
+    steps: int = 4800
+    batch_size: int = 128
+    frames: int = 2  # per clip; each from its own half, so that a change over time is seen
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    warmup: float = 0.05
+    seed: int = 7
+
+
+class _Clips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
+    """An endless stream of (frames ``[M, H, W, 3]``, caption), seeded per worker."""
+
+    def __init__(self, recipe: Recipe, size: int) -> None:
+        self._recipe = recipe
+        self._size = size
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint8], str]]:
+        worker = get_worker_info()
+        rng = np.random.default_rng([self._recipe.seed, worker.id if worker else 0])
+        count = self._recipe.frames
+        while True:
+            clip = sample_pretraining_clip(rng)
+            times = (np.arange(count) + rng.random(count)) / count
+            yield render(clip, size=self._size, times=times.tolist()), str(rng.choice(clip.captions))
+
+
+def pretrain(
+    destination: Path,
+    recipe: Recipe | None = None,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> None:
+    """Train ``tiny`` from nothing and write its weights.
+
+    Args:
+        destination: safetensors file to write.
+        recipe: settings; the defaults are those of the committed weights.
+        device: torch device.
+        workers: processes that render; each has clips of its own, so the weights depend on how many there are.
+        report: called with the step and the mean loss of the last steps.
+    """
+    recipe = recipe or Recipe()
+    torch.manual_seed(recipe.seed)
+    backbone = tiny_backbone().to(device).requires_grad_(True).train()
+    loader = iter(
+        DataLoader(
+            _Clips(recipe, backbone.spec.size),
+            batch_size=recipe.batch_size,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            prefetch_factor=4 if workers else None,
+        )
+    )
+    matrices = [p for p in backbone.parameters() if p.ndim >= 2]
+    vectors = [p for p in backbone.parameters() if p.ndim < 2]
+    optimiser = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+        lr=recipe.learning_rate,
+        betas=(0.9, 0.98),
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _factor(step, recipe))
+    truth = torch.arange(recipe.batch_size, device=device)
+    total = 0.0
+    for step in range(1, recipe.steps + 1):
+        frames, captions = next(loader)
+        with mixed_precision():
+            videos, _ = encode_frames(backbone, frames.to(device))
+            texts = encode_texts(backbone, backbone.tokenize(captions))[0]
+        similarity = backbone.clip.logit_scale.exp() * texts @ videos.T
+        loss = (F.cross_entropy(similarity, truth) + F.cross_entropy(similarity.T, truth)) / 2
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            backbone.clip.logit_scale.clamp_(0, math.log(_MAX_SCALE))
+        total += loss.item()
+        if step % 20 == 0:
+            report(step, total / 20)
+            total = 0.0
+    save_file(
+        {name: t.detach().cpu().contiguous() for name, t in backbone.clip.state_dict().items()}, destination
+    )
+
+
+def _factor(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, then half a cosine to zero."""
+    warm = recipe.warmup * recipe.steps
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / (recipe.steps - warm)))

@@ -1,0 +1,384 @@
+"""How fast a method learns: the product's loop beside the straightforward one, on the same videos in the same process.
+
+The straightforward loop decodes every video file anew at every step, computes in float32 and pads texts to the context
+length. Each device that the product has against that is measured alone, and left out alone. Runs take turns, so that
+other work on the machine meets all of them; what is told are medians of rates, and of ratios within one turn.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.data.footage import Filmed, store
+from benchmarks.data.world import make_domain, write_mp4
+from benchmarks.errors import ProtocolError
+from benchmarks.learning.resource_meter import Meter
+from models.backbones.loading import Backbone, FrameSpec, load_backbone
+from models.backbones.open_clip_backbone import PREFIX, OpenClipBackbone
+from models.backbones.precision import bfloat16_pays, mixed_precision
+from models.backbones.tokenizer import clip_tokenizer
+from trainer.methods import METHODS, Method, configure, start_method
+from trainer.task_data import Clip, Pair, TaskData, batches, load_clips
+from trainer.training_loop import fit
+
+__all__ = ["LOOPS", "Loop", "Plan", "Row", "Speed", "measure", "table"]
+
+_CAPTIONS = 5  # of a video
+_KINDS = 3  # of things in the domain
+_RANDOM = "/random"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        backbone: a name, or ``open_clip:<model>/random`` for its shape with random weights.
+        batch: pairs in a step; by default as the method's recipe for the backbone says.
+        frames: of a video; by default the backbone's.
+        steps: of a run.
+        repeats: runs of every loop.
+        device: cpu or cuda.
+    """
+
+    backbone: str = "tiny"
+    method: str = "ffa_tame"
+    batch: int | None = None
+    frames: int | None = None
+    steps: int = 5
+    repeats: int = 5
+    device: str = "cpu"
+
+    @property
+    def size(self) -> int:
+        """Pairs in a step."""
+        return self.batch or configure(self.method, self.backbone, {}).batch_size
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A way to train: the devices that it has.
+
+    Attributes:
+        cached: frames are decoded once.
+        mixed: matrix products in bfloat16, where the hardware has it.
+        short: texts are padded to the longest of their batch.
+        product: it is :func:`trainer.training_loop.fit`, which has all three.
+        checkpointing: the setting; the product's only.
+        kept: what frozen first blocks make of a video is computed once; likewise.
+    """
+
+    label: str
+    cached: bool = False
+    mixed: bool = False
+    short: bool = False
+    product: bool = False
+    checkpointing: bool = False
+    kept: bool = True
+
+
+_STRAIGHTFORWARD = Loop("straightforward")
+_ALL = Loop("all three", cached=True, mixed=True, short=True)
+_PRODUCT = replace(_ALL, label="the product", product=True)
+LOOPS = (
+    _STRAIGHTFORWARD,
+    replace(_STRAIGHTFORWARD, label="+ frames decoded once", cached=True),
+    replace(_STRAIGHTFORWARD, label="+ bfloat16", mixed=True),
+    replace(_STRAIGHTFORWARD, label="+ short padding", short=True),
+    replace(_ALL, label="all, but frames decoded at every step", cached=False),
+    replace(_ALL, label="all, but float32", mixed=False),
+    replace(_ALL, label="all, but padded to the context length", short=False),
+    _ALL,
+    _PRODUCT,
+    replace(_PRODUCT, label="the product, checkpointing", checkpointing=True),
+    replace(_PRODUCT, label="the product, but frozen blocks at every step", kept=False),
+)
+
+
+@dataclass
+class Row:
+    """A loop's figures.
+
+    Attributes:
+        rates: videos/s of every run.
+        ratios: of these to the straightforward loop's in the same turn.
+        peak_mib: most memory that a run adds to what was in use, in a process of its own; on a GPU, all that torch
+            allocates there. None where it was not measured.
+    """
+
+    loop: Loop
+    rates: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    peak_mib: float | None = None
+
+
+@dataclass
+class Speed:
+    """What was found.
+
+    Attributes:
+        reading: share of the product's step that is spent on reading frames from the cache.
+        padding: share of tokens that are padding: in the product, and in the straightforward loop.
+        bfloat16: whether the hardware has it.
+    """
+
+    plan: Plan
+    rows: list[Row]
+    reading: float
+    padding: tuple[float, float]
+    threads: int
+    bfloat16: bool
+
+    def save(self, folder: Path) -> None:
+        """Write ``speed.json`` and ``speed.md``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "speed.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        (folder / "speed.md").write_text(table(self), encoding="utf-8")
+
+
+def measure(
+    plan: Plan, folder: Path, *, report: Callable[[int, int], None] = lambda done, total: None
+) -> Speed:
+    """Train with every loop in turn.
+
+    Args:
+        folder: where videos and frames are kept.
+        report: called with (runs done, runs in all).
+
+    Raises:
+        ProtocolError: the method does not train, or the backbone is not one that this can measure.
+    """
+    bench = _Bench(plan, folder)
+    rows = [Row(loop) for loop in LOOPS if loop.kept or bench.freezes]
+    total, done = (plan.repeats + 1) * len(rows), 0
+    for turn in range(plan.repeats + 1):
+        meter = Meter(bench.backbone.device)
+        for row in rows if turn % 2 else rows[::-1]:
+            bench.run(row.loop, meter)
+            done += 1
+            report(done, total)
+        if turn:  # the first one warms up
+            rates = [len(bench.task.pairs) / meter.seconds[row.loop.label][0] for row in rows]
+            for row, rate in zip(rows, rates, strict=True):
+                row.rates.append(rate)
+                row.ratios.append(rate / rates[0])
+    for row in rows:
+        if row.loop.product or row.loop == _STRAIGHTFORWARD:
+            row.peak_mib = _peak_alone(row.loop, plan, folder)
+    product = next(row for row in rows if row.loop == _PRODUCT)
+    return Speed(
+        plan=plan,
+        rows=rows,
+        reading=float(np.median(product.rates)) / bench.reading_rate(),
+        padding=(bench.padding(_PRODUCT), bench.padding(_STRAIGHTFORWARD)),
+        threads=torch.get_num_threads(),
+        bfloat16=bfloat16_pays(bench.backbone.device),
+    )
+
+
+def table(speed: Speed) -> str:
+    """All of it as Markdown."""
+    plan = speed.plan
+    note = "" if speed.bfloat16 else " This hardware has no bfloat16, so it is never used."
+    lines = [
+        f"`{plan.method}` on `{plan.backbone}`, {plan.device}, threads of torch: {speed.threads}; {plan.steps} steps "
+        f"of {plan.size} pairs a run; median (least to most) of {plan.repeats} runs in turns.{note}",
+        "",
+        "| loop | videos/s ↑ | × straightforward ↑ | peak MiB ↓ |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in speed.rows:
+        peak = "" if row.peak_mib is None else f"{row.peak_mib:.0f}"
+        lines.append(f"| {row.loop.label} | {_spread(row.rates, 1)} | {_spread(row.ratios, 2)} | {peak} |")
+    product, straightforward = speed.padding
+    lines += [
+        "",
+        f"Reading frames takes {speed.reading:.1%} of the product's step. Of all tokens, {product:.0%} are padding, "
+        f"{straightforward:.0%} when texts are padded to the context length. Peak memory is what a run adds to the "
+        "memory in use.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+class _Bench:
+    """A backbone, a task of real mp4 files, and every loop over them."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.backbone = _load(plan)
+        self._padded = _padded(self.backbone)
+        self.task, self._files = _videos(plan, self.backbone.spec, folder)
+
+    def run(self, loop: Loop, meter: Meter) -> None:
+        """Train from fresh weights; only the training is measured."""
+        settings = {
+            "epochs": 1,
+            "batch_size": self.plan.size,
+            "precision": "auto" if loop.mixed else "float32",
+            "checkpointing": loop.checkpointing,
+            **({} if loop.kept else {"feature_cache_bytes": 0}),
+        }
+        method = start_method(self.plan.method, self._backbone(loop), settings, None)
+        method.begin_task(self.task.task_id, self.task.name)
+        with meter.phase(loop.label):
+            if loop.product:
+                fit(method, self.task)
+            else:
+                self._train(method, loop)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the method leaves first blocks of the image tower as they are."""
+        return start_method(self.plan.method, self.backbone, {}, None).frozen_image_blocks > 0
+
+    def reading_rate(self) -> float:
+        """Videos that are read from the frame cache in a second."""
+        clips = [pair.clip for pair in self.task.pairs]
+        began = time.perf_counter()
+        for start in range(0, len(clips), self.plan.size):
+            load_clips(clips[start : start + self.plan.size])
+        return len(clips) / (time.perf_counter() - began)
+
+    def padding(self, loop: Loop) -> float:
+        """Share of tokens that come after the end of their text."""
+        backbone, tokens, texts = self._backbone(loop), 0, 0
+        for batch in self._batches():
+            ids = backbone.tokenize([pair.caption for pair in batch])
+            tokens += ids.numel()
+            texts += int((backbone.end_of_text(ids) + 1).sum())
+        return 1 - texts / tokens
+
+    def _train(self, method: Method, loop: Loop) -> None:
+        """A training loop as one writes it first."""
+        device = self.backbone.device
+        optimiser = torch.optim.AdamW(method.parameter_groups())
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        method.train(True)
+        for batch in self._batches():
+            clips = [pair.clip for pair in batch]
+            frames = load_clips(clips) if loop.cached else self._decode(clips)
+            optimiser.zero_grad()
+            with mixed_precision(enabled=loop.mixed and bfloat16_pays(device)):
+                loss = method.loss(frames.to(device), [pair.caption for pair in batch], None)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimiser.step()
+            method.after_step()
+        method.train(False)
+
+    def _backbone(self, loop: Loop) -> Backbone:
+        return self.backbone if loop.short else self._padded
+
+    def _batches(self) -> list[list[Pair]]:
+        return batches(self.task.pairs, self.plan.size, np.random.default_rng(0))
+
+    def _decode(self, clips: Sequence[Clip]) -> Tensor:
+        spec = self.backbone.spec
+        return torch.from_numpy(np.stack([Filmed(self._files[clip.id]).frames(*spec) for clip in clips]))
+
+
+def _videos(plan: Plan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[str, Path]]:
+    """A task with as many captions as all steps take, its frames in the cache; and the mp4 file of every clip."""
+    pairs = plan.size * plan.steps
+    count = max(plan.size, -(-pairs // _CAPTIONS))
+    clips, files = [], {}
+    drawn = make_domain(
+        "night-traffic",
+        seed=5,
+        train=-(-count // _KINDS),
+        val=0,
+        test=0,
+        categories=_KINDS,
+        captions=_CAPTIONS,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, clip in enumerate(drawn[:count]):
+        files[clip.id] = folder / f"{clip.id}.mp4"
+        frames = folder / f"{clip.id}-{spec.frames}x{spec.size}.npy"
+        if not files[clip.id].exists():
+            write_mp4(clip, files[clip.id])
+        if not frames.exists():
+            store((Filmed(files[clip.id]), frames), *spec)
+        captions = clip.captions[: pairs // count + (number < pairs % count)]
+        clips.append(Clip(clip.id, number, frames, captions, "train"))
+    return TaskData("speed", "speed", tuple(clips)), files
+
+
+def _load(plan: Plan) -> Backbone:
+    if plan.method in METHODS and not METHODS[plan.method].trains:
+        raise ProtocolError(f"method {plan.method!r} trains nothing; choose another one")
+    shape = plan.backbone.startswith(PREFIX) and plan.backbone.endswith(_RANDOM)
+    backbone = (
+        random_backbone(plan.backbone, plan.frames or 12)
+        if shape
+        else load_backbone(plan.backbone, plan.frames)
+    )
+    if not backbone.open_blocks:
+        raise ProtocolError(
+            f"the speed of backbone {plan.backbone!r} is not measured: it pads texts itself; choose 'tiny' or "
+            f"'{PREFIX}<model>/<weights, or random>'"
+        )
+    return backbone.to(plan.device)
+
+
+def random_backbone(name: str, frames: int) -> Backbone:
+    """The shape of an open_clip model, by a name as in :class:`Plan`: speed does not depend on what the weights are."""
+    model = name.removeprefix(PREFIX).removesuffix(_RANDOM)
+    if open_clip.get_model_config(model) is None:
+        raise ProtocolError(f"open_clip knows no model {model!r}")
+    torch.manual_seed(0)
+    clip: Any = open_clip.create_model(model, pretrained=None)
+    spec = FrameSpec(frames, clip.visual.image_size[0])
+    tokenizer = clip_tokenizer(model, clip.context_length)
+    normalisation = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD
+    return OpenClipBackbone(name, clip, tokenizer, spec, *normalisation)
+
+
+def _padded(backbone: Backbone) -> Backbone:
+    """The same, but with texts padded to the context length."""
+    padded = backbone.clone()
+    length = backbone.text.context_length
+
+    def tokenize(texts: Sequence[str]) -> Tensor:
+        ids = backbone.tokenize(texts)
+        return F.pad(ids, (0, length - ids.shape[1]))
+
+    padded.tokenize = tokenize  # type: ignore[method-assign]
+    return padded
+
+
+def _peak_alone(loop: Loop, plan: Plan, folder: Path) -> float:
+    """See :class:`Row`."""
+    # Spawned: a fork would begin with the memory of this process.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_peak, loop, plan, folder, torch.get_num_threads()).result()
+
+
+def _peak(loop: Loop, plan: Plan, folder: Path, threads: int) -> float:
+    torch.set_num_threads(threads)
+    bench = _Bench(replace(plan, steps=min(plan.steps, 2)), folder)
+    meter = Meter(bench.backbone.device)
+    with meter.phase("before"):
+        pass
+    bench.run(loop, meter)
+    if loop.label in meter.peak_device_mib:
+        return meter.peak_device_mib[loop.label][0]
+    return meter.peak_mib[loop.label][0] - meter.peak_mib["before"][0]
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    return f"{np.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

@@ -1,0 +1,309 @@
+"""The papers' kind of tables, made of results: mean ± standard deviation over the seeds, as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.learning.run_results import Result, read_results
+from benchmarks.reporting.figures import HeatMap, LineChart, write_page
+from benchmarks.reporting.markdown import spread, table
+from trainer.evaluation.retrieval_metrics import backward_forgetting, forward_transfer, learning_gain
+
+__all__ = ["tables", "write_report"]
+
+_RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
+_PRECISION_AT = 10
+_PHASES = ("training", "indexing", "evaluation")
+_UNKNOWN = "unknown task: every query searches the held-out videos of all tasks"
+_KNOWN = "known task: every query searches the held-out videos of its own task"
+_Figure = float | None
+
+
+def tables(results: Sequence[Result]) -> str:
+    """The two tables that every run ends with: search over all shards, and inside a query's own shard."""
+    return (
+        f"**Global gallery** ({_UNKNOWN}; over all queries together)\n\n"
+        + table(
+            ["method", "queries", *_RECALLS, "BWF ↓", "routing@1 ↑", "seeds"],
+            [
+                [
+                    *_named(runs, mode),
+                    *_measured(runs, mode, "global", [*_RECALLS.values(), "bwf"]),
+                    spread([run.routing(1) for run in runs]),
+                    str(len(runs)),
+                ]
+                for runs, mode in _rows(results)
+            ],
+        )
+        + f"\n**Local gallery** ({_KNOWN}; means over the tasks)\n\n"
+        + table(
+            ["method", "queries", *_RECALLS, "BWF ↓", "FR ↓", "HM ↑", "seeds"],
+            [
+                [
+                    *_named(runs, mode),
+                    *_measured(runs, mode, "local", [*_RECALLS.values(), "bwf", "fr", "hm"]),
+                    str(len(runs)),
+                ]
+                for runs, mode in _rows(results)
+            ],
+        )
+    )
+
+
+def write_report(folder: Path, results: Sequence[Result] | None = None) -> Path:
+    """``report.md`` with its drawings, and ``figures.html`` with the same figures to explore.
+
+    Raises:
+        ProtocolError: the folder holds no results, or such of different data.
+    """
+    found = results or read_results(folder)
+    first = found[0]
+    lines = [
+        f"# {first.facts['protocol']['title']} (`{first.protocol}`)",
+        "",
+        *_circumstances(found),
+        "",
+        "## Search",
+        "",
+        tables(found),
+        "## Recall and forgetting",
+        "",
+        *_drawings(folder, found),
+        "## Every task",
+        "",
+        "R@1 of the last release in the local gallery; in parentheses FR, what was lost since the task was learned.",
+        "",
+        _by_task(found),
+        "## Further measures",
+        "",
+        "V→T: R@1 of captions by held-out videos. mAP: text to video, whatever has the class of the query's video is "
+        "right; where the data has classes. FWT: R@1 of a task just before it is learned, over zero-shot (local "
+        "gallery); gain: R@1 of a task when it has just been learned, over zero-shot; both need a zero-shot result. "
+        "Drift: mean angle that queries of earlier tasks have moved since. Routing@m: the own task is among the first "
+        "m. Hubness: skewness of N_10 over the held-out videos.",
+        "",
+        _further(found),
+        "## Matrices",
+        "",
+        "A[i, t]: R@1 of release i (rows) on the queries of task t (columns), mean over the seeds.",
+        "",
+        *_matrices(found),
+        "## Costs",
+        "",
+        "Wall time of all tasks together, and that of the last task over that of the second; the most memory that "
+        f"any phase had in use ({first.memory}), and the last task's over the second's. Evaluation is what a worker "
+        "measures: the query mode that is searched in. What the other figures here took is left out.",
+        "",
+        _costs(found),
+    ]
+    write_page(folder / "figures.html", first.facts["protocol"]["title"], _figures(found))
+    path = folder / "report.md"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _circumstances(results: Sequence[Result]) -> list[str]:
+    facts = results[0].facts
+    videos = facts["videos"].values()
+    counts = ", ".join(f"{sum(v[split] for v in videos)} {split}" for split in ("train", "val", "test"))
+    commands = dict.fromkeys(r.facts["command"] for r in results)
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {version}" for name, version in r.facts["versions"].items()) for r in results
+    )
+    commits = dict.fromkeys(r.facts["commit"] or "unknown" for r in results)
+    machines = dict.fromkeys(
+        f"{m['cpus']} CPUs, {m['threads']} threads of torch, {m['device']}"
+        for m in (r.facts["machine"] for r in results)
+    )
+    return [
+        *(f"    {command}" for command in commands),
+        "",
+        f"{len(results[0].tasks)} tasks; {counts} videos; backbone {facts['backbone']['name']} with "
+        f"{facts['backbone']['frames']} frames per video. Data {results[0].data}; commit {', '.join(commits)}; "
+        f"{'; '.join(versions)}; {'; '.join(machines)}.",
+    ]
+
+
+def _rows(results: Sequence[Result]) -> Iterator[tuple[list[Result], str]]:
+    """All seeds of a method, once for each of its query modes."""
+    for label in dict.fromkeys(result.label for result in results):
+        runs = [result for result in results if result.label == label]
+        for mode in runs[0].modes:
+            yield runs, mode
+
+
+def _named(runs: Sequence[Result], mode: str) -> list[str]:
+    return [runs[0].label, mode]
+
+
+def _measured(runs: Sequence[Result], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
+    figures = [run.measures(mode, gallery) for run in runs]
+    return [spread([figure[measure] for figure in figures]) for measure in measures]
+
+
+def _by_task(results: Sequence[Result]) -> str:
+    rows = []
+    for runs, mode in _rows(results):
+        matrices = [run.matrix(mode, "local") for run in runs]
+        cells = []
+        for task in range(len(runs[0].tasks)):
+            final = _average([matrix[-1][task] for matrix in matrices])
+            lost = _average([_lost(matrix, task) for matrix in matrices]) if runs[0].sequential else None
+            cells.append(_number(final) + (f" ({_number(lost)})" if lost is not None else ""))
+        rows.append([*_named(runs, mode), *cells])
+    return table(["method", "queries", *results[0].tasks], rows)
+
+
+def _further(results: Sequence[Result]) -> str:
+    untrained = next((result for result in results if result.method == "zero_shot"), None)
+    floor = [row[task] for task, row in enumerate(untrained.matrix("latest", "local"))] if untrained else None
+    rows = [
+        [
+            *_named(runs, mode),
+            spread([run.to_text(mode, "local") for run in runs]),
+            spread([run.to_text(mode, "global") for run in runs]),
+            spread([run.mean_ap(mode, "global", _PRECISION_AT) for run in runs]),
+            spread([_forward(run, floor) if mode == "latest" else None for run in runs]),
+            spread([_gain(run, mode, floor) for run in runs]),
+            spread([run.drift(mode) for run in runs]),
+            *(spread([run.routing(m) for run in runs]) for m in (1, 2, 4)),
+            spread([run.hubness(mode) for run in runs]),
+        ]
+        for runs, mode in _rows(results)
+    ]
+    precise = f"mAP@{_PRECISION_AT} global ↑"
+    named = ["V→T local ↑", "V→T global ↑", precise, "FWT ↑", "gain ↑", "drift ° ↓"]
+    return table(["method", "queries", *named, *(f"routing@{m} ↑" for m in (1, 2, 4)), "hubness ↓"], rows)
+
+
+def _forward(run: Result, floor: Sequence[_Figure] | None) -> _Figure:
+    if floor is None or not run.sequential:
+        return None
+    return forward_transfer([100 * recall["r1"] if recall else None for recall in run.before], floor)
+
+
+def _gain(run: Result, mode: str, floor: Sequence[_Figure] | None) -> _Figure:
+    return learning_gain(run.matrix(mode, "local"), floor) if floor is not None and run.sequential else None
+
+
+def _matrices(results: Sequence[Result]) -> Iterator[str]:
+    for runs, mode in _rows(results):
+        for gallery in ("local", "global"):
+            matrix = _mean_matrix([run.matrix(mode, gallery) for run in runs])
+            named = zip(runs[0].tasks, matrix, strict=True)
+            rows = [
+                [f"after {task}", *map(_number, row)]
+                for task, row in named
+                if any(cell is not None for cell in row)
+            ]
+            yield f"{runs[0].label}, {mode}, {gallery} gallery\n"
+            yield table(["", *runs[0].tasks], rows)
+
+
+def _costs(results: Sequence[Result]) -> str:
+    rows = []
+    for label in dict.fromkeys(result.label for result in results):
+        runs = [result for result in results if result.label == label]
+        totals = [spread([sum(run.seconds[phase]) for run in runs], "{:.1f}") for phase in _PHASES]
+        rows.append(
+            [
+                label,
+                str(sum(runs[0].steps)),
+                *totals,
+                spread([_growth(run, run.seconds, sum) for run in runs]),
+                spread([max(map(max, run.peak_mib.values())) for run in runs], "{:.0f}"),
+                spread([_growth(run, run.peak_mib, max) for run in runs]),
+                spread([_device_peak(run) for run in runs], "{:.0f}"),
+            ]
+        )
+    header = ["method", "steps", "training s", "indexing s", "evaluation s", "last / 2nd task"]
+    return table([*header, "peak MiB", "last / 2nd task", "GPU MiB"], rows)
+
+
+def _growth(run: Result, phases: dict[str, list[float]], combine: Callable[[list[float]], float]) -> _Figure:
+    """What the last task cost over what the second cost; nothing where there is no third, or no sequence at all."""
+    if len(run.tasks) < 3 or not run.sequential:
+        return None
+    spent = [phases[phase] for phase in _PHASES]
+    return combine([phase[-1] for phase in spent]) / combine([phase[1] for phase in spent])
+
+
+def _device_peak(run: Result) -> _Figure:
+    return max(map(max, run.peak_device_mib.values())) if run.peak_device_mib else None
+
+
+# --- figures ---
+
+
+def _curves(results: Sequence[Result], gallery: str, measure: str) -> dict[str, list[_Figure]]:
+    """For every method and mode a figure after each task, mean over the seeds."""
+    curves = {}
+    for runs, mode in _rows(results):
+        series = [_course(run.matrix(mode, gallery), measure) for run in runs]
+        name = f"{runs[0].label} ({mode})" if len(runs[0].modes) > 1 else runs[0].label
+        curves[name] = [_average(values) for values in zip(*series, strict=True)]
+    return curves
+
+
+def _course(matrix: Sequence[Sequence[_Figure]], measure: str) -> list[_Figure]:
+    """Mean R@1 over the tasks learned so far, or BWF, after each task."""
+    if measure == "recall":
+        return [_average(row[: task + 1]) for task, row in enumerate(matrix)]
+    return [
+        backward_forgetting([row[: task + 1] for row in matrix[: task + 1]]) for task in range(len(matrix))
+    ]
+
+
+_CHARTS = {
+    "recall-global": ("R@1 over all tasks so far, global gallery", "global", "recall"),
+    "recall-local": ("R@1 over all tasks so far, local gallery", "local", "recall"),
+    "forgetting-global": ("BWF, global gallery", "global", "forgetting"),
+    "forgetting-local": ("BWF, local gallery", "local", "forgetting"),
+}
+
+
+def _drawings(folder: Path, results: Sequence[Result]) -> Iterator[str]:
+    for name, (title, gallery, measure) in _CHARTS.items():
+        drawn = LineChart(title, results[0].tasks, _curves(results, gallery, measure)).svg()
+        (folder / f"{name}.svg").write_text(drawn, encoding="utf-8")
+        yield f"![{title}]({name}.svg)\n"
+
+
+def _figures(results: Sequence[Result]) -> list[LineChart | HeatMap]:
+    charts = [
+        LineChart(title, results[0].tasks, _curves(results, gallery, measure))
+        for title, gallery, measure in _CHARTS.values()
+    ]
+    maps = [
+        HeatMap(
+            f"{runs[0].label}, {mode}, {gallery} gallery",
+            runs[0].tasks,
+            _mean_matrix([run.matrix(mode, gallery) for run in runs]),
+        )
+        for runs, mode in _rows(results)
+        for gallery in ("local", "global")
+    ]
+    return [*charts, *maps]
+
+
+# --- small things ---
+
+
+def _mean_matrix(matrices: Sequence[list[list[_Figure]]]) -> list[list[_Figure]]:
+    return [[_average(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
+
+
+def _lost(matrix: list[list[_Figure]], task: int) -> _Figure:
+    learned, final = matrix[task][task], matrix[-1][task]
+    return None if learned is None or final is None else learned - final
+
+
+def _average(values: Sequence[_Figure]) -> _Figure:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _number(value: _Figure) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,85 @@
+"""Low-rank updates of an image tower (LoRA): W + s·BA on every matrix of every block, W itself frozen.
+
+Unlike TAME on the text side, these are not routed: a video is embedded once, by the release that learns its task, so
+its tower needs no memory of other tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from models.backbones.loading import Backbone
+
+__all__ = ["LowRank", "LowRankTower"]
+
+
+class LowRank(nn.Module):
+    """W → W + s·BA; the identity at the start, since B is zero.
+
+    Args:
+        weight: ``[out, in]``, frozen.
+        rank: of the update.
+        scale: s.
+    """
+
+    def __init__(self, weight: Tensor, rank: int, scale: float) -> None:
+        super().__init__()
+        out, inner = weight.shape
+        self.scale = scale
+        self.a = nn.Parameter(torch.empty(rank, inner, device=weight.device))
+        self.b = nn.Parameter(torch.zeros(out, rank, device=weight.device))
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.add(weight, self.b @ self.a, alpha=self.scale)
+
+
+class LowRankTower(nn.Module):
+    """The image tower of a backbone with low-rank updates.
+
+    Args:
+        backbone: not touched; the tower is a copy.
+        rank, scale: of every update.
+
+    Attributes:
+        backbone: a copy whose image tower computes with the updated weights.
+    """
+
+    def __init__(self, backbone: Backbone, *, rank: int, scale: float) -> None:
+        super().__init__()
+        self.backbone = backbone.clone()
+        self._updates: dict[str, LowRank] = {}
+        for index, block in enumerate(self.backbone.visual_blocks):
+            for name, module in list(block.named_modules()):
+                for weight in ("weight", "in_proj_weight"):
+                    matrix = getattr(module, weight, None)
+                    if isinstance(matrix, nn.Parameter) and matrix.ndim == 2:
+                        update = LowRank(matrix, rank, scale)
+                        parametrize.register_parametrization(module, weight, update)
+                        self._updates[f"{index}.{name}.{weight}"] = update
+
+    def updates(self) -> list[nn.Parameter]:
+        """The matrices A and B of all updates."""
+        return [parameter for update in self._updates.values() for parameter in update.parameters()]
+
+    def gains(self) -> list[nn.Parameter]:
+        """The matrix B of every update, with which all of it grows and shrinks."""
+        return [update.b for update in self._updates.values()]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """A and B by block, projection and letter."""
+        return {
+            f"{name}.{letter}": tensor.detach()
+            for name, update in self._updates.items()
+            for letter, tensor in update.named_parameters()
+        }
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what :meth:`tensors` gave; names and shapes must agree."""
+        for name, update in self._updates.items():
+            update.load_state_dict({letter: tensors[f"{name}.{letter}"] for letter in ("a", "b")})

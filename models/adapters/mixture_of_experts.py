@@ -1,0 +1,256 @@
+"""MoE-Adapters: mixtures of experts beside the MLP of every block (Yu et al. 2024, "Boosting continual learning of
+vision-language models via mixture-of-experts adapters").
+
+The experts of a block are small bottlenecks that all tasks share; a task brings a router of its own, which picks k
+of them for every input (y = Σ w_i E_i(x), w = softmax(top-k(R(c))) with c the first token), and their sum is added to
+what the block's MLP gives. Experts read the block's residual stream, as the published code has it, so that E = 0 at
+the start leaves the towers as they are.
+
+The selector (DDAS) tells an input's task: every task has an autoencoder, and the one that knows the input best wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.backbones.loading import Backbone
+from models.backbones.precision import forward_precision
+
+__all__ = ["FROZEN", "ExpertLayer", "ExpertTower", "Selector", "adapted_frames", "adapted_texts"]
+
+FROZEN = -1  # in place of a task's router: no experts at all
+_NOISE_FLOOR = 1e-2  # published code
+
+
+class Expert(nn.Module):
+    """A bottleneck, zero at the start: scale · (W_up dropout(relu(W_down x + b)) + b')."""
+
+    def __init__(self, width: int, rank: int, scale: float, dropout: float) -> None:
+        super().__init__()
+        self.scale, self.dropout = scale, dropout
+        self.down = nn.Linear(width, rank)
+        self.up = nn.Linear(rank, width)
+        nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
+        for parameter in (self.down.bias, self.up.weight, self.up.bias):
+            nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        low = F.dropout(F.relu(self.down(tokens)), self.dropout, self.training)
+        return torch.mul(self.up(low), self.scale)
+
+
+class ExpertLayer(nn.Module):
+    """The experts of one block, and every task's router to them.
+
+    Attributes:
+        used: ``[E]``, how often the current task's training has chosen each expert.
+        frozen: ``[E]``, those that earlier tasks rely on.
+    """
+
+    used: Tensor
+    frozen: Tensor
+
+    def __init__(
+        self, width: int, *, experts: int, rank: int, top_k: int, scale: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.width, self.top_k = width, min(top_k, experts)
+        self.experts = nn.ModuleList(Expert(width, rank, scale, dropout) for _ in range(experts))
+        self.routers = nn.ParameterList()
+        self.noises = nn.ParameterList()
+        self.register_buffer("used", torch.zeros(experts, dtype=torch.int64))
+        self.register_buffer("frozen", torch.zeros(experts, dtype=torch.bool))
+
+    def add_router(self) -> None:
+        """A router for one more task, all experts alike to it."""
+        for parameters in (self.routers, self.noises):
+            empty = torch.zeros(self.width, len(self.experts), device=self.used.device)
+            parameters.append(nn.Parameter(empty, requires_grad=False))
+
+    def open(self) -> None:
+        """Train the newest router, and the experts that no earlier task relies on."""
+        for expert, frozen in zip(self.experts, self.frozen.tolist(), strict=True):
+            expert.requires_grad_(not frozen)
+        self.routers[-1].requires_grad_(True)
+        self.noises[-1].requires_grad_(True)
+
+    def freeze_most_used(self) -> None:
+        """Activate-freeze: the k experts that a task chose most are not trained any more."""
+        if self.used.any():
+            self.frozen[self.used.topk(self.top_k).indices] = True
+        self.used.zero_()
+
+    def gates(self, first: Tensor, tasks: Tensor) -> Tensor:
+        """Weights of the experts, ``[n, E]``: k above zero, summing to one; none for ``FROZEN``.
+
+        Args:
+            first: first tokens ``[n, width]``.
+            tasks: ``[n]`` number of the router for each, or ``FROZEN``.
+        """
+        known = tasks.clamp(min=0)  # any router will do where its gates are taken away again
+        numbers = sorted(set(known.tolist()))
+        which = torch.searchsorted(torch.tensor(numbers, device=tasks.device), known)
+        router = torch.stack([self.routers[number] for number in numbers])
+        logits = torch.einsum("nd,nde->ne", first, router[which]).float()
+        if self.training:
+            noise = torch.stack([self.noises[number] for number in numbers])
+            deviation = F.softplus(torch.einsum("nd,nde->ne", first, noise[which]).float()) + _NOISE_FLOOR
+            logits = logits + torch.randn_like(logits) * deviation
+        kept, experts = logits.topk(self.top_k, dim=-1)
+        gates = torch.zeros_like(logits).scatter(-1, experts, kept.softmax(dim=-1))
+        return gates * (tasks != FROZEN).unsqueeze(-1)
+
+    def forward(self, hidden: Tensor, tasks: Tensor) -> Tensor:
+        """y = Σ w_i E_i(x): ``[n, L, width]`` of the residual stream ``[n, L, width]``."""
+        mixed = torch.zeros_like(hidden)
+        if not len(self.routers):
+            return mixed
+        gates = self.gates(hidden[:, 0], tasks).to(hidden.dtype)
+        if self.training:
+            self.used += (gates > 0).sum(dim=0)
+        for index, expert in enumerate(self.experts):
+            rows = gates[:, index].nonzero().flatten()
+            if len(rows):
+                share = gates[rows, index, None, None] * expert(hidden[rows])
+                mixed = mixed.index_add(0, rows, share.to(mixed.dtype))
+        return mixed
+
+
+class ExpertTower(nn.Module):
+    """Experts for all blocks of a tower.
+
+    Args:
+        width, depth: of the tower.
+        experts: E of them per block.
+        rank: width of a bottleneck.
+        top_k: experts per input.
+        scale: of what an expert adds.
+        dropout: inside the bottleneck, training only.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        *,
+        experts: int = 22,
+        rank: int = 64,
+        top_k: int = 2,
+        scale: float = 0.1,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            ExpertLayer(width, experts=experts, rank=rank, top_k=top_k, scale=scale, dropout=dropout)
+            for _ in range(depth)
+        )
+
+    @property
+    def blocks(self) -> list[ExpertLayer]:
+        """The layers, in order."""
+        return [layer for layer in self.layers if isinstance(layer, ExpertLayer)]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks have a router."""
+        return len(self.blocks[0].routers)
+
+    def add_router(self) -> None:
+        """A router for one more task in every block."""
+        for layer in self.blocks:
+            layer.add_router()
+
+    def open(self) -> None:
+        """Open for training what the newest task may change."""
+        for layer in self.blocks:
+            layer.open()
+
+    def close(self) -> None:
+        """End of a task: nothing is trained, and its favourite experts never will be again."""
+        self.requires_grad_(False)
+        for layer in self.blocks:
+            layer.freeze_most_used()
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over a ``state_dict``, with as many routers as it holds."""
+        routers = sum(name.startswith("layers.0.routers.") for name in tensors)
+        for _ in range(routers - self.tasks):
+            self.add_router()
+        self.load_state_dict(dict(tensors))
+
+
+class Selector(nn.Module):
+    """DDAS: one autoencoder per task, on features of the frozen backbone.
+
+    Args:
+        dim: of the features.
+        width: of the code.
+    """
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.dim, self.width = dim, width
+        self.encoders = nn.ModuleList()
+
+    def __len__(self) -> int:
+        return len(self.encoders)
+
+    def add_task(self) -> None:
+        """An autoencoder for one more task."""
+        code = nn.Linear(self.dim, self.width), nn.ReLU()
+        self.encoders.append(nn.Sequential(*code, nn.Linear(self.width, self.dim), nn.Sigmoid()))
+
+    def error(self, features: Tensor, task: int) -> Tensor:
+        """Mean squared error ``[n]`` of unit vectors ``[n, dim]``, brought to 0..1 by a sigmoid, under a task."""
+        target = (features * math.sqrt(self.dim)).sigmoid()  # entries of about unit variance before it
+        squares: Tensor = (self.encoders[task](target) - target) ** 2
+        return squares.mean(dim=-1)
+
+    def select(self, features: Tensor) -> Tensor:
+        """The task of the least error for each of the features ``[n, dim]``: ``[n]``, ``FROZEN`` without any."""
+        if not len(self):
+            return torch.full((len(features),), FROZEN, device=features.device)
+        return torch.stack([self.error(features, task) for task in range(len(self))]).argmin(dim=0)
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over a ``state_dict``, with as many autoencoders as it holds."""
+        tasks = sum(name.endswith(".0.weight") for name in tensors)
+        for _ in range(tasks - len(self)):
+            self.add_task()
+        self.load_state_dict(dict(tensors))
+
+
+def adapted_frames(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
+    """Unit video vectors ``[n, dim]`` of ``uint8 [n, M, H, W, 3]``; every frame is routed by its class token."""
+    with forward_precision(backbone.device):
+        tokens = backbone.embed_frames(frames)
+        shape = tokens.shape
+        hidden = tokens.flatten(0, 1)
+        tasks = torch.full((len(hidden),), task, device=hidden.device)
+        for block, experts in zip(backbone.visual_blocks, tower.blocks, strict=True):
+            hidden = hidden + block.ls_1(block.attention(block.ln_1(hidden)))
+            hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden))) + experts(hidden, tasks)
+    return backbone.pool_frames(hidden.view(shape).float())[0]
+
+
+def adapted_texts(
+    backbone: Backbone, ids: Tensor, tower: ExpertTower, tasks: Tensor | Sequence[int]
+) -> Tensor:
+    """Unit text vectors ``[n, dim]`` of token ids ``[n, L]``, each under a task of its own ``[n]``.
+
+    A text's first token is the same for all texts, so that its experts follow from the task alone.
+    """
+    ids = ids.to(backbone.device)
+    tasks = torch.as_tensor(tasks, device=backbone.device)
+    mask = backbone.text.attn_mask[: ids.shape[1], : ids.shape[1]]
+    with forward_precision(backbone.device):
+        hidden = backbone.embed_tokens(ids)
+        for block, experts in zip(backbone.text_blocks, tower.blocks, strict=True):
+            hidden = hidden + block.ls_1(block.attention(block.ln_1(hidden), attn_mask=mask))
+            hidden = hidden + block.ls_2(block.mlp(block.ln_2(hidden))) + experts(hidden, tasks)
+    return backbone.pool_text(hidden.float(), backbone.end_of_text(ids))

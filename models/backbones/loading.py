@@ -1,0 +1,103 @@
+"""Backbones by name: pre-trained dual encoders that methods adapt or train.
+
+======================================================  ===================================================
+``tiny``                                                a small CLIP that ships with the project
+``open_clip:<model>/<pretrained tag or local file>``    any CLIP that open_clip knows
+``transformers:<vision>+<text>``                        ViT or DeiT and BERT, each a model or a local folder
+======================================================  ===================================================
+
+Frames are ``uint8 [n, M, H, W, 3]``; normalisation happens inside.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from open_clip.model import CLIP
+from safetensors.torch import load_file
+
+from models.backbones.dual_encoder import Backbone, FrameSpec
+from models.backbones.open_clip_backbone import PREFIX as _OPEN_CLIP
+from models.backbones.open_clip_backbone import OpenClipBackbone, load_open_clip, open_clip_frame_spec
+from models.backbones.tokenizer import small_tokenizer
+from models.errors import BackboneUnavailable
+
+__all__ = ["Backbone", "FrameSpec", "frame_spec", "load_backbone", "tiny_backbone"]
+
+_TINY = "tiny"
+_TINY_FRAMES = 8
+_TRANSFORMERS = "transformers:"
+
+
+def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
+    """Frames per video and frame size of a backbone, without loading its weights.
+
+    Raises:
+        BackboneUnavailable: no backbone has this name.
+        BackboneUnsupported: not the towers that it can be made of.
+    """
+    if name == _TINY:
+        config = _tiny_config()
+        return FrameSpec(frames or _TINY_FRAMES, int(config["vision_cfg"]["image_size"]))
+    if name.startswith(_OPEN_CLIP):
+        return open_clip_frame_spec(name, frames)
+    if name.startswith(_TRANSFORMERS):
+        # Here and below: the library takes seconds to import, and most backbones do without it.
+        from models.backbones.transformers_backbone import transformers_frame_spec
+
+        return transformers_frame_spec(name, frames)
+    raise _unknown(name)
+
+
+def load_backbone(name: str, frames: int | None = None) -> Backbone:
+    """The named backbone with its weights, frozen, in evaluation mode, on the CPU.
+
+    Raises:
+        BackboneUnavailable: unknown name, or weights that cannot be fetched; says which file to put where.
+        BackboneUnsupported: towers that are not those of its kind.
+    """
+    if name == _TINY:
+        weights = Path(str(resources.files("models.backbones") / "tiny" / "weights.safetensors"))
+        if not weights.exists():
+            raise BackboneUnavailable(
+                "backbone 'tiny': models/backbones/tiny/weights.safetensors is missing; restore it from the "
+                "repository, or make it anew with `cinestrata bench pretrain`"
+            )
+        return tiny_backbone(frames or _TINY_FRAMES, weights)
+    if name.startswith(_OPEN_CLIP):
+        return load_open_clip(name, frames)
+    if name.startswith(_TRANSFORMERS):
+        from models.backbones.transformers_backbone import load_transformers
+
+        return load_transformers(name, frames)
+    raise _unknown(name)
+
+
+def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:
+    """The backbone that ships; without ``weights`` it is freshly initialised, ready to be pre-trained."""
+    config = _tiny_config()
+    clip = CLIP(**config)
+    if weights is not None:
+        clip.load_state_dict(load_file(weights))
+    text = config["text_cfg"]
+    tokenizer = small_tokenizer(text["vocab_size"], text["context_length"])
+    spec = FrameSpec(frames, config["vision_cfg"]["image_size"])
+    return OpenClipBackbone(_TINY, clip, tokenizer, spec, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+
+def _tiny_config() -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(
+        (resources.files("models.backbones") / "tiny" / "config.json").read_text()
+    )
+    return config
+
+
+def _unknown(name: str) -> BackboneUnavailable:
+    return BackboneUnavailable(
+        f"backbone {name!r} is unknown: use 'tiny' or '{_OPEN_CLIP}<model>/<pretrained tag or local file>', for "
+        f"example '{_OPEN_CLIP}ViT-B-32/openai', or '{_TRANSFORMERS}<vision model or folder>+<text model or "
+        "folder>'"
+    )

@@ -1,0 +1,180 @@
+"""CLIP through open_clip, with the blocks of both towers open, so that adapters can work inside them.
+
+Named ``open_clip:<model>/<pretrained tag or local file>``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.model import CLIP, CustomTextCLIP
+from open_clip.transformer import ResidualAttentionBlock, TextTransformer, VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.backbones.dual_encoder import Backbone, FrameSpec
+from models.backbones.tokenizer import clip_tokenizer
+from models.errors import BackboneUnavailable, BackboneUnsupported
+
+__all__ = ["PREFIX", "OpenClipBackbone", "load_open_clip", "open_clip_frame_spec"]
+
+PREFIX = "open_clip:"
+_DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
+
+
+class OpenClipBackbone(Backbone):
+    """A CLIP dual encoder whose towers are walked block by block.
+
+    Args:
+        clip: the open_clip model; both towers must be plain pre-norm transformers.
+        name, tokenizer, spec, mean, std: as of :class:`~models.backbones.dual_encoder.Backbone`.
+    """
+
+    open_blocks = True
+
+    def __init__(
+        self,
+        name: str,
+        clip: CLIP | CustomTextCLIP,
+        tokenizer: Any,
+        spec: FrameSpec,
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        _require_plain_towers(name, clip)
+        super().__init__(name, clip, tokenizer, spec, mean, std)
+        self.text: CLIP | TextTransformer = getattr(clip, "text", clip)
+        self._text_blocks = list(self.text.transformer.resblocks)
+
+    @property
+    def dim(self) -> int:
+        return int(self.clip.visual.output_dim)
+
+    @property
+    def visual_blocks(self) -> list[ResidualAttentionBlock]:
+        return list(self.clip.visual.transformer.resblocks)
+
+    @property
+    def text_blocks(self) -> list[Any]:
+        return list(self._text_blocks)
+
+    def with_text_blocks(self, blocks: Sequence[nn.Module]) -> OpenClipBackbone:
+        other = copy.copy(self)
+        other._text_blocks = list(blocks)
+        return other
+
+    @property
+    def text_width(self) -> int:
+        return int(self.text.ln_final.normalized_shape[0])
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        table: nn.Embedding = self.text.token_embedding
+        return table
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.text.vocab_size)
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Token ids ``[n, L]``, cut to the longest text: causal attention never looks past its end."""
+        ids: Tensor = self._tokenizer(list(texts))
+        return ids[:, : int(self.end_of_text(ids).max()) + 1]
+
+    def end_of_text(self, ids: Tensor) -> Tensor:
+        """Position of the end-of-text token, ``[n]``: CLIP gives it the highest id."""
+        return ids.argmax(dim=-1)
+
+    def embed_frames(self, frames: Tensor) -> Tensor:
+        tokens: Tensor = self.clip.visual._embeds(self.pixels(frames))
+        return tokens.view(*frames.shape[:2], *tokens.shape[1:])
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        return torch.add(self.text.token_embedding(ids), self.text.positional_embedding[: ids.shape[1]])
+
+    def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
+        """Unit text vectors ``[..., n, dim]`` of hidden states ``[..., n, L, width]`` at ``end [n]``."""
+        rows = torch.arange(end.shape[0], device=hidden.device)
+        pooled = self.text.ln_final(hidden[..., rows, end, :])
+        projection = self.text.text_projection
+        projected = projection(pooled) if isinstance(projection, nn.Linear) else pooled @ projection
+        return F.normalize(projected, dim=-1)
+
+    def _identity(self) -> list[Any]:
+        return [self.name.split("/")[0], self.spec.size]
+
+
+def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
+    """Frames per video and frame size of an open_clip model, from its configuration.
+
+    Raises:
+        BackboneUnavailable: open_clip knows no such model.
+    """
+    model, _ = _split(name)
+    size = open_clip.get_model_config(model)["vision_cfg"].get("image_size", 224)
+    return FrameSpec(frames or _DEFAULT_FRAMES, int(size))
+
+
+def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
+    """An open_clip model with its weights.
+
+    Raises:
+        BackboneUnavailable: unknown model, or weights that cannot be fetched; says which file to put where.
+        BackboneUnsupported: towers that are not plain CLIP transformers.
+    """
+    spec = open_clip_frame_spec(name, frames)
+    model, source = _split(name)
+    try:
+        clip, _, transform = open_clip.create_model_and_transforms(
+            model, pretrained=source, require_pretrained=True
+        )
+    except Exception as error:  # open_clip, the hub client and torch each raise their own kinds
+        raise BackboneUnavailable(
+            f"backbone {name!r}: the weights could not be loaded ({type(error).__name__}: {error}). Without "
+            f"a connection to the model hub, put a checkpoint of {model} in open_clip's format "
+            f"(.safetensors or .pt) on this machine and name it: {PREFIX}{model}/<path to the file>"
+        ) from error
+    normalise = next(step for step in transform.transforms if hasattr(step, "mean"))
+    tokenizer = clip_tokenizer(model, clip.context_length)
+    return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalise.mean), tuple(normalise.std))
+
+
+def _split(name: str) -> tuple[str, str]:
+    model, _, source = name.removeprefix(PREFIX).partition("/")
+    if not source:
+        raise BackboneUnavailable(
+            f"backbone {name!r} names no weights: use 'tiny' or '{PREFIX}<model>/<pretrained tag or local "
+            f"file>', for example '{PREFIX}ViT-B-32/openai'"
+        )
+    if open_clip.get_model_config(model) is None:
+        raise BackboneUnavailable(
+            f"backbone {name!r}: open_clip knows no model {model!r}; `python -c 'import open_clip; "
+            f"print(open_clip.list_models())'` lists those it knows"
+        )
+    return model, source
+
+
+def _require_plain_towers(name: str, clip: nn.Module) -> None:
+    visual, text = getattr(clip, "visual", None), getattr(clip, "text", clip)
+    plain = (
+        isinstance(visual, VisionTransformer)
+        and visual.pool_type == "tok"
+        and visual.attn_pool is None
+        and not visual.final_ln_after_pool
+        and isinstance(clip, CLIP | CustomTextCLIP)
+        and isinstance(text, CLIP | TextTransformer)
+        and getattr(text, "text_pool_type", getattr(text, "pool_type", "")) == "argmax"
+        and getattr(text, "cls_emb", None) is None
+        and text.attn_mask is not None
+        and all(isinstance(b, ResidualAttentionBlock) for b in visual.transformer.resblocks)
+        and all(isinstance(b, ResidualAttentionBlock) for b in text.transformer.resblocks)
+    )
+    if not plain:
+        raise BackboneUnsupported(
+            f"backbone {name!r}: adapters need a ViT image tower with a class token and a causal text tower "
+            "pooled at the end of text (the architecture of the original CLIP)"
+        )

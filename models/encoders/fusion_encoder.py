@@ -1,0 +1,155 @@
+"""A multi-modal encoder on top of both towers: the words of a caption look at its video (ctp, section 4.1).
+
+Each layer lets the words attend to each other in both directions, then to the video, then passes an MLP. Its
+states predict masked words, and the state at the end of the text stands for the pair as a whole.
+
+What differs from the paper's f_m, the last six layers of BERT: the layers start from random weights and
+normalise before each step, as CLIP's do; CLIP's tower below is causal, so that only these layers let a word
+see what follows it; and CLIP has neither [MASK] nor [CLS]: a learned vector stands in for a masked word, and
+the end-of-text token, which has read the whole caption, for the pair. The paper's images are single; the
+patches of all frames are looked at here, each with a learned vector that tells its frame.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.backbones.loading import Backbone
+from models.backbones.precision import forward_precision
+
+__all__ = ["FusionEncoder", "frame_states", "fusion_encoder", "text_states"]
+
+_INITIAL_STD = 0.02  # of BERT's embeddings
+
+
+class FusionEncoder(nn.Module):
+    """The multi-modal encoder f_m with its masked-language head.
+
+    Args:
+        width: of the text tower.
+        visual_width: of the image tower.
+        heads: of every attention.
+        layers: number of layers.
+        frames: frames per video.
+        vocabulary: number of tokens that can be predicted.
+
+    Attributes:
+        mask: ``[width]``, in place of a masked word's token embedding.
+    """
+
+    def __init__(
+        self, width: int, visual_width: int, heads: int, *, layers: int, frames: int, vocabulary: int
+    ) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(_INITIAL_STD * torch.randn(width))
+        self.times = nn.Parameter(_INITIAL_STD * torch.randn(frames, 1, visual_width))
+        self.layers = nn.ModuleList(_FusionLayer(width, visual_width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+
+    def forward(self, texts: Tensor, end: Tensor, videos: Tensor) -> Tensor:
+        """States of the words after they have seen the video.
+
+        Args:
+            texts: ``[n, L, width]`` normalised states of the text tower.
+            end: ``[n]`` position of the end of each text; what follows it is padding.
+            videos: ``[n, M, P+1, visual_width]`` normalised states of the image tower.
+
+        Returns:
+            ``[n, L, width]``.
+        """
+        padding = torch.arange(texts.shape[1], device=texts.device) > end.unsqueeze(1)
+        tokens = (videos + self.times).flatten(1, 2)
+        hidden = texts
+        with forward_precision(texts.device):
+            for layer in self.layers:
+                hidden = layer(hidden, padding, tokens)
+        return cast(Tensor, self.norm(hidden.float()))
+
+    def predict_words(self, states: Tensor, embedding: Tensor) -> Tensor:
+        """Logits ``[k, V]`` of the words at states ``[k, width]``; the classifier is the tower's own token
+        embedding ``[V, width]``, as in BERT."""
+        with forward_precision(states.device):
+            logits = F.linear(self.head(states), embedding, self.bias)
+        return logits.float()
+
+    def embed_masked(self, backbone: Backbone, ids: Tensor, masked: Tensor) -> Tensor:
+        """Token and position embeddings ``[n, L, width]`` of ids ``[n, L]``, masked where ``masked [n, L]``."""
+        positions = backbone.text.positional_embedding[: ids.shape[1]]
+        return torch.where(masked.unsqueeze(-1), self.mask + positions, backbone.embed_tokens(ids))
+
+    def fuse(self, backbone: Backbone, embedded: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
+        """States ``[n, L, width]`` of embedded texts ``[n, L, width]`` that see :func:`frame_states`."""
+        texts = backbone.text.ln_final(text_states(backbone, embedded))
+        return cast(Tensor, self(texts, end, backbone.clip.visual.ln_post(tokens)))
+
+    def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
+        """Unit vectors ``[n, width]`` of pairs: the fused states at the end of the texts ``[n, L]``."""
+        end = backbone.end_of_text(ids)
+        fused = self.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
+        return F.normalize(fused[torch.arange(len(ids), device=ids.device), end], dim=-1)
+
+
+def fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
+    """A fresh multi-modal encoder that fits a backbone."""
+    return FusionEncoder(
+        backbone.text_width,
+        backbone.visual_blocks[0].attn.embed_dim,
+        backbone.text_blocks[0].attn.num_heads,
+        layers=layers,
+        frames=backbone.spec.frames,
+        vocabulary=backbone.vocabulary,
+    )
+
+
+def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
+    """States ``[n, M, P+1, visual_width]`` after the image tower's last block, of ``uint8 [n, M, H, W, 3]``.
+
+    :meth:`Backbone.pool_frames` makes the video vector of them.
+    """
+    with forward_precision(backbone.device):
+        tokens = backbone.embed_frames(frames)
+        flat = tokens.flatten(0, 1)
+        for block in backbone.visual_blocks:
+            flat = block(flat)
+    return flat.float().view(tokens.shape)
+
+
+def text_states(backbone: Backbone, embedded: Tensor) -> Tensor:
+    """States ``[n, L, width]`` after the causal text tower's last block, of embeddings ``[n, L, width]``.
+
+    :meth:`Backbone.pool_text` makes the text vector of them.
+    """
+    length = embedded.shape[1]
+    hidden = embedded
+    with forward_precision(backbone.device):
+        for block in backbone.text_blocks:
+            hidden = block(hidden, attn_mask=backbone.text.attn_mask[:length, :length])
+    return hidden.float()
+
+
+class _FusionLayer(nn.Module):
+    """Attention among the words, attention to the video, MLP; each adds to what came in."""
+
+    def __init__(self, width: int, visual_width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_words = nn.LayerNorm(width)
+        self.words = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm_video = nn.LayerNorm(width)
+        self.video = nn.MultiheadAttention(
+            width, heads, kdim=visual_width, vdim=visual_width, batch_first=True
+        )
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, hidden: Tensor, padding: Tensor, tokens: Tensor) -> Tensor:
+        words = self.norm_words(hidden)
+        hidden = hidden + self.words(words, words, words, key_padding_mask=padding, need_weights=False)[0]
+        hidden = hidden + self.video(self.norm_video(hidden), tokens, tokens, need_weights=False)[0]
+        return hidden + cast(Tensor, self.mlp(hidden))

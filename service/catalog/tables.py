@@ -1,0 +1,266 @@
+"""The tables of the catalog. The same on SQLite and on PostgreSQL; migrations are made from these."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+__all__ = [
+    "ACTIVE_STATES",
+    "FINAL_STATES",
+    "LEARNING_STATES",
+    "STATES",
+    "Base",
+    "Event",
+    "IdempotencyKey",
+    "Line",
+    "Moment",
+    "Recall",
+    "Release",
+    "Shard",
+    "Task",
+    "UtcDateTime",
+    "Video",
+]
+
+LEARNING_STATES = ("training", "indexing", "evaluating")
+ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
+FINAL_STATES = ("ready", "failed", "cancelled")
+STATES = (*ACTIVE_STATES, *FINAL_STATES)
+
+# INTEGER is what makes SQLite's AUTOINCREMENT work (it is 64 bits wide there); ids are never reused.
+_GrowingId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time, also on SQLite, which forgets the zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Aware times only; stored as UTC."""
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Always aware, always UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Names of constraints are fixed, so that migrations can name them on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
+
+
+class Line(Base):
+    """One row: the last place given out in the line of tasks.
+
+    Taking a place locks the row until commit, so tasks become visible in the order of their places.
+    """
+
+    __tablename__ = "line"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    last_position: Mapped[int] = mapped_column(BigInteger)
+
+
+class Task(Base):
+    """A domain of videos, from arrival to ready."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        CheckConstraint("state IN (" + ", ".join(f"'{s}'" for s in STATES) + ")", name="state"),
+        Index("ix_tasks_state_position", "state", "position"),
+    )
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    position: Mapped[int] = mapped_column(
+        BigInteger, unique=True
+    )  # place in the line; a retry gets a new one
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    method: Mapped[str] = mapped_column(String(64))
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+    state: Mapped[str] = mapped_column(String(16), default="queued")
+    progress: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of ProgressView
+    eta_seconds: Mapped[float | None] = mapped_column(Float)
+    error: Mapped[str | None] = mapped_column(Text)
+    error_hint: Mapped[str | None] = mapped_column(Text)
+    counts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of CountsView
+
+    probed_at: Mapped[datetime | None]  # set: the videos are examined, the task waits to be learned
+    attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
+    lease_owner: Mapped[str | None] = mapped_column(String(255))
+    lease_expires_at: Mapped[datetime | None]
+    fencing_token: Mapped[int] = mapped_column(
+        BigInteger, default=0
+    )  # +1 whenever the owner may have changed
+    cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
+
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    release_id: Mapped[str | None] = mapped_column(String(64))  # the release after this task
+    learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
+    trained: Mapped[bool] = mapped_column(Boolean, default=False)
+    held_out: Mapped[str | None] = mapped_column(String(16))  # given | derived
+
+    videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
+
+
+class Video(Base):
+    """A video of a task. ``vector_id`` is its id in the index."""
+
+    __tablename__ = "videos"
+    __table_args__ = (
+        CheckConstraint("status IN ('pending', 'accepted', 'rejected')", name="status"),
+        Index("ix_videos_task_id_status", "task_id", "status"),
+        {"sqlite_autoincrement": True},
+    )
+
+    vector_id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(String(128), unique=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
+    uri: Mapped[str] = mapped_column(Text)
+    split: Mapped[str | None] = mapped_column(String(8))  # as given
+    effective_split: Mapped[str | None] = mapped_column(String(8))  # train | val | test, after probing
+    captions: Mapped[list[str]] = mapped_column(JSON, default=list)
+    extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
+    status: Mapped[str] = mapped_column(String(16), default="pending")
+    reason: Mapped[str | None] = mapped_column(Text)
+
+    content_hash: Mapped[str | None] = mapped_column(String(64))
+    bytes: Mapped[int | None] = mapped_column(BigInteger)
+    container: Mapped[str | None] = mapped_column(String(64))
+    codec: Mapped[str | None] = mapped_column(String(64))
+    width: Mapped[int | None] = mapped_column(Integer)
+    height: Mapped[int | None] = mapped_column(Integer)
+    fps: Mapped[float | None] = mapped_column(Float)
+    duration: Mapped[float | None] = mapped_column(Float)  # seconds
+    frames: Mapped[int | None] = mapped_column(BigInteger)
+
+    task: Mapped[Task] = relationship(back_populates="videos")
+
+
+class Moment(Base):
+    """A part of a long video that has a vector of its own. ``vector_id`` is its id in the index (index/moment_ids.py)."""
+
+    __tablename__ = "moments"
+
+    vector_id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=False)
+    video_vector_id: Mapped[int] = mapped_column(
+        _GrowingId, ForeignKey("videos.vector_id", ondelete="CASCADE"), index=True
+    )
+    start_seconds: Mapped[float] = mapped_column(Float)
+    end_seconds: Mapped[float] = mapped_column(Float)
+
+
+class Release(Base):
+    """A release in the index folder."""
+
+    __tablename__ = "releases"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"), unique=True)
+    learned_order: Mapped[int] = mapped_column(Integer, unique=True)  # i = 1, 2, …
+    method: Mapped[str] = mapped_column(String(64))
+    backbone: Mapped[str] = mapped_column(String(255))
+    kind: Mapped[str] = mapped_column(String(16))  # frozen | tower | mapped | tame | low_rank | moe
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+    metrics: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+
+class Shard(Base):
+    """A shard in the index folder."""
+
+    __tablename__ = "shards"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"), unique=True)
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id", ondelete="RESTRICT"))
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    count: Mapped[int] = mapped_column(Integer)
+    dim: Mapped[int] = mapped_column(Integer)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+
+
+class Recall(Base):
+    """One cell of the matrix: release i on the queries of task t. i = 0 is the untrained backbone."""
+
+    __tablename__ = "recalls"
+    __table_args__ = (UniqueConstraint("release_order", "task_order", "mode", "gallery"),)
+
+    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    release_order: Mapped[int] = mapped_column(Integer)  # i
+    task_order: Mapped[int] = mapped_column(Integer)  # t
+    mode: Mapped[str] = mapped_column(String(8))  # pinned | mapped | latest
+    gallery: Mapped[str] = mapped_column(String(16))  # local | global | local_all | global_all
+    queries: Mapped[int] = mapped_column(Integer)
+    r1: Mapped[float] = mapped_column(Float)  # shares, 0..1
+    r5: Mapped[float] = mapped_column(Float)
+    r10: Mapped[float] = mapped_column(Float)
+    medr: Mapped[float] = mapped_column(Float)
+    meanr: Mapped[float] = mapped_column(Float)
+    routing1: Mapped[float | None] = mapped_column(Float)  # share of queries whose own task came first
+
+
+class Event(Base):
+    """Something that happened to a task."""
+
+    __tablename__ = "events"
+    __table_args__ = (Index("ix_events_task_id_id", "task_id", "id"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(_GrowingId, primary_key=True, autoincrement=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
+    at: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(String(16))  # state | progress | rejected | log
+    data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+
+class IdempotencyKey(Base):
+    """A request that must be carried out only once. No response yet: it is in flight."""
+
+    __tablename__ = "idempotency_keys"
+
+    caller: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_hash: Mapped[str] = mapped_column(String(64))
+    task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"))
+    response: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    locked_until: Mapped[datetime]

@@ -1,0 +1,118 @@
+"""Everything at one glance, for the dashboard and for ``cinestrata doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import func, select
+
+from index import Manifest, ShardStore, ShardStoreError
+from service.catalog.database import now, session_scope
+from service.catalog.tables import ACTIVE_STATES, STATES, Release, Shard, Task, Video
+from service.core.schemas import LeaseView, OverviewView, ReleaseView, ShardView
+from service.core.settings import settings
+from service.tasks import broker
+
+__all__ = ["overview"]
+
+
+def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
+    """Counts, sizes, who is at work, and what is broken.
+
+    Args:
+        degraded: task id → reason, as the process that holds an open snapshot knows it. What the manifest and
+            the catalog disagree about is added.
+
+    Raises:
+        Unavailable: the catalog cannot be reached.
+    """
+    manifest, broken = _manifest()
+    with session_scope() as session:
+        at = now(session)
+        names = dict(session.execute(select(Task.id, Task.name)).all())
+        by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
+        videos = session.scalar(select(func.count()).select_from(Video)) or 0
+        laid_down = select(Shard.task_id)
+        searchable = (
+            session.scalar(
+                select(func.count()).where(Video.status == "accepted", Video.task_id.in_(laid_down))
+            )
+            or 0
+        )
+        shards = session.scalars(select(Shard).join(Task).order_by(Task.learned_order)).all()
+        releases = session.scalars(select(Release).order_by(Release.learned_order)).all()
+        leases = session.scalars(
+            select(Task)
+            .where(Task.state.in_(ACTIVE_STATES), Task.lease_expires_at >= at)
+            .order_by(Task.position)
+        ).all()
+    reasons = dict(broken) | {
+        shard.task_id: "The manifest of the index does not name this shard."
+        for shard in shards
+        if not broken
+        and (shard.task_id not in manifest.shards or manifest.shards[shard.task_id].id != shard.id)
+    }
+    reasons |= degraded or {}
+    return OverviewView(
+        release=manifest.release,
+        generation=manifest.generation,
+        tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
+        videos=videos,
+        searchable=searchable,
+        vectors=sum(shard.count - manifest.deleted(shard.task_id) for shard in shards),
+        shards=[
+            ShardView(
+                id=shard.id,
+                task=names[shard.task_id],
+                task_id=shard.task_id,
+                release=shard.release_id,
+                count=shard.count,
+                dim=shard.dim,
+                bytes=shard.bytes,
+                created_at=shard.created_at,
+                deleted=manifest.deleted(shard.task_id),
+                degraded=reasons.get(shard.task_id),
+            )
+            for shard in shards
+        ],
+        releases=[
+            ReleaseView(
+                id=release.id,
+                task=names[release.task_id],
+                task_id=release.task_id,
+                learned_order=release.learned_order,
+                method=release.method,
+                backbone=release.backbone,
+                kind=release.kind,
+                bytes=release.bytes,
+                created_at=release.created_at,
+                current=release.id == manifest.release,
+                calibration_error=(release.metrics or {}).get("calibration_error"),
+            )
+            for release in releases
+        ],
+        bytes_shards=sum(shard.bytes for shard in shards),
+        bytes_releases=sum(release.bytes for release in releases),
+        workers=[
+            LeaseView(
+                task_id=task.id,
+                task=task.name,
+                state=task.state,  # type: ignore[arg-type]
+                owner=task.lease_owner or "",
+                expires_at=task.lease_expires_at or at,
+            )
+            for task in leases
+        ],
+        degraded={names.get(task_id, task_id): reason for task_id, reason in reasons.items()},
+        database="ok",
+        broker="ok" if broker.check() else "The broker does not answer; tasks wait until it does.",
+    )
+
+
+def _manifest() -> tuple[Manifest, dict[str, str]]:
+    if not settings().index_dir.exists():
+        return Manifest.empty(), {}
+    try:
+        return ShardStore(settings().index_dir).manifest(), {}
+    except ShardStoreError as error:
+        return Manifest.empty(), {"index": str(error)}

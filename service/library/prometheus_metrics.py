@@ -1,0 +1,96 @@
+"""What Prometheus reads: requests and search latency as they happen, the catalog's counts at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+
+from service.catalog.database import session_scope
+from service.catalog.tables import STATES, Shard, Task
+from service.core.errors import Unavailable
+
+__all__ = [
+    "GENERATION",
+    "REGISTRY",
+    "REQUESTS",
+    "REQUEST_SECONDS",
+    "SEARCH_SECONDS",
+    "UNREAD_BYTES",
+    "render",
+]
+
+REGISTRY = CollectorRegistry()
+
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+REQUESTS = Counter("cinestrata_requests", "HTTP requests.", ["method", "route", "status"], registry=REGISTRY)
+REQUEST_SECONDS = Histogram(
+    "cinestrata_request_seconds",
+    "Time to answer an HTTP request.",
+    ["route"],
+    buckets=_FAST,
+    registry=REGISTRY,
+)
+SEARCH_SECONDS = Histogram(
+    "cinestrata_search_seconds",
+    "Time spent in each part of a search: encode, route, search, merge, total.",
+    ["stage"],
+    buckets=_FAST,
+    registry=REGISTRY,
+)
+GENERATION = Gauge(
+    "cinestrata_generation", "Generation of the index that is being searched.", registry=REGISTRY
+)
+UNREAD_BYTES = Gauge(
+    "cinestrata_unread_bytes",
+    "Bytes of shards that are searched, and whose checksums were not compared since the start of the process.",
+    registry=REGISTRY,
+)
+
+
+class _CatalogCollector(Collector):
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Counted at the scrape, so that every process of a cluster says the same."""
+        up = GaugeMetricFamily("cinestrata_catalog_up", "1 when the catalog database answers.")
+        try:
+            with session_scope() as session:
+                by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
+                shards, vectors, size = session.execute(
+                    select(func.count(), func.sum(Shard.count), func.sum(Shard.bytes)).select_from(Shard)
+                ).one()
+        except Unavailable:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        tasks = GaugeMetricFamily("cinestrata_tasks", "Tasks by state.", labels=["state"])
+        for state in STATES:
+            tasks.add_metric([state], by_state.get(state, 0))
+        yield tasks
+        yield GaugeMetricFamily("cinestrata_shards", "Shards that are laid down.", value=shards)
+        yield GaugeMetricFamily("cinestrata_vectors", "Vectors in all shards.", value=int(vectors or 0))
+        yield GaugeMetricFamily("cinestrata_shard_bytes", "Bytes of all shards.", value=int(size or 0))
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing: registering must not ask the database."""
+        return iter(())
+
+
+REGISTRY.register(_CatalogCollector())
+
+
+def render() -> tuple[bytes, str]:
+    """The page that Prometheus scrapes, and its content type."""
+    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

@@ -1,0 +1,130 @@
+"""Reading the catalog: videos for those who watch them, and for those who learn from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import select
+
+from media import MediaError
+from service.catalog.database import session_scope
+from service.catalog.moment_rows import spans_of
+from service.catalog.tables import Task, Video
+from service.core.errors import NotFound
+from service.core.schemas import MomentView, VideoView
+from service.storage import library_paths
+
+__all__ = [
+    "AcceptedVideo",
+    "accepted_videos",
+    "get_video",
+    "stream_path",
+    "stream_url",
+    "thumbnail_path",
+    "thumbnail_url",
+]
+
+
+@dataclass(frozen=True)
+class AcceptedVideo:
+    """A video that a task is learned from, or that is only indexed."""
+
+    vector_id: int
+    id: str
+    uri: str
+    content_hash: str
+    captions: list[str]
+    split: str | None  # the effective one: train, val or test; None: no captions, only indexed
+
+
+def get_video(video_id: str) -> VideoView:
+    """One video. Raises NotFound."""
+    with session_scope() as session:
+        row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
+        moments = spans_of(session, row[0].vector_id) if row else []
+    if row is None:
+        raise _no_video(video_id)
+    video, task = row
+    return VideoView(
+        id=video.id,
+        task=task,
+        task_id=video.task_id,
+        uri=video.uri,
+        status=video.status,  # type: ignore[arg-type]
+        reason=video.reason,
+        captions=video.captions,
+        split=video.split,  # type: ignore[arg-type]
+        effective_split=video.effective_split,  # type: ignore[arg-type]
+        metadata=video.extra,
+        content_hash=video.content_hash,
+        bytes=video.bytes,
+        container=video.container,
+        codec=video.codec,
+        width=video.width,
+        height=video.height,
+        fps=video.fps,
+        duration=video.duration,
+        frames=video.frames,
+        thumbnail_url=thumbnail_url(video.id),
+        stream_url=stream_url(video.id),
+        moments=[MomentView(start=start, end=end) for start, end in moments],
+    )
+
+
+def thumbnail_url(video_id: str) -> str:
+    """Where the API serves the thumbnail."""
+    return f"/videos/{video_id}/thumbnail"
+
+
+def stream_url(video_id: str, moment: MomentView | None = None) -> str:
+    """Where the API serves the file; with a moment, as a media fragment, which players begin and end with."""
+    fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
+    return f"/videos/{video_id}/stream{fragment}"
+
+
+def thumbnail_path(video_id: str) -> Path:
+    """The JPEG of a video. Raises NotFound when the video is unknown, rejected or not examined yet."""
+    _uri(video_id)  # an id from outside becomes a path only if the catalog knows it
+    path = library_paths.thumbnail(video_id)
+    if not path.is_file():
+        raise NotFound(
+            f"There is no thumbnail of video {video_id!r}: it is not examined yet, or was rejected."
+        )
+    return path
+
+
+def stream_path(video_id: str) -> Path:
+    """The file of a video. Raises NotFound when the video is unknown or its file is gone."""
+    try:
+        return library_paths.locate(_uri(video_id))
+    except (MediaError, OSError) as error:
+        raise NotFound(
+            f"The file of video {video_id!r} is not in the media root any more. It can still be found, not played."
+        ) from error
+
+
+def accepted_videos(task_id: str) -> list[AcceptedVideo]:
+    """The accepted videos of a task, by vector id."""
+    with session_scope() as session:
+        rows = session.scalars(
+            select(Video)
+            .where(Video.task_id == task_id, Video.status == "accepted")
+            .order_by(Video.vector_id)
+        )
+        return [
+            AcceptedVideo(v.vector_id, v.id, v.uri, v.content_hash or "", v.captions, v.effective_split)
+            for v in rows
+        ]
+
+
+def _uri(video_id: str) -> str:
+    with session_scope() as session:
+        uri = session.scalar(select(Video.uri).where(Video.id == video_id))
+    if uri is None:
+        raise _no_video(video_id)
+    return uri
+
+
+def _no_video(video_id: str) -> NotFound:
+    return NotFound(f"There is no video {video_id!r}.")

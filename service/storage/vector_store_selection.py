@@ -1,0 +1,49 @@
+"""Where this installation keeps its vectors: the index folder, and Milvus where one is set."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from index import Device, Policy, ShardStore
+from index.milvus.vectors import MilvusAddress, MilvusVectors
+from service.core.settings import Settings
+
+__all__ = ["library_store"]
+
+
+def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
+    """The index folder, and who holds the rows of its shards. Connects to nothing until a row is asked for.
+
+    Args:
+        device: where files are searched.
+
+    Raises:
+        DeviceMissing: the device is not there.
+    """
+    remote = None
+    if configured.milvus_uri:
+        token = configured.milvus_token
+        remote = _milvus(
+            MilvusAddress(
+                uri=configured.milvus_uri,
+                token=token.get_secret_value() if token else "",
+                collection=configured.milvus_collection,
+                index=configured.milvus_index,
+                loaded=configured.milvus_loaded,
+                timeout=configured.milvus_seconds,
+            )
+        )
+    return ShardStore(
+        configured.index_dir,
+        open_bytes=configured.open_bytes,
+        policy=Policy(exact_rows=configured.exact_rows),
+        device=device,
+        remote=remote,
+        write_remote=configured.vector_store == "milvus",
+    )
+
+
+@lru_cache(maxsize=8)
+def _milvus(address: MilvusAddress) -> MilvusVectors:
+    """One connection for each address in a process."""
+    return MilvusVectors(address)

@@ -1,0 +1,105 @@
+"""The broker: hints that there is work. A message carries a task's id and nothing else.
+
+Messages may be lost or come twice; the catalog decides what is done (``service.tasks.lifecycle``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import ChannelError, OperationalError
+from redis.exceptions import RedisError
+
+from service.core.settings import settings
+
+__all__ = [
+    "CPU_QUEUE",
+    "GPU_QUEUE",
+    "LEARN",
+    "PROBE",
+    "celery_app",
+    "check",
+    "queue_length",
+    "send_learn",
+    "send_probe",
+]
+
+PROBE, LEARN = "cinestrata.probe", "cinestrata.learn"
+CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
+_UNREACHABLE = (OperationalError, RedisError, OSError)
+
+log = structlog.get_logger(__name__)
+
+
+def _configuration() -> dict[str, Any]:
+    configured = settings()
+    # Redis hands out an unacknowledged message again after this time, and the shortest of all values that
+    # any part of the app uses wins, the default of an unset one included: so all three are set.
+    visibility = {"visibility_timeout": configured.visibility_seconds}
+    return {
+        "broker_url": configured.redis_url,
+        "broker_transport_options": visibility | {"socket_connect_timeout": 3},
+        "result_backend_transport_options": visibility,
+        "visibility_timeout": configured.visibility_seconds,
+        "broker_connection_retry_on_startup": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_ignore_result": True,
+        "task_acks_late": True,
+        "worker_prefetch_multiplier": 1,
+        "task_default_queue": CPU_QUEUE,
+        "task_routes": {PROBE: {"queue": CPU_QUEUE}, LEARN: {"queue": GPU_QUEUE}},
+        "worker_hijack_root_logger": False,
+        "worker_send_task_events": False,
+    }
+
+
+celery_app = Celery("cinestrata", set_as_current=False)
+celery_app.add_defaults(_configuration)  # called when first needed, so that importing this reads no settings
+
+
+def send_probe(task_id: str) -> bool:
+    """Say that a task's videos wait to be examined. False: the broker did not take it; the reconciler will."""
+    return _send(PROBE, CPU_QUEUE, task_id)
+
+
+def send_learn(task_id: str) -> bool:
+    """Say that a task waits to be learned. False: the broker did not take it; the reconciler will."""
+    return _send(LEARN, GPU_QUEUE, task_id)
+
+
+def queue_length(queue: str) -> int | None:
+    """How many messages wait. None: the broker cannot be reached."""
+    try:
+        with _connection() as connection:
+            channel = connection.default_channel
+            return int(channel.queue_declare(queue, passive=True).message_count)
+    except ChannelError:
+        return 0  # an empty queue does not exist
+    except _UNREACHABLE:
+        return None
+
+
+def check() -> bool:
+    """Whether the broker answers."""
+    return queue_length(CPU_QUEUE) is not None
+
+
+def _connection() -> Any:
+    # Short patience: who posts a task must not wait for a broker that is away; the reconciler sends again.
+    return celery_app.connection_for_write(
+        settings().redis_url,
+        transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},
+    )
+
+
+def _send(name: str, queue: str, task_id: str) -> bool:
+    try:
+        with _connection() as connection:
+            celery_app.send_task(name, args=[task_id], queue=queue, connection=connection, retry=False)
+    except _UNREACHABLE as error:
+        log.warning("message not sent; it will be sent later", task=task_id, name=name, error=str(error))
+        return False
+    return True

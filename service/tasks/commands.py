@@ -1,0 +1,355 @@
+"""Tasks as their users see them: post, list, look, cancel, retry."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from pydantic import ValidationError
+from sqlalchemy import exists, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.catalog.database import in_chunks, now, session_scope
+from service.catalog.tables import ACTIVE_STATES, Task, Video
+from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
+from service.core.schemas import CountsView, ProgressView, RejectedView, TaskSpec, TaskView
+from service.storage import library_paths
+from service.tasks import archives, broker, idempotency
+from service.tasks.ingestion_checks import CheckedTask, check_task
+from service.tasks.lifecycle import send_due
+from service.tasks.lifecycle.state_machine import locked, move, next_position
+from service.tasks.task_events import events_after, record
+
+__all__ = [
+    "CreateOutcome",
+    "cancel_task",
+    "create_task",
+    "create_task_from_archive",
+    "events_after",
+    "get_task",
+    "list_tasks",
+    "retry_task",
+]
+
+_GUESSED_SECONDS_PER_VIDEO = 1.0  # before the first task is ready, from which the real figure comes
+
+
+@dataclass(frozen=True)
+class CreateOutcome:
+    """What became of a posted task. ``replayed``: it had been posted before with the same Idempotency-Key."""
+
+    task: TaskView
+    replayed: bool
+
+
+def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
+    """Store a task and tell the workers. When this returns, the task will not be lost.
+
+    Args:
+        spec: what to learn.
+        idempotency_key: the request's ``Idempotency-Key``.
+        caller: who asks; keys of different callers never meet.
+
+    Raises:
+        InvalidInput: naming each wrong field.
+        Conflict: the name or an id belongs to another task.
+        IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
+        Unavailable: nothing was stored; try again.
+        InDoubt: it may be stored; sent again with the same Idempotency-Key, it is stored once.
+    """
+    body = json.dumps(spec.model_dump(exclude_unset=True), sort_keys=True, allow_nan=True)
+    body_hash = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
+    replayed = _replay(caller, idempotency_key, body_hash)
+    if replayed:
+        return replayed
+    try:
+        stored = _store(_new_id("tsk"), check_task(spec), idempotency_key, caller)
+    except BaseException:
+        _forget(caller, idempotency_key)
+        raise
+    broker.send_probe(stored.task.id)
+    return stored
+
+
+def create_task_from_archive(
+    archive: BinaryIO,
+    filename: str,
+    *,
+    name: str,
+    method: str | None = None,
+    settings: dict[str, Any] | None = None,
+    idempotency_key: str | None = None,
+    caller: str = "",
+) -> CreateOutcome:
+    """Like ``create_task``, for an archive of videos with a manifest (see ``service.tasks.archives``).
+
+    On any error nothing of the archive stays behind, but where the catalog did not answer the commit: the task may be
+    stored, so its files stay, and ``archives.sweep`` removes them if it is not.
+
+    Raises:
+        InvalidInput, TooLarge: the archive or its manifest is not acceptable; otherwise like ``create_task``.
+    """
+    head = json.dumps([name, method, settings, filename], sort_keys=True, default=str)
+    digest = hashlib.sha256(head.encode("utf-8", "surrogatepass"))
+    digest.update(archives.digest(archive))
+    replayed = _replay(caller, idempotency_key, digest.hexdigest())
+    if replayed:
+        return replayed
+    task_id = _new_id("tsk")
+    try:
+        videos = archives.unpack_archive(archive, filename, task_id)
+        try:
+            spec = TaskSpec.model_validate(
+                {
+                    "name": name,
+                    "method": method,
+                    "settings": settings,
+                    "videos": [video.model_dump(exclude_unset=True) for video in videos],
+                }
+            )
+        except ValidationError as error:
+            raise InvalidInput.from_pydantic(error.errors()) from None
+        stored = _store(task_id, check_task(spec), idempotency_key, caller)
+    except BaseException as error:
+        if not isinstance(error, InDoubt):
+            archives.remove(task_id)
+        _forget(caller, idempotency_key)
+        raise
+    broker.send_probe(task_id)  # the task has its files from here on, whatever becomes of the message
+    return stored
+
+
+def list_tasks() -> list[TaskView]:
+    """All tasks, in the order of their places in the line."""
+    with session_scope() as session:
+        return _views(session, session.scalars(select(Task).order_by(Task.position)).all())
+
+
+def get_task(task_id: str) -> TaskView:
+    """One task. Raises NotFound."""
+    with session_scope() as session:
+        task = session.get(Task, task_id)
+        if task is None:
+            raise NotFound(f"There is no task {task_id!r}.")
+        return _views(session, [task])[0]
+
+
+def cancel_task(task_id: str) -> TaskView:
+    """Stop a task: at once when no worker is at it, otherwise at the worker's next step. Twice is like once.
+
+    Raises:
+        NotFound: there is no such task.
+        Conflict: it is ready or failed, or its shard is laid down already.
+    """
+    with session_scope(write=True) as session:
+        task = locked(session, task_id)
+        if task.state in ("ready", "failed"):
+            raise Conflict(
+                f"Task {task_id} is {task.state}; only a task that is still going on can be cancelled."
+            )
+        if task.state in ACTIVE_STATES:
+            if library_paths.is_published(task_id):
+                raise Conflict(
+                    f"The shard of task {task_id} is laid down already; the task is about to be ready."
+                )
+            if task.lease_expires_at is None or task.lease_expires_at < now(session):
+                move(session, task, "cancelled")
+            elif not task.cancel_requested:
+                task.cancel_requested = True
+                record(session, task_id, "log", {"message": "Cancelling was asked for."})
+        view = _views(session, [task])[0]
+    send_due()  # the next in the line may have been waiting for this one
+    return view
+
+
+def retry_task(task_id: str) -> TaskView:
+    """Put a failed or cancelled task at the end of the line again.
+
+    Raises:
+        NotFound: there is no such task.
+        Conflict: it is neither failed nor cancelled.
+    """
+    with session_scope(write=True) as session:
+        task = locked(session, task_id)
+        if task.state not in ("failed", "cancelled"):
+            raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
+        task.position = next_position(session)
+        task.attempts, task.cancel_requested = 0, False
+        task.probed_at = task.started_at = task.finished_at = task.held_out = None
+        task.progress = ProgressView(stage="queued").model_dump(exclude_none=True)
+        videos = session.scalars(select(Video).where(Video.task_id == task_id)).all()
+        for video in videos:  # all of them: the files may have been mended meanwhile
+            video.status, video.reason, video.content_hash, video.effective_split = (
+                "pending",
+                None,
+                None,
+                None,
+            )
+        task.counts = CountsView(videos=len(videos)).model_dump()
+        move(session, task, "queued")
+        view = _views(session, [task])[0]
+    broker.send_probe(task_id)
+    return view
+
+
+def _replay(caller: str, key: str | None, body_hash: str) -> CreateOutcome | None:
+    stored = idempotency.reserve(caller, key, body_hash) if key is not None else None
+    return CreateOutcome(TaskView.model_validate(stored), replayed=True) if stored else None
+
+
+def _forget(caller: str, key: str | None) -> None:
+    if key is not None:
+        idempotency.drop(caller, key)
+
+
+def _store(task_id: str, checked: CheckedTask, key: str | None, caller: str) -> CreateOutcome:
+    try:
+        with session_scope(write=True) as session:
+            # The place comes first: it makes other creators wait, so that what is checked here stays true.
+            position = next_position(session)
+            _refuse_taken(session, checked)
+            task = Task(
+                id=task_id,
+                position=position,
+                name=checked.name,
+                method=checked.method,
+                settings=checked.settings,
+                state="queued",
+                progress=ProgressView(stage="queued").model_dump(exclude_none=True),
+                counts=CountsView(videos=len(checked.videos)).model_dump(),
+                created_at=now(session),
+                attempts=0,
+                fencing_token=0,
+                cancel_requested=False,
+                trained=False,
+            )
+            session.add(task)
+            session.flush()
+            session.add_all(
+                Video(
+                    id=video.id or _new_id("vid"),
+                    task_id=task_id,
+                    uri=video.uri,
+                    captions=video.captions,
+                    split=video.split,
+                    extra=video.metadata,
+                    status="pending",
+                )
+                for video in checked.videos
+            )
+            record(session, task_id, "state", {"state": "queued", "from": None}, task.created_at)
+            session.flush()
+            view = _views(session, [task])[0]
+            if key is not None:
+                idempotency.settle(session, caller, key, task_id, view.model_dump(mode="json"))
+    except IntegrityError as error:
+        raise Conflict("The name or an id of this task was taken a moment ago; choose another.") from error
+    return CreateOutcome(view, replayed=False)
+
+
+def _refuse_taken(session: Session, checked: CheckedTask) -> None:
+    if session.scalar(select(exists().where(Task.name == checked.name))):
+        raise Conflict(f"name: There is a task {checked.name!r} already. Choose another name.")
+    numbers = {video.id: number for number, video in enumerate(checked.videos) if video.id is not None}
+    for chunk in in_chunks(list(numbers)):
+        taken = session.execute(
+            select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
+        ).first()
+        if taken:
+            raise Conflict(
+                f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
+                "Choose another id, or leave it out."
+            )
+
+
+def _views(session: Session, tasks: Sequence[Task]) -> list[TaskView]:
+    rejected = _rejected(session, [task.id for task in tasks])
+    waits = _waits(session) if any(_is_waiting(task) for task in tasks) else {}
+    return [
+        TaskView(
+            id=task.id,
+            name=task.name,
+            method=task.method,
+            settings=task.settings,
+            state=task.state,  # type: ignore[arg-type]
+            progress=ProgressView.model_validate(task.progress),
+            eta_seconds=waits.get(task.id) if _is_waiting(task) else task.eta_seconds,
+            rejected=rejected.get(task.id, []),
+            error=task.error,
+            error_hint=task.error_hint,
+            counts=CountsView.model_validate(task.counts),
+            learned_order=task.learned_order,
+            release=task.release_id,
+            trained=task.trained,
+            held_out=task.held_out,  # type: ignore[arg-type]
+            position=task.position,
+            attempts=task.attempts,
+            cancel_requested=task.cancel_requested,
+            created_at=task.created_at,
+            started_at=task.started_at,
+            finished_at=task.finished_at,
+        )
+        for task in tasks
+    ]
+
+
+def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedView]]:
+    found: dict[str, list[RejectedView]] = {}
+    for chunk in in_chunks(task_ids):
+        rows = session.execute(
+            select(Video.task_id, Video.uri, Video.reason)
+            .where(Video.status == "rejected", Video.task_id.in_(chunk))
+            .order_by(Video.vector_id)
+        )
+        for task_id, uri, reason in rows:
+            found.setdefault(task_id, []).append(RejectedView(uri=uri, reason=reason or ""))
+    return found
+
+
+def _is_waiting(task: Task) -> bool:
+    return task.state in ("queued", "probing") and task.eta_seconds is None
+
+
+def _waits(session: Session) -> dict[str, float]:
+    """Seconds until each unfinished task is ready: everything ahead of it, at the pace of the last tasks."""
+    pace = _seconds_per_video(
+        session.scalars(
+            select(Task)
+            .where(Task.state == "ready", Task.started_at.is_not(None), Task.finished_at.is_not(None))
+            .order_by(Task.position.desc())
+            .limit(5)
+        )
+    )
+    waits, ahead = {}, 0.0
+    pending = dict(
+        session.execute(
+            select(Video.task_id, func.count())
+            .join(Task)
+            .where(Task.state.in_(ACTIVE_STATES), Video.status != "rejected")
+            .group_by(Video.task_id)
+        ).all()
+    )
+    for task in session.scalars(select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position)):
+        own = pending.get(task.id, 0) * pace
+        ahead += own if task.eta_seconds is None else min(own, task.eta_seconds)
+        waits[task.id] = round(ahead, 1)
+    return waits
+
+
+def _seconds_per_video(tasks: Iterable[Task]) -> float:
+    seconds, videos = 0.0, 0
+    for task in tasks:
+        left = task.counts.get("videos")  # none where all were deleted: what they took says nothing then
+        if task.started_at and task.finished_at and left:
+            seconds += (task.finished_at - task.started_at).total_seconds()
+            videos += left
+    return seconds / videos if videos else _GUESSED_SECONDS_PER_VIDEO
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(8)}"

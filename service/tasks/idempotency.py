@@ -1,0 +1,109 @@
+"""A request with an Idempotency-Key is carried out once, however often it is sent.
+
+The key is reserved in a short transaction of its own (so that a second request meanwhile is told to wait) and
+settled in the transaction that stores the task (so that both exist or neither).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import delete, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import IdempotencyKey
+from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
+from service.core.settings import settings
+
+__all__ = ["caller_scope", "check_key", "drop", "reserve", "settle"]
+
+_FLIGHT_SECONDS = 300  # a request whose process died is taken over after this
+
+
+def check_key(key: str) -> None:
+    """Raises InvalidInput for a key that is not 1 to 255 visible ASCII characters."""
+    if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):
+        raise InvalidInput.at(
+            "Idempotency-Key", "It must be 1 to 255 visible ASCII characters.", "A UUID is a good choice."
+        )
+
+
+def caller_scope(caller: str) -> str:
+    """Who sent the request, as it is stored: never an API key in the clear."""
+    return hashlib.sha256(caller.encode()).hexdigest()
+
+
+def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
+    """Reserve a key for a request that begins now.
+
+    Returns:
+        The stored answer if this very request was answered before; None if it is to be carried out.
+
+    Raises:
+        IdempotencyMismatch: the key was used for another body.
+        IdempotencyInFlight: the same request is being carried out right now.
+    """
+    check_key(key)
+    caller = caller_scope(caller)
+    try:
+        with session_scope(write=True) as session:
+            return _reserve(session, caller, key, body_hash)
+    except IntegrityError:  # two first requests met on PostgreSQL; the other one was first
+        raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.") from None
+
+
+def settle(session: Session, caller: str, key: str, task_id: str, response: dict[str, Any]) -> None:
+    """Store the answer, in the transaction that stores what it speaks of."""
+    session.execute(
+        update(IdempotencyKey)
+        .where(IdempotencyKey.caller == caller_scope(caller), IdempotencyKey.key == key)
+        .values(task_id=task_id, response=response)
+    )
+
+
+def drop(caller: str, key: str) -> None:
+    """Forget a key whose request failed: nothing was stored, so it may be sent again, mended."""
+    with session_scope(write=True) as session:
+        session.execute(
+            delete(IdempotencyKey).where(
+                IdempotencyKey.caller == caller_scope(caller),
+                IdempotencyKey.key == key,
+                IdempotencyKey.task_id.is_(None),
+            )
+        )
+
+
+def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
+    at = now(session)
+    row = session.get(IdempotencyKey, (caller, key), with_for_update=True)
+    if row is not None and row.created_at < at - timedelta(hours=settings().idempotency_hours):
+        session.delete(row)
+        session.flush()
+        row = None
+    if row is not None:
+        if row.body_hash != body_hash:
+            raise IdempotencyMismatch.at(
+                "Idempotency-Key",
+                "This key came with another request before.",
+                "Use a new key for a new request.",
+            )
+        if row.response is not None:
+            return row.response
+        if row.locked_until > at:
+            raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.")
+        row.locked_until = at + timedelta(seconds=_FLIGHT_SECONDS)
+        return None
+    session.add(
+        IdempotencyKey(
+            caller=caller,
+            key=key,
+            body_hash=body_hash,
+            created_at=at,
+            locked_until=at + timedelta(seconds=_FLIGHT_SECONDS),
+        )
+    )
+    return None

@@ -1,0 +1,175 @@
+"""What a task's specification must fulfil beyond its shape. Every error names the field and the hint."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from media import MediaError
+from service.core.errors import FieldError, InvalidInput
+from service.core.method_names import METHOD_NAMES
+from service.core.schemas import TaskSpec, VideoSpec
+from service.core.settings import settings
+from service.storage.library_paths import locate
+
+__all__ = ["CheckedTask", "CheckedVideo", "check_task", "clean_caption"]
+
+_MAX_ERRORS = 20  # enough to correct a file by; a report of 20,000 helps nobody
+_MAX_DEPTH = 16
+
+
+@dataclass(frozen=True)
+class CheckedVideo:
+    """A video that may be stored."""
+
+    uri: str
+    captions: list[str]
+    id: str | None
+    split: str | None
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckedTask:
+    """A task that may be stored."""
+
+    name: str
+    method: str
+    settings: dict[str, Any]
+    videos: list[CheckedVideo]
+
+
+def check_task(spec: TaskSpec) -> CheckedTask:
+    """Check a specification against the settings' limits and the files it names.
+
+    Raises:
+        InvalidInput: with up to 20 wrong fields.
+    """
+    errors: list[FieldError] = []
+    for error in _errors(spec):
+        errors.append(error)
+        if len(errors) == _MAX_ERRORS:
+            break
+    if errors:
+        raise InvalidInput.of(errors)
+    return CheckedTask(
+        name=spec.name,
+        method=spec.method or settings().method,
+        settings=spec.settings or {},
+        videos=[
+            CheckedVideo(v.uri, [clean_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})
+            for v in spec.videos
+        ],
+    )
+
+
+def clean_caption(caption: str) -> str:
+    """A caption as it is stored: composed characters (NFC), white space collapsed, nothing else changed."""
+    return " ".join(unicodedata.normalize("NFC", caption).split())
+
+
+def _errors(spec: TaskSpec) -> Iterator[FieldError]:
+    limits = settings()
+    if spec.name != spec.name.strip():
+        yield FieldError("name", "A name cannot begin or end with a space.", "Remove the space.")
+    if spec.method is not None and spec.method not in METHOD_NAMES:
+        yield FieldError("method", "There is no such method.", f"Choose one of {', '.join(METHOD_NAMES)}.")
+    yield from _json_errors("settings", spec.settings or {}, limits.max_settings_bytes)
+    if len(spec.videos) > limits.max_videos_per_task:
+        yield FieldError(
+            "videos",
+            f"{len(spec.videos)} videos are more than a task may have.",
+            f"Post at most {limits.max_videos_per_task} in one task.",
+        )
+        return
+    yield from _duplicate_ids(spec.videos)
+    for number, video in enumerate(spec.videos):
+        yield from _video_errors(f"videos[{number}]", video)
+
+
+def _duplicate_ids(videos: list[VideoSpec]) -> Iterator[FieldError]:
+    first: dict[str, int] = {}
+    for number, video in enumerate(videos):
+        if video.id is None:
+            continue
+        if video.id in first:
+            yield FieldError(
+                f"videos[{number}].id",
+                f"videos[{first[video.id]}].id is the same.",
+                "Give every video its own id, or leave the ids out.",
+            )
+        first.setdefault(video.id, number)
+
+
+def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
+    limits = settings()
+    if video.id in (".", ".."):
+        yield FieldError(f"{field}.id", "An id cannot be '.' or '..': it is part of URLs.", "Choose another.")
+    yield from _uri_errors(f"{field}.uri", video.uri)
+    if len(video.captions) > limits.max_captions:
+        yield FieldError(
+            f"{field}.captions",
+            f"{len(video.captions)} captions are more than a video may have.",
+            f"Keep at most {limits.max_captions}.",
+        )
+        return
+    for number, caption in enumerate(video.captions):
+        yield from _caption_errors(f"{field}.captions[{number}]", caption, limits.max_caption_chars)
+    yield from _json_errors(f"{field}.metadata", video.metadata or {}, limits.max_metadata_bytes)
+
+
+def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:
+    if any(ord(c) < 32 or ord(c) == 127 for c in uri):
+        yield FieldError(field, "The path holds a control character.", "Remove it.")
+        return
+    try:
+        locate(uri)
+    except MediaError as error:
+        yield FieldError(field, f"{error.reason}.")
+    except (OSError, ValueError):
+        yield FieldError(field, "The path cannot be read.", "Name a file below the media root.")
+
+
+def _caption_errors(field: str, caption: str, most: int) -> Iterator[FieldError]:
+    if len(caption) > most:
+        yield FieldError(
+            field, f"The caption has {len(caption)} characters.", f"Shorten it to at most {most}."
+        )
+    elif not caption.strip():
+        yield FieldError(field, "The caption is blank.", "Write what is seen, or leave the caption out.")
+    elif any(unicodedata.category(c) in ("Cc", "Cs") and not c.isspace() for c in caption):
+        yield FieldError(field, "The caption holds a control character.", "Remove it.")
+
+
+def _json_errors(field: str, value: dict[str, Any], most_bytes: int) -> Iterator[FieldError]:
+    problem = _unstorable(value, 0)
+    if problem:
+        yield FieldError(field, problem, "Keep to plain JSON values.")
+        return
+    size = len(json.dumps(value, ensure_ascii=False).encode())
+    if size > most_bytes:
+        yield FieldError(field, f"It takes {size} bytes.", f"Keep it below {most_bytes} bytes as JSON.")
+
+
+def _unstorable(value: Any, depth: int) -> str | None:
+    """What keeps a value from being stored and given back on both databases."""
+    if depth > _MAX_DEPTH:
+        return f"It is nested more than {_MAX_DEPTH} levels deep."
+    if isinstance(value, str):
+        bad = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
+        return "A text holds a NUL or half a character (a lone surrogate)." if bad else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return "A number is not finite."
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "A number does not fit into 64 bits."
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, list):
+        parts = value
+    else:
+        return None
+    return next((p for part in parts if (p := _unstorable(part, depth + 1))), None)

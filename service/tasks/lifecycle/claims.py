@@ -1,0 +1,74 @@
+"""Who may work on a task: one conditional UPDATE decides, whatever messages were lost or came twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, exists, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import ACTIVE_STATES, Task
+from service.core.settings import settings
+from service.tasks.lifecycle.lease import Claim, TaskSnapshot
+from service.tasks.task_events import record
+
+__all__ = ["claim", "claim_probe"]
+
+
+def claim(task_id: str, owner: str) -> Claim | None:
+    """Take a task to learn it, or to go on learning it.
+
+    Returns:
+        None when it is not this worker's turn: the task is not at the head of the line, not probed yet,
+        finished, about to be cancelled, out of attempts, or another worker's lease on it is alive.
+    """
+    earlier = aliased(Task)
+    at_head = ~exists().where(earlier.state.in_(ACTIVE_STATES), earlier.position < Task.position).correlate(
+        Task
+    )
+    return _claim(task_id, owner, Task.probed_at.is_not(None), at_head)
+
+
+def claim_probe(task_id: str, owner: str) -> Claim | None:
+    """Take a task to examine its videos; any number of tasks may be probed side by side. None: not due."""
+    return _claim(task_id, owner, Task.probed_at.is_(None))
+
+
+def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
+    lease = settings().lease_seconds
+    with session_scope(write=True) as session:
+        at = now(session)
+        token = session.execute(
+            update(Task)
+            .where(
+                Task.id == task_id,
+                Task.state.in_(ACTIVE_STATES),
+                Task.cancel_requested.is_(False),
+                Task.attempts < settings().max_attempts,
+                or_(Task.lease_expires_at.is_(None), Task.lease_expires_at < at),
+                *due,
+            )
+            .values(
+                lease_owner=owner[:255],
+                lease_expires_at=at + timedelta(seconds=lease),
+                fencing_token=Task.fencing_token + 1,
+                attempts=Task.attempts + 1,
+            )
+            .returning(Task.fencing_token)
+            .execution_options(synchronize_session=False)
+        ).scalar_one_or_none()
+        if token is None:
+            return None
+        task = _begin(session, task_id, owner)
+    return Claim(task, owner, token)
+
+
+def _begin(session: Session, task_id: str, owner: str) -> TaskSnapshot:
+    task = session.scalars(select(Task).where(Task.id == task_id)).one()
+    task.started_at = task.started_at or now(session)
+    if task.state == "queued":
+        record(session, task_id, "state", {"state": "probing", "from": "queued"})
+        task.state = "probing"
+    record(session, task_id, "log", {"message": f"Taken by {owner}.", "attempt": task.attempts})
+    return TaskSnapshot.of(task)

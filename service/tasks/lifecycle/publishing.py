@@ -1,0 +1,171 @@
+"""What the catalog learns when a task becomes ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now
+from service.catalog.tables import Recall, Release, Shard, Task
+from service.core.schemas import ProgressView
+from service.core.settings import QueryMode
+from service.tasks.lifecycle.state_machine import move
+from service.tasks.task_events import record
+
+__all__ = ["Gallery", "Publication", "RecallFacts", "ReleaseFacts", "ShardFacts"]
+
+Gallery = Literal["local", "global", "local_all", "global_all"]
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """A release as the index holds it."""
+
+    id: str
+    method: str
+    backbone: str
+    kind: str
+    fingerprint: str
+    bytes: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """A shard as the index holds it. ``release`` is the release that made it."""
+
+    id: str
+    release: str
+    fingerprint: str
+    count: int
+    dim: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RecallFacts:
+    """How the release that is being published does on the queries of one task.
+
+    Attributes:
+        task_id: whose queries: this task or an earlier one.
+        zero_shot: the figures are the untrained backbone's, not the release's.
+        queries: how many there were.
+        r1, r5, r10: shares, 0..1.
+        medr, meanr: median and mean rank, from 1.
+        routing1: share of queries whose own task was the first candidate; None where nothing was routed.
+    """
+
+    task_id: str
+    mode: QueryMode
+    gallery: Gallery
+    queries: int
+    r1: float
+    r5: float
+    r10: float
+    medr: float
+    meanr: float
+    routing1: float | None = None
+    zero_shot: bool = False
+
+
+class Publication:
+    """The open transaction in which a task becomes ready. Made by ``Claim.publishing``."""
+
+    def __init__(self, session: Session, task: Task) -> None:
+        self._session = session
+        self._task = task
+        self.completed = False
+
+    def complete(
+        self,
+        *,
+        release: ReleaseFacts,
+        shard: ShardFacts,
+        recalls: Sequence[RecallFacts] = (),
+        trained: bool,
+        unmeasured: str | None = None,
+    ) -> int:
+        """Write the rows of the release, the shard and the recall matrix, and make the task ready.
+
+        Args:
+            unmeasured: why there are no ``recalls``, where there should be.
+
+        Returns:
+            t: the task's place among all that were laid down, from 1.
+        """
+        session, task = self._session, self._task
+        order = task.learned_order or 1 + (session.scalar(select(func.max(Task.learned_order))) or 0)
+        task.learned_order, task.release_id, task.trained = order, release.id, trained
+        at = now(session)
+        # A task without training may keep the release that is already there.
+        if session.get(Release, release.id) is None:
+            session.add(
+                Release(
+                    id=release.id,
+                    task_id=task.id,
+                    learned_order=order,
+                    method=release.method,
+                    backbone=release.backbone,
+                    kind=release.kind,
+                    fingerprint=release.fingerprint,
+                    bytes=release.bytes,
+                    metrics=release.metrics,
+                    created_at=at,
+                )
+            )
+            session.flush()
+        if session.get(Shard, shard.id) is None:
+            session.add(
+                Shard(
+                    id=shard.id,
+                    task_id=task.id,
+                    release_id=shard.release,
+                    fingerprint=shard.fingerprint,
+                    count=shard.count,
+                    dim=shard.dim,
+                    bytes=shard.bytes,
+                    created_at=at,
+                )
+            )
+        self._write_recalls(order, recalls)
+        task.attempts = 0
+        task.progress = ProgressView(stage="ready", fraction=1.0, unmeasured=unmeasured).model_dump(
+            exclude_none=True
+        )
+        record(session, task.id, "progress", task.progress, at)
+        move(session, task, "ready")
+        self.completed = True
+        return order
+
+    def _write_recalls(self, order: int, recalls: Sequence[RecallFacts]) -> None:
+        session = self._session
+        session.flush()
+        # Held until commit: a task whose videos all go from now on loses these cells too, with all of its column.
+        learned = session.scalars(
+            select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
+        ).all()
+        orders = {task.id: task.learned_order for task in learned if task.counts.get("accepted") != 0}
+        session.execute(delete(Recall).where(Recall.release_order == order))
+        session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))
+        for facts in recalls:
+            if facts.task_id not in orders:  # its videos were deleted while it was measured
+                continue
+            session.add(
+                Recall(
+                    release_order=0 if facts.zero_shot else order,
+                    task_order=orders[facts.task_id],
+                    mode=facts.mode,
+                    gallery=facts.gallery,
+                    queries=facts.queries,
+                    r1=facts.r1,
+                    r5=facts.r5,
+                    r10=facts.r10,
+                    medr=facts.medr,
+                    meanr=facts.meanr,
+                    routing1=facts.routing1,
+                )
+            )

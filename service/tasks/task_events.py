@@ -1,0 +1,44 @@
+"""What happened to a task, in order. The dashboard and ``GET /tasks/{id}/events`` read from here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Event, Task
+from service.core.errors import NotFound
+from service.core.schemas import EventView
+
+__all__ = ["Kind", "events_after", "record"]
+
+Kind = Literal["state", "progress", "rejected", "log"]
+
+
+def record(
+    session: Session, task_id: str, kind: Kind, data: dict[str, Any], at: datetime | None = None
+) -> None:
+    """Append an event.
+
+    The caller must hold the task's row: ids are given out at once but seen at commit, and a reader that
+    asks for "those after the last I saw" would miss an event that commits after a later one.
+    """
+    session.add(Event(task_id=task_id, at=at or now(session), kind=kind, data=data))
+
+
+def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[EventView]:
+    """The events of a task after one it was read up to, oldest first.
+
+    Raises:
+        NotFound: there is no such task.
+    """
+    with session_scope() as session:
+        if session.get(Task, task_id) is None:
+            raise NotFound(f"There is no task {task_id!r}.")
+        rows = session.scalars(
+            select(Event).where(Event.task_id == task_id, Event.id > last_id).order_by(Event.id).limit(limit)
+        )
+        return [EventView(id=e.id, task_id=e.task_id, at=e.at, kind=e.kind, data=e.data) for e in rows]  # type: ignore[arg-type]

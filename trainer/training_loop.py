@@ -1,0 +1,233 @@
+"""The training loop that all methods share: optimiser, schedule, clipping, checkpoints, progress.
+
+Two runs with the same seed and data, one of them interrupted after any epoch and resumed, end with the same
+bits on the same machine: every epoch draws its batches and seeds torch from (seed, task, epoch) alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.backbones.gradient_checkpointing import checkpointing
+from models.backbones.precision import bfloat16_pays, mixed_precision
+from trainer.errors import TrainingDiverged
+from trainer.frozen_prefix_cache import training_videos
+from trainer.methods.base import Method
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, batches
+from trainer.training_checkpoint import Checkpoint, Checkpoints
+
+__all__ = ["Progress", "fit", "learn_task", "learning_rate_factor"]
+
+CLIP_NORM = 1.0
+BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is, after a step.
+
+    Attributes:
+        epoch: the current one, from 1.
+        epochs: of this task.
+        step: steps done, over all epochs.
+        steps: of this task.
+        loss: of this step.
+        videos_per_second: mean since this process began to train.
+        eta_seconds: until the last step.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    videos_per_second: float
+    eta_seconds: float
+
+
+def _silent(progress: Progress) -> None:
+    """Nobody is listening."""
+
+
+def learn_task(
+    method: Method,
+    task: TaskData,
+    memory: StoredVectors | None = None,
+    *,
+    report: Callable[[Progress], None] = _silent,
+    checkpoints: Checkpoints | None = None,
+) -> list[float]:
+    """Learn one task from its first hook to its last.
+
+    A task without training captions is not trained: the method makes room for it and stays as it is.
+
+    Returns:
+        The mean loss of each epoch; empty without training.
+
+    Raises:
+        TrainingDiverged, FramesMissing: see :func:`fit`.
+    """
+    captions = task.training_captions
+    trained = method.trains and bool(captions)
+    method.begin_task(task.task_id, task.name, trained=trained)
+    losses = fit(method, task, memory, report=report, checkpoints=checkpoints) if trained else []
+    method.end_task(task.pairs if trained else ())
+    method.record_task(task.task_id, task.name, captions)
+    return losses
+
+
+def fit(
+    method: Method,
+    task: TaskData,
+    memory: StoredVectors | None = None,
+    *,
+    report: Callable[[Progress], None] = _silent,
+    checkpoints: Checkpoints | None = None,
+) -> list[float]:
+    """Train what the method's :meth:`~trainer.methods.base.Method.begin_task` has opened, for all its epochs.
+
+    AdamW; the configured schedule, after an optional linear warm-up; gradients clipped to norm 1 over the
+    optimised parameters. The state after the last epoch is kept, unless the method itself restores a better one.
+
+    Args:
+        memory: stored vectors of earlier tasks; as many as a batch holds are drawn for every step.
+        report: called after every step; whatever it raises ends the training.
+        checkpoints: where to save after every epoch, and to go on from.
+
+    Raises:
+        TrainingDiverged: loss or gradient is not finite; names the step and the learning rate.
+        FramesMissing: a video's decoded frames are gone.
+    """
+    config = method.config
+    memory = memory or StoredVectors()
+    pairs = task.pairs
+    size = min(config.batch_size, len(pairs))
+    steps_per_epoch = math.ceil(len(pairs) / size)
+    resumed = checkpoints.load() if checkpoints else None
+    if resumed:
+        method.load_state_dict(resumed.method)
+    optimiser = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
+    rates = [group["lr"] for group in optimiser.param_groups]
+    if resumed:
+        optimiser.load_state_dict(resumed.optimiser)
+    losses = list(resumed.losses) if resumed else []
+    first_epoch = resumed.epoch if resumed else 0
+    first_epoch_steps = steps_per_epoch if config.schedule == "step" else None
+    clock = _Clock(config.epochs, steps_per_epoch, first_epoch)
+    device = method.backbone.device
+    method.train(True)
+    try:
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            training_videos(method, checkpoints.folder if checkpoints else None) as load,
+        ):
+            for epoch in range(first_epoch, config.epochs):
+                seed = np.random.SeedSequence([config.seed, len(method.learned), epoch])
+                torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+                rng = np.random.default_rng(seed)
+                total = 0.0
+                for batch in batches(pairs, size, rng):
+                    factor = learning_rate_factor(
+                        clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
+                    )
+                    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                        group["lr"] = rate * factor
+                    references = memory.sample(config.batch_size, rng)
+                    loss = _step(method, optimiser, load, batch, references, clock.step)
+                    total += loss * len(batch)
+                    report(clock.tick(epoch, loss, len(batch)))
+                losses.append(total / len(pairs))
+                method.after_epoch(task.val)
+                if checkpoints:
+                    checkpoints.save(
+                        Checkpoint(epoch + 1, losses, method.state_dict(), optimiser.state_dict())
+                    )
+    finally:
+        method.train(False)
+    return losses
+
+
+def learning_rate_factor(
+    step: int, steps: int, *, warmup: float = 0.0, first_epoch: int | None = None
+) -> float:
+    """Share of the base rate at a step (from 0).
+
+    A linear warm-up, then a half-cosine that would reach zero one step after the last; or, where
+    ``first_epoch`` tells its steps, the full rate in the first epoch and a tenth in the others (bmu-moco).
+    """
+    rising = math.ceil(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    if first_epoch is not None:
+        return 1.0 if step < first_epoch else 0.1
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def _step(
+    method: Method,
+    optimiser: torch.optim.Optimizer,
+    load: Callable[[Sequence[Clip]], Tensor],
+    batch: list[Pair],
+    references: Tensor | None,
+    step: int,
+) -> float:
+    device = method.backbone.device
+    if references is not None:
+        references = references.to(device)
+    optimiser.zero_grad(set_to_none=True)
+    precision = method.config.precision
+    mixed = bfloat16_pays(device) if precision == "auto" else precision == "bfloat16"
+    with mixed_precision(enabled=mixed), checkpointing(enabled=method.config.checkpointing):
+        frames = load([pair.clip for pair in batch]).to(device)
+        loss = method.loss(frames, [pair.caption for pair in batch], references)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise _diverged("loss", value, step, optimiser)
+    loss.backward()
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    norm = float(nn.utils.clip_grad_norm_(parameters, CLIP_NORM))
+    if not math.isfinite(norm):
+        raise _diverged("gradient", norm, step, optimiser)
+    optimiser.step()
+    method.after_step()
+    return value
+
+
+def _diverged(what: str, value: float, step: int, optimiser: torch.optim.Optimizer) -> TrainingDiverged:
+    rates = sorted({group["lr"] for group in optimiser.param_groups}, reverse=True)
+    return TrainingDiverged(
+        f"the {what} became {value} at step {step + 1} with learning rate "
+        f"{' / '.join(f'{rate:.3g}' for rate in rates)}; retry with a smaller learning rate, or look for "
+        "broken videos in the task"
+    )
+
+
+class _Clock:
+    """Counts steps and videos, and foresees the end."""
+
+    def __init__(self, epochs: int, steps_per_epoch: int, first_epoch: int) -> None:
+        self.epochs, self.steps = epochs, epochs * steps_per_epoch
+        self.step = self._first = first_epoch * steps_per_epoch
+        self._videos = 0
+        self._start = time.monotonic()
+
+    def tick(self, epoch: int, loss: float, videos: int) -> Progress:
+        self.step += 1
+        self._videos += videos
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        return Progress(
+            epoch=epoch + 1,
+            epochs=self.epochs,
+            step=self.step,
+            steps=self.steps,
+            loss=loss,
+            videos_per_second=self._videos / elapsed,
+            eta_seconds=(self.steps - self.step) * elapsed / (self.step - self._first),
+        )
