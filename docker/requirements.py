@@ -1,4 +1,7 @@
-"""What pyproject.toml asks for, extras by name, one requirement a line: for an image layer without our own code."""
+"""Print the requirements of pyproject.toml, one a line, with those of the extras named as arguments.
+
+The image installs them in a layer of their own, before the source code is copied.
+"""
 
 from __future__ import annotations
 

@@ -6,20 +6,24 @@ Start workers with ``celery -A service.celery_worker worker --queues cpu`` and
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import structlog
 from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
 
+from index.files.durable_files import replace_text
+from service.catalog import database
 from service.core.errors import CinestrataError
 from service.core.logging import configure
 from service.core.settings import settings
 from service.library import compaction
-from service.tasks import archives, lifecycle, probing
+from service.tasks import archives, broker, lifecycle, probing
 from service.tasks.broker import CPU_QUEUE, GPU_QUEUE, LEARN, PROBE, celery_app, send_learn, send_probe
 from service.tasks.lifecycle import stopping
 
@@ -34,6 +38,7 @@ __all__ = [
     "send_learn",
     "send_probe",
     "worker_name",
+    "write_health",
 ]
 
 _SWEEP_SECONDS = 600.0
@@ -55,6 +60,25 @@ def probe(task_id: str) -> None:
         with claim:
             probing.probe(claim)
     send_due()
+
+
+def write_health(path: Path | None) -> None:
+    """Replace the health file of this worker, which container probes read (``docker/healthy.py``).
+
+    Args:
+        path: Path of the file; None writes nothing.
+    """
+    if path is None:
+        return
+    checks = {"catalog": "ok", "broker": "ok" if broker.check() else "The broker does not answer."}
+    try:
+        database.check()
+    except CinestrataError as error:
+        checks["catalog"] = error.detail
+    try:
+        replace_text(path, json.dumps(checks))
+    except OSError as error:
+        log.warning("health_file_not_written", path=str(path), reason=str(error))
 
 
 class Reconciler(threading.Thread):
@@ -83,6 +107,7 @@ class Reconciler(threading.Thread):
                 log.warning("reconciling again later", reason=str(error))
             except Exception:
                 log.exception("reconciling failed; again later")
+            write_health(settings().health_file)
             if self._stop_asked.wait(settings().reconcile_seconds):
                 return
 

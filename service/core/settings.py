@@ -93,6 +93,9 @@ class Settings(BaseSettings):
     calibration_share: float = Field(default=0.05, ge=0, lt=0.5)
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
 
+    # file in which a worker writes its health every few seconds, for the probes of containers
+    health_file: Path | None = None
+
     # how work is handed over
     lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long is taken for dead
     stall_seconds: float = Field(default=900, gt=0)  # without progress its lease runs out

@@ -1,0 +1,89 @@
+"""deploy/kubernetes: pods, volumes, probes and rights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.core.settings import Settings
+
+NAMES = ["cinestrata-api", "cinestrata-worker-cpu", "cinestrata-worker-gpu"]
+
+
+@pytest.fixture
+def deployments(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Deployments by name."""
+    return {d["metadata"]["name"]: d["spec"] for d in manifests if d["kind"] == "Deployment"}
+
+
+def pod_of(deployment: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = deployment["template"]["spec"]
+    return pod
+
+
+def test_deployments_are_complete(deployments: dict[str, dict[str, Any]]) -> None:
+    assert list(deployments) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mounted_volumes_are_declared(
+    manifests: list[dict[str, Any]], deployments: dict[str, dict[str, Any]], name: str
+) -> None:
+    pod = pod_of(deployments[name])
+    claims = {d["metadata"]["name"] for d in manifests if d["kind"] == "PersistentVolumeClaim"}
+    claimed = {v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if v["name"] != "tmp"}
+    assert claimed <= claims
+    mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pods_have_no_more_rights_than_they_need(deployments: dict[str, dict[str, Any]], name: str) -> None:
+    pod = pod_of(deployments[name])
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"/data", "/tmp"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+        secrets = {source["secretRef"]["name"] for source in container["envFrom"] if "secretRef" in source}
+        assert ("cinestrata-api" in secrets) is (container["name"] == "api")
+    for container in pod["containers"]:
+        assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_container_has_probes(deployments: dict[str, dict[str, Any]], name: str) -> None:
+    (container,) = pod_of(deployments[name])["containers"]
+    assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
+    if name != "cinestrata-api":
+        # A liveness probe that needs the database would restart every worker when the database restarts.
+        assert container["livenessProbe"]["exec"]["command"] == ["healthy", "worker", "--alive"]
+        assert container["readinessProbe"]["exec"]["command"] == ["healthy", "worker"]
+
+
+def test_service_links_do_not_set_a_setting(
+    manifests: list[dict[str, Any]],
+    deployments: dict[str, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kubernetes gives pods the address of a service in variables that are named after it."""
+    (service,) = [d["metadata"]["name"] for d in manifests if d["kind"] == "Service"]
+    monkeypatch.setenv(f"{service.upper()}_PORT", "tcp://10.0.0.1:80")
+    with pytest.raises(ValidationError):
+        Settings()
+    assert [pod_of(deployment)["enableServiceLinks"] for deployment in deployments.values()] == [False] * 3
+
+
+def test_only_the_gpu_worker_is_recreated(deployments: dict[str, dict[str, Any]]) -> None:
+    """A rolling update would wait for the GPU that the old pod holds."""
+    for deployment in deployments.values():
+        limits = pod_of(deployment)["containers"][0]["resources"]["limits"]
+        recreated = deployment.get("strategy", {}).get("type") == "Recreate"
+        assert recreated is ("nvidia.com/gpu" in limits)

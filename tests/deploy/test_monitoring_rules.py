@@ -1,0 +1,47 @@
+"""deploy/prometheus and deploy/grafana: expressions over metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from service.library import prometheus_metrics
+
+CATALOG_GAUGES = {"cinestrata_tasks", "cinestrata_shards", "cinestrata_vectors", "cinestrata_shard_bytes"}
+
+
+@pytest.fixture(scope="module")
+def expressions(root: Path) -> list[str]:
+    """PromQL expressions of the dashboard and of the alerts."""
+    panels = json.loads((root / "deploy/grafana/cinestrata.json").read_text())["panels"]
+    rules = yaml.safe_load((root / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    return [target["expr"] for panel in panels for target in panel["targets"]] + [
+        rule["expr"] for rule in rules
+    ]
+
+
+def test_expressions_use_exported_metrics(expressions: list[str]) -> None:
+    page, _ = prometheus_metrics.render()
+    exported = set(re.findall(r"^# HELP (cinestrata_\w+)", page.decode(), re.MULTILINE))
+    exported |= CATALOG_GAUGES  # exported only where a catalog exists
+    used = {name for expression in expressions for name in re.findall(r"cinestrata_\w+", expression)}
+    assert used
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in used} <= exported
+
+
+def test_rates_are_taken_of_counters_only(expressions: list[str]) -> None:
+    counter = re.compile(r"cinestrata_\w+_(total|bucket|sum|count)\b")
+    for expression in expressions:
+        for function, name in re.findall(r"\b(rate|increase|delta)\((\w+)", expression):
+            assert bool(counter.match(name)) is (function != "delta"), expression
+
+
+def test_gauges_of_the_catalog_are_aggregated_over_replicas(expressions: list[str]) -> None:
+    """Every API replica exports the same counts of the catalog."""
+    for expression in expressions:
+        if re.search(r"cinestrata_(tasks|shards|vectors|shard_bytes)\b", expression):
+            assert re.match(r"(max|sum)\b", expression), expression

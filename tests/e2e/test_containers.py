@@ -1,0 +1,259 @@
+"""The whole deployment in real containers: images, Compose file, health checks, crashes, restarts.
+
+Needs a container engine with Compose and the three base images (present or pullable); skipped otherwise. The image
+build downloads about 3 GB the first time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+
+ROOT = Path(__file__).resolve().parents[2]
+API_KEY = "key-of-the-container-test"
+PASSWORD = "pa$$word #1"  # $ and # need single quotes in the environment file
+PRODUCT = ("api", "worker-cpu", "worker-gpu")
+BASE_IMAGES = ("python:3.11-slim-bookworm", "redis:7-alpine", "postgres:16-alpine")
+DOMAINS = ("microscope", "arcade", "traffic")
+UID = 10001
+
+
+def require_engine() -> None:
+    """Skip the test where containers cannot run."""
+    if shutil.which("docker") is None:
+        pytest.skip("no docker command")
+    for command in (["docker", "info"], ["docker", "compose", "version"]):
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip(f"`{' '.join(command)}` fails: no container engine with Compose")
+    for image in BASE_IMAGES:
+        present = ["docker", "image", "inspect", image]
+        if subprocess.run(present, capture_output=True, check=False).returncode:
+            pull = ["docker", "pull", "--quiet", image]
+            if subprocess.run(pull, capture_output=True, check=False).returncode:
+                pytest.skip(f"the base image {image} is neither present nor can it be pulled")
+
+
+class Deployment:
+    """One Compose project of the repository's own files, with a media folder and an environment file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"cinestrata-test-{uuid.uuid4().hex[:8]}"
+        self.media = folder / "media"
+        self.media.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.environment = folder / "environment"
+        self.environment.write_text(
+            f"POSTGRES_PASSWORD='{PASSWORD}'\nCINESTRATA_API_KEY={API_KEY}\nCINESTRATA_MEDIA={self.media}\n"
+            f"CINESTRATA_PORT={port}\nCINESTRATA_BACKBONE=tiny\nCINESTRATA_WEIGHTS={folder / 'weights'}\n"
+        )
+        self.client = httpx.Client(base_url=self.url, headers={"X-API-Key": API_KEY}, timeout=60)
+
+    def compose(self, *arguments: str, check: bool = True) -> str:
+        """Run ``docker compose`` on the project and return its standard output."""
+        command = ["docker", "compose", "--project-name", self.name, "--env-file", str(self.environment)]
+        done = subprocess.run(
+            [*command, "--file", str(ROOT / "docker-compose.yml"), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{arguments}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    def python(self, service: str, code: str) -> str:
+        """Run Python code inside a running container of the project."""
+        return self.compose("exec", "-T", service, "python", "-c", code)
+
+    def volumes(self) -> set[str]:
+        """Names of all volumes of the engine."""
+        listed = subprocess.run(
+            ["docker", "volume", "ls", "--quiet"], capture_output=True, text=True, check=True
+        )
+        return set(listed.stdout.split())
+
+    def health(self) -> dict[str, str]:
+        """Health of each running service, as the engine reports it."""
+        lines = self.compose("ps", "--format", "json").splitlines()
+        return {service["Service"]: service["Health"] for service in map(json.loads, lines)}
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(f"/tasks/{task_id}").raise_for_status().json()
+        return found
+
+    def post_domain(self, domain: str, epochs: int = 3) -> str:
+        """Post a domain whose files lie in the media folder; return the identifier of its task."""
+        lines = (self.media / domain / "manifest.jsonl").read_text().splitlines()
+        videos = [json.loads(line) for line in lines]
+        for video in videos:
+            video["uri"] = f"{domain}/{video.pop('file', None) or video.pop('uri')}".replace(
+                f"{domain}/{domain}/", f"{domain}/"
+            )
+        body = {"name": domain, "videos": videos, "settings": {"epochs": epochs}}
+        posted = self.client.post("/tasks", json=body)
+        assert posted.status_code == 202, posted.text
+        task_id: str = posted.json()["id"]
+        return task_id
+
+    def wait_until_ready(self, task_id: str) -> dict[str, Any]:
+        def is_settled() -> bool:
+            state = self.task(task_id)["state"]
+            assert state not in ("failed", "cancelled"), self.task(task_id)
+            return bool(state == "ready")
+
+        wait_until(is_settled, f"task {task_id} is ready")
+        return self.task(task_id)
+
+    def search(self, text: str) -> list[tuple[str, float]]:
+        answer = self.client.get("/search", params={"q": text, "k": 5}).raise_for_status().json()
+        return [(result["video_id"], result["score"]) for result in answer["results"]]
+
+
+def wait_until(condition: Callable[[], bool], description: str, seconds: float = 600) -> None:
+    """Poll a condition; the bound only ends a test that would never end."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting after {seconds} seconds: {description}"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A healthy deployment of the unchanged Dockerfile and Compose file; removed with its volumes at the end."""
+    require_engine()
+    from benchmarks.data.world import write_world
+
+    folder = tmp_path_factory.mktemp("containers")
+    for parent in (folder, folder.parent):
+        parent.chmod(0o755)  # the containers read the media folder under another user
+    deployment = Deployment(folder)
+    write_world(
+        deployment.media, domains=list(DOMAINS), seed=3, train=3, val=1, test=2, categories=3, workers=1
+    )
+    for path in (deployment.media, *deployment.media.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    volumes = deployment.volumes()
+    try:
+        deployment.compose("up", "--build", "--wait", "--quiet-pull")
+        yield deployment
+    finally:
+        deployment.client.close()
+        logs = deployment.compose("logs", "--no-color", check=False)
+        (folder / "containers.log").write_text(logs)
+        deployment.compose("down", "--volumes", "--timeout", "20", check=False)
+    assert deployment.volumes() == volumes, "a volume of the deployment is left over"
+
+
+@pytest.fixture(scope="module")
+def captions(deployment: Deployment) -> list[str]:
+    """Six captions of the first domain, which the deployment has learned."""
+    ready = deployment.wait_until_ready(deployment.post_domain(DOMAINS[0]))
+    assert ready["trained"]
+    lines = (deployment.media / DOMAINS[0] / "manifest.jsonl").read_text().splitlines()
+    return [json.loads(line)["captions"][0] for line in lines][:6]
+
+
+def test_every_service_becomes_healthy(deployment: Deployment) -> None:
+    health = deployment.health()
+    assert set(health) == {*PRODUCT, "redis", "postgres"}
+    assert set(health.values()) == {"healthy"}
+
+
+@pytest.mark.parametrize("service", PRODUCT)
+def test_container_has_no_more_rights_than_documented(deployment: Deployment, service: str) -> None:
+    status = deployment.python(service, "print(open('/proc/self/status').read())")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Uid"].split() == [str(UID)] * 4
+    assert {fields[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd")} == {"0" * 16}
+    assert fields["NoNewPrivs"].strip() == "1"
+    attempt = "import pathlib\ntry: pathlib.Path('{}').touch()\nexcept OSError as error: print(error.errno)"
+    assert deployment.python(service, attempt.format("/opt/file")).strip() == "30", "the root is read-only"
+    assert deployment.python(service, attempt.format("/media/file")).strip() == "30", "videos are read-only"
+    assert deployment.python(service, attempt.format("/data/file")).strip() == "", "the volume is writable"
+    deployment.python(service, "import pathlib; pathlib.Path('/data/file').unlink()")
+
+
+def test_search_finds_the_videos_of_a_learned_domain(deployment: Deployment, captions: list[str]) -> None:
+    videos = deployment.client.get("/search", params={"q": captions[0], "k": 5}).json()["results"]
+    assert videos
+    assert {
+        video["task"]["name"] if isinstance(video["task"], dict) else video["task"] for video in videos
+    } == {DOMAINS[0]}
+
+
+def test_task_resumes_after_its_worker_was_killed(deployment: Deployment, captions: list[str]) -> None:
+    before = [deployment.search(caption) for caption in captions]
+    task_id = deployment.post_domain(DOMAINS[1], epochs=40)
+    wait_until(lambda: deployment.task(task_id)["state"] == "training", "the second domain is being learned")
+    wait_until(
+        lambda: (
+            deployment.task(task_id)["progress"]["done"] > 0
+            or deployment.task(task_id)["state"] != "training"
+        ),
+        "the first epoch has ended",
+    )
+    # The engine restarts a container whose main process dies, but not one that `docker kill` has stopped.
+    deployment.python(
+        "worker-gpu",
+        "import os, pathlib, signal\n"
+        "for entry in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    command = (entry / 'cmdline').read_bytes().split(b'\\0')\n"
+        "    if b'worker' in command and b'gpu' in command and not command[0].endswith(b'init'):\n"
+        "        os.kill(int(entry.name), signal.SIGKILL)\n",
+    )
+    assert [deployment.search(caption) for caption in captions] == before, "search goes on meanwhile"
+    ready = deployment.wait_until_ready(task_id)
+    assert ready["attempts"] >= 2
+    wait_until(lambda: set(deployment.health().values()) == {"healthy"}, "the worker is healthy again")
+
+
+def test_tasks_survive_a_redis_that_loses_its_volume(deployment: Deployment, captions: list[str]) -> None:
+    deployment.compose("stop", "worker-cpu", "worker-gpu")
+    task_id = deployment.post_domain(DOMAINS[2])
+    deployment.compose("rm", "--stop", "--force", "redis")
+    subprocess.run(["docker", "volume", "rm", f"{deployment.name}_redis"], capture_output=True, check=True)
+    deployment.compose("up", "--wait", "--no-build")
+    deployment.wait_until_ready(task_id)
+
+
+def test_searches_answer_the_same_after_down_and_up(deployment: Deployment, captions: list[str]) -> None:
+    before = [deployment.search(caption) for caption in captions]
+    volumes = deployment.volumes()
+    for line in deployment.compose("logs", "--no-color", "--no-log-prefix", *PRODUCT, "migrate").splitlines():
+        assert isinstance(json.loads(line), dict), line
+    deployment.compose("down", "--timeout", "30")
+    deployment.compose("up", "--wait", "--no-build")
+    assert [deployment.search(caption) for caption in captions] == before
+    assert deployment.volumes() == volumes, "containers that were made again bring no new volumes"
+    for line in deployment.compose("logs", "--no-color", "--no-log-prefix", *PRODUCT, "migrate").splitlines():
+        assert isinstance(json.loads(line), dict), line
+
+
+def test_milvus_overlay_is_a_valid_compose_file(deployment: Deployment) -> None:
+    """The images of Milvus are several gigabytes: the overlay is resolved, not started."""
+    environment = deployment.environment.parent / "environment-milvus"
+    environment.write_text(
+        deployment.environment.read_text() + "MILVUS_PASSWORD=password1\nMILVUS_STORAGE_PASSWORD=password2\n"
+    )
+    command = ["docker", "compose", "--env-file", str(environment)]
+    for name in ("docker-compose.yml", "docker-compose.milvus.yml"):
+        command += ["--file", str(ROOT / name)]
+    resolved = subprocess.run([*command, "config"], capture_output=True, text=True, check=True)
+    services = yaml.safe_load(resolved.stdout)["services"]
+    assert services["api"]["environment"]["CINESTRATA_VECTOR_STORE"] == "milvus"
+    assert "milvus" in services["api"]["depends_on"]
+    assert services["worker-gpu"]["build"]["args"]["EXTRAS"] == "milvus"
