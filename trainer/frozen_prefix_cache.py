@@ -37,7 +37,7 @@ def training_videos(method: Method, folder: Path | None) -> Iterator[Callable[[S
     Args:
         folder: on the disk that has room; by default the system's for temporary files.
     """
-    blocks, budget = method.frozen_image_blocks, method.config.feature_cache_bytes
+    blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     if blocks == 0 or budget == 0:
         yield load_clips
         return

@@ -75,7 +75,7 @@ def learn_task(
         TrainingDiverged, FramesMissing: see :func:`fit`.
     """
     captions = task.training_captions
-    trained = method.trains and bool(captions)
+    trained = method.is_trainable and bool(captions)
     method.begin_task(task.task_id, task.name, trained=trained)
     losses = fit(method, task, memory, report=report, checkpoints=checkpoints) if trained else []
     method.end_task(task.pairs if trained else ())
@@ -129,7 +129,7 @@ def fit(
             training_videos(method, checkpoints.folder if checkpoints else None) as load,
         ):
             for epoch in range(first_epoch, config.epochs):
-                seed = np.random.SeedSequence([config.seed, len(method.learned), epoch])
+                seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
                 total = 0.0

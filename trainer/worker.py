@@ -200,7 +200,7 @@ def _finish(claim: Claim, backbone: Backbone, library: Library, task: TaskData) 
             unmeasured = str(error)
     if unmeasured:
         claim.log(f"The task could not be measured: {unmeasured}")
-    trained = METHODS[state.method].trains and bool(task.pairs)
+    trained = METHODS[state.method].is_trainable and bool(task.pairs)
     moments = library.manifest.parts(task.task_id)[1:]
     _publish(
         claim,

@@ -84,7 +84,7 @@ class Campaign:
             Run(entry, seed)
             for entry in entries
             for seed in range(
-                (seeds or entry.seeds or self.protocol.seeds) if METHODS[entry.method].trains else 1
+                (seeds or entry.seeds or self.protocol.seeds) if METHODS[entry.method].is_trainable else 1
             )
         ]
         return sorted(wanted, key=lambda run: run.seed)

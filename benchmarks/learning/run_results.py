@@ -128,8 +128,8 @@ class Result:
         """Where it stands in a table: zero-shot first, joint training last, seeds together."""
         method = METHODS.get(self.method)
         return (
-            method is None or method.trains,
-            method is not None and method.revisits,
+            method is None or method.is_trainable,
+            method is not None and method.requires_all_videos,
             self.label,
             self.seed,
         )

@@ -66,7 +66,7 @@ def run_method(
         report: called with a line about every task that is done.
     """
     run = _Run(name, backbone, tasks, {**(settings or {}), "seed": seed}, prior, reindex, queries, report)
-    if METHODS[name].revisits:
+    if METHODS[name].requires_all_videos:
         run.learn_together()
     else:
         run.learn_in_sequence()

@@ -243,7 +243,7 @@ class _Bench:
     @property
     def freezes(self) -> bool:
         """Whether the method leaves first blocks of the image tower as they are."""
-        return start_method(self.plan.method, self.backbone, {}, None).frozen_image_blocks > 0
+        return start_method(self.plan.method, self.backbone, {}, None).frozen_image_block_count > 0
 
     def reading_rate(self) -> float:
         """Videos that are read from the frame cache in a second."""
@@ -319,7 +319,7 @@ def _videos(plan: Plan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[s
 
 
 def _load(plan: Plan) -> Backbone:
-    if plan.method in METHODS and not METHODS[plan.method].trains:
+    if plan.method in METHODS and not METHODS[plan.method].is_trainable:
         raise ProtocolError(f"method {plan.method!r} trains nothing; choose another one")
     shape = plan.backbone.startswith(PREFIX) and plan.backbone.endswith(_RANDOM)
     backbone = (

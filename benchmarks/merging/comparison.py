@@ -126,7 +126,7 @@ def learn(
     Raises:
         ProtocolError: the method has no shards of its own tasks, or a task has nothing to calibrate with.
     """
-    if METHODS[name].revisits:
+    if METHODS[name].requires_all_videos:
         raise ProtocolError(
             f"{name} embeds everything anew with one encoder, so that there is nothing to merge"
         )

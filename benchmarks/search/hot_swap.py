@@ -103,7 +103,7 @@ class _Writer:
 
     def prepare(self, count: int) -> None:
         """Learn a task of so many videos, all but its publication."""
-        name = f"task-{len(self._method.learned)}"
+        name = f"task-{len(self._method.learned_tasks)}"
         captions = [" ".join(self._rng.choice(_WORDS, 3)) for _ in range(64)]
         self._method.begin_task(name, name)
         self._method.end_task()
@@ -112,7 +112,7 @@ class _Writer:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         ids = np.arange(self._last, self._last + count) + 1
         self._last += count
-        enter(self._method.learned[-1], int(ids[0]), count, "zero_shot")
+        enter(self._method.learned_tasks[-1], int(ids[0]), count, "zero_shot")
         self._prepared = name, ids, vectors
 
     def publish(self) -> int:

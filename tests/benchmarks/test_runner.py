@@ -53,7 +53,7 @@ def _result(outcome: Outcome, tasks: list[TaskData], method: str = "finetune") -
 def _local(method: Method, task: TaskData) -> float:
     """R@1 of a task's held-out videos, embedded and asked with the method as it is now, in percent."""
     encoder = method.query_encoder()
-    position = [learned.task_id for learned in method.learned].index(task.task_id)
+    position = [learned.task_id for learned in method.learned_tasks].index(task.task_id)
     texts = encoder.encode([clip.captions[0] for clip in task.test], [task.task_id])[:, 0]
     assert position >= 0
     ids = [clip.vector_id for clip in task.test]

@@ -380,7 +380,7 @@ def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
 def test_methods_on_whole_towers_run_on_it_unchanged(name: str, backbone: Backbone, tmp_path: Path) -> None:
     method = start_method(name, backbone, SETTINGS.get(name, {}), None)
     untrained, before = method.fingerprint(), backbone.fingerprint
-    if METHODS[name].trains:
+    if METHODS[name].is_trainable:
         for task in ("one", "two"):
             _learn(method, task, ["a red circle", "a blue square moves"], tmp_path)
         assert method.fingerprint() != untrained

@@ -79,11 +79,11 @@ class Library:
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
         if hasattr(self.method, "tame"):  # as if it had been trained
-            torch.manual_seed(len(self.method.learned))
+            torch.manual_seed(len(self.method.learned_tasks))
             torch.nn.init.normal_(self.method.tame.a, std=0.1)
             torch.nn.init.normal_(self.method.tame.b, std=0.1)
         if hasattr(self.method, "text"):
-            torch.manual_seed(len(self.method.learned))
+            torch.manual_seed(len(self.method.learned_tasks))
             torch.nn.init.normal_(self.method.text.b, std=0.1)
         self.method.end_task()
         self.method.record_task(task, name, list(captions))

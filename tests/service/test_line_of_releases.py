@@ -238,7 +238,7 @@ def test_a_line_that_does_not_fit_is_refused_by_name(
         ({"release": _folder(library, "birds").name, "tasks": 3}, "knows 1 tasks"),
         ({"release": "../../etc", "tasks": 3}, "is not in the manifest"),
     ):
-        library.method.learned, library.method.profiles = _without(library, "tsk_x")
+        library.method.learned_tasks, library.method.profiles = _without(library, "tsk_x")
         library.method.begin_task("tsk_x", "x")
         library.method.end_task()
         library.method.record_task("tsk_x", "x", SEA)
@@ -259,8 +259,8 @@ def test_a_line_that_does_not_fit_is_refused_by_name(
 
 def _without(library: Library, task: str) -> tuple[list[ReleaseTask], Profiles]:
     method = library.method
-    kept = [place for place, known in enumerate(method.learned) if known.task_id != task]
-    return [method.learned[place] for place in kept], Profiles.of(method.profiles.dense(kept))
+    kept = [place for place, known in enumerate(method.learned_tasks) if known.task_id != task]
+    return [method.learned_tasks[place] for place in kept], Profiles.of(method.profiles.dense(kept))
 
 
 def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library, backbone: Backbone) -> None:

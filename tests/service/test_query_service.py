@@ -564,8 +564,8 @@ def test_a_shard_of_another_encoder_is_never_asked(
 
 
 def test_a_task_that_the_release_does_not_know_is_named(library: Library, service: QueryService) -> None:
-    library.method.learned[:] = [
-        ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned[:1]
+    library.method.learned_tasks[:] = [
+        ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned_tasks[:1]
     ]
     library.method.profiles = Profiles.of(library.method.profiles.dense([0]))
     library.lay_down("sea", SEA)

@@ -667,4 +667,4 @@ def test_a_library_that_began_without_captions_can_start_to_learn(backbone: Back
     method = _bmu(backbone, "both", frozen.release())
     assert not method.bidirectional
     _learn(method, "one", range(1))
-    assert [task.task_id for task in method.learned] == ["bare", "one"]
+    assert [task.task_id for task in method.learned_tasks] == ["bare", "one"]

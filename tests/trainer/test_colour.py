@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.methods.shared import color_jitter
-from trainer.methods.shared.color_jitter import ColourJitter
+from trainer.methods.shared.color_jitter import ColorJitter
 
 RED, GREEN, BLUE, GRAY = (200.0, 0, 0), (0, 200.0, 0), (0, 0, 200.0), (90.0, 90, 90)
 
@@ -53,7 +53,7 @@ def test_a_clip_is_changed_as_by_one_change_after_the_other(monkeypatch: pytest.
     given = iter(draws)
     monkeypatch.setattr(torch, "rand", lambda *shape, device: next(given))
     with torch.autocast("cpu", torch.bfloat16):  # as in training
-        changed = ColourJitter(0.2, share=0.8, gray=0.2)(clips)
+        changed = ColorJitter(0.2, share=0.8, gray=0.2)(clips)
 
     strengths = 2 * draws[0].double() - 1
     luma = np.array([0.299, 0.587, 0.114])
@@ -76,7 +76,7 @@ def test_a_clip_is_changed_as_by_one_change_after_the_other(monkeypatch: pytest.
 def test_a_share_of_the_clips_is_changed_and_a_share_is_gray() -> None:
     torch.manual_seed(0)
     clips = torch.tensor([200, 40, 90], dtype=torch.uint8).expand(2000, 1, 1, 1, 3)
-    changed = ColourJitter(0.4, share=0.8, gray=0.25)(clips)
+    changed = ColorJitter(0.4, share=0.8, gray=0.25)(clips)
     gray = (changed == changed[..., :1]).all(dim=-1).flatten()
     same = (changed == clips).all(dim=-1).flatten()
     assert gray.float().mean() == pytest.approx(0.25, abs=0.03)
@@ -85,10 +85,10 @@ def test_a_share_of_the_clips_is_changed_and_a_share_is_gray() -> None:
 
 def test_without_strength_nothing_changes() -> None:
     clips = torch.arange(256, dtype=torch.uint8).repeat(9).view(2, 3, 4, 32, 3)
-    assert torch.equal(ColourJitter(0.0, share=1.0, gray=0.0)(clips), clips)
+    assert torch.equal(ColorJitter(0.0, share=1.0, gray=0.0)(clips), clips)
 
 
 def test_values_are_cut_off_and_not_wrapped() -> None:
     torch.manual_seed(1)
     white = torch.full((50, 1, 2, 2, 3), 250, dtype=torch.uint8)
-    assert int(ColourJitter(0.4, share=1.0, gray=0.0)(white).min()) > 100
+    assert int(ColorJitter(0.4, share=1.0, gray=0.0)(white).min()) > 100

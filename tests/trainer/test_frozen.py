@@ -257,7 +257,7 @@ def test_lost_frames_end_the_training_although_nothing_reads_them(backbone: Back
 def test_methods_that_train_from_the_first_block_on_get_frames(backbone: Backbone) -> None:
     for name in METHODS:
         method = start_method(name, backbone, {}, None)
-        assert method.frozen_image_blocks == 0, name
+        assert method.frozen_image_block_count == 0, name
         with training_videos(method, None) as load:
             assert load is load_clips
 
@@ -278,7 +278,7 @@ def test_a_block_is_frozen_when_no_gradient_needs_what_leaves_it(
     for handle in handles:
         handle.remove()
     leaving = [*needed[1:], videos.requires_grad]
-    assert method.frozen_image_blocks == leaving.count(False)
+    assert method.frozen_image_block_count == leaving.count(False)
 
 
 def test_the_paper_s_recipe_freezes_two_blocks() -> None:

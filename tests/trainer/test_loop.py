@@ -194,7 +194,7 @@ def test_the_global_random_state_is_left_alone(backbone: Backbone, task: TaskDat
 
 def test_seed_and_task_decide_the_run(backbone: Backbone, task: TaskData) -> None:
     runs = [_shift(backbone), _shift(backbone), _shift(backbone, seed=7), _shift(backbone)]
-    runs[3].learned = runs[3].learned * 0 + [object()]  # type: ignore[list-item]
+    runs[3].learned_tasks = runs[3].learned_tasks * 0 + [object()]  # type: ignore[list-item]
     for method in runs:
         fit(method, task)
     assert torch.equal(runs[0].shift, runs[1].shift)
@@ -402,7 +402,7 @@ def test_one_pair_is_enough(backbone: Backbone, tmp_path: Path) -> None:
     task = _task(tmp_path, "lone", videos=1, captions=1)
     method = start_method("ffa_tame", backbone, {"epochs": 2, "experts": 2, "rank": 2}, None)
     assert learn_task(method, task) == [0, 0]
-    assert [t.task_id for t in method.learned] == ["lone"]
+    assert [t.task_id for t in method.learned_tasks] == ["lone"]
 
 
 def test_identical_videos_do_not_break_training(backbone: Backbone, tmp_path: Path) -> None:

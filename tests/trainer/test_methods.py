@@ -58,7 +58,7 @@ def _learn(method: Method, task: str, *, seed: int, steps: int = 3, references: 
 
 
 def test_the_service_offers_every_method_that_leaves_old_videos_alone() -> None:
-    assert set(METHOD_NAMES) == {name for name, method in METHODS.items() if not method.revisits}
+    assert set(METHOD_NAMES) == {name for name, method in METHODS.items() if not method.requires_all_videos}
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -85,14 +85,14 @@ def test_a_method_continues_where_its_release_stopped(name: str, backbone: Backb
     method = _start(name, backbone)
     _learn(method, "one", seed=1)
     resumed = _start(name, backbone, method.release())
-    assert resumed.fingerprint() == method.fingerprint() == method.learned[0].fingerprint
+    assert resumed.fingerprint() == method.fingerprint() == method.learned_tasks[0].fingerprint
     torch.testing.assert_close(resumed.encode_videos(_frames(5)), method.encode_videos(_frames(5)))
     for run in (method, resumed):
         _learn(run, "two", seed=2)
     assert resumed.fingerprint() == method.fingerprint()
 
 
-@pytest.mark.parametrize("name", sorted(n for n in METHODS if METHODS[n].trains))
+@pytest.mark.parametrize("name", sorted(n for n in METHODS if METHODS[n].is_trainable))
 def test_training_lowers_the_loss_and_spares_the_backbone(name: str, backbone: Backbone) -> None:
     torch.manual_seed(0)  # of random sentences, masked words and the like
     before = backbone.fingerprint
@@ -143,7 +143,7 @@ def test_equation_9(backbone: Backbone) -> None:
 def _queries_of_current_task(method: Method) -> np.ndarray:
     method.record_task("current", "current", TEXTS)
     vectors = method.query_encoder().encode(TEXTS, ["current"])[:, 0]
-    method.learned.pop()
+    method.learned_tasks.pop()
     return vectors
 
 
@@ -195,7 +195,7 @@ def test_a_task_without_captions_borrows_the_newest_prototype(backbone: Backbone
     encoder = method.query_encoder()
     vectors = encoder.encode(TEXTS, ["two", "bare"])
     np.testing.assert_allclose(vectors[:, 0], vectors[:, 1], atol=1e-6)
-    assert method.learned[2].fingerprint == method.learned[1].fingerprint
+    assert method.learned_tasks[2].fingerprint == method.learned_tasks[1].fingerprint
 
 
 def test_a_library_that_began_without_captions_can_start_to_learn(backbone: Backbone) -> None:

@@ -271,7 +271,7 @@ def test_a_resumed_second_task_ends_with_the_same_bits(backbone: Backbone, tmp_p
     assert expected.keys() == tensors.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors.items())
     assert resumed.fingerprint() == whole.fingerprint()
-    assert resumed.learned[0].fingerprint != resumed.learned[1].fingerprint
+    assert resumed.learned_tasks[0].fingerprint != resumed.learned_tasks[1].fingerprint
 
 
 def test_queries_take_the_selected_router_or_each_shards_own(backbone: Backbone, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_untrained_tasks_borrow_the_newest_router_or_none(backbone: Backbone, tm
     learn_task(method, _task(tmp_path, "one"))
     learn_task(method, _task(tmp_path, "silent", captions=0))
     assert method.routers == [FROZEN, FROZEN, 0, 0]
-    assert method.learned[3].fingerprint == method.learned[2].fingerprint
+    assert method.learned_tasks[3].fingerprint == method.learned_tasks[2].fingerprint
     encoder = method.query_encoder()
     vectors = encoder.encode(TEXTS, ["bare", "one", "silent"])
     np.testing.assert_allclose(vectors[:, 0], encoder.frozen(TEXTS), atol=1e-6)

@@ -18,7 +18,7 @@ from trainer.training_loop import learn_task
 from trainer.video_embedding import embed
 
 FRAMES = 2
-TRAINING = sorted(name for name, method in METHODS.items() if method.trains)
+TRAINING = sorted(name for name, method in METHODS.items() if method.is_trainable)
 SMALL = {"experts": 2, "rank": 2}
 
 
@@ -82,7 +82,7 @@ def test_numbers_that_run_away_stop_the_task_by_name(name: str, backbone: Backbo
     method.loss = broken  # type: ignore[method-assign]
     with pytest.raises(TrainingDiverged, match=r"loss became nan at step 1 with learning rate"):
         learn_task(method, task, StoredVectors())
-    assert method.learned == []
+    assert method.learned_tasks == []
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -107,7 +107,7 @@ def start_method(
     """
     kept: dict[str, Any] = {}
     if previous is not None and name in METHODS and previous.method == name:
-        kept = {key: previous.config[key] for key in METHODS[name].architecture}
+        kept = {key: previous.config[key] for key in METHODS[name].architecture_settings}
     config = configure(name, backbone.name, {**kept, **settings})
     try:
         return METHODS[name].resume(backbone, config, previous)

@@ -75,21 +75,23 @@ class Method(ABC):
         config: validated settings.
 
     Attributes:
-        learned: tasks so far, in order.
+        learned_tasks: tasks so far, in order.
         profiles: for routing, the words of each task's training captions.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Kind]
-    trains: ClassVar[bool] = True
-    revisits: ClassVar[bool] = False  # learns from all videos ever seen, and embeds all of them again
+    is_trainable: ClassVar[bool] = True
+    requires_all_videos: ClassVar[bool] = (
+        False  # learns from all videos ever seen, and embeds all of them again
+    )
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
-    architecture: ClassVar[tuple[str, ...]] = ()  # settings that a library keeps from its first task
+    architecture_settings: ClassVar[tuple[str, ...]] = ()  # settings that a library keeps from its first task
 
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
         self.backbone = backbone
         self.config = config
-        self.learned: list[ReleaseTask] = []
+        self.learned_tasks: list[ReleaseTask] = []
         self.profiles = Profiles.of(np.empty((0, backbone.vocabulary), np.float32))
 
     # -- the four hooks ---------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ class Method(ABC):
         """The scalar to minimise.
 
         Args:
-            frames: ``uint8 [B, M, H, W, 3]``; with :attr:`frozen_image_blocks`, also the tokens that these make of
+            frames: ``uint8 [B, M, H, W, 3]``; with :attr:`frozen_image_block_count`, also the tokens that these make of
                 them, ``float [B, M, P+1, width]``.
             texts: B captions, one per video.
             references: ``[R, dim]`` stored vectors of earlier tasks' training videos; none on the first task.
@@ -122,7 +124,7 @@ class Method(ABC):
     # -- what the loop needs ----------------------------------------------------------------------------
 
     @property
-    def frozen_image_blocks(self) -> int:
+    def frozen_image_block_count(self) -> int:
         """First blocks of the backbone's image tower below everything that is trained: they need to run but once."""
         return 0
 
@@ -166,7 +168,7 @@ class Method(ABC):
 
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
         """Close a task after :meth:`end_task`: note its encoder and its words (for routing)."""
-        self.learned.append(ReleaseTask(task_id, name, self.fingerprint()))
+        self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
         own = Profiles.of(self._profile(captions)[None].numpy())
         self.profiles = self.profiles.followed_by(own)
 
@@ -179,7 +181,7 @@ class Method(ABC):
             backbone_fingerprint=self.backbone.fingerprint,
             fingerprint=self.fingerprint(),
             frames=self.backbone.spec.frames,
-            tasks=list(self.learned),
+            tasks=list(self.learned_tasks),
             config=self.config.model_dump(),
             profiles=self.profiles,
             tensors={name: tensor.detach().clone() for name, tensor in self.state_dict().items()},
@@ -208,19 +210,19 @@ class Method(ABC):
                 f"post the task with method {previous.method!r}, or start a new library in another data folder"
             )
         if previous.method == cls.name:
-            fixed = {key: previous.config[key] for key in cls.architecture}
+            fixed = {key: previous.config[key] for key in cls.architecture_settings}
             changed = [f"{key} is {value!r}" for key, value in fixed.items() if getattr(config, key) != value]
             if changed:
                 raise MethodError(
                     f"settings that a library keeps from its first task were changed: {', '.join(changed)}; "
                     "leave them out of the task's settings"
                 )
-        method.learned = list(previous.tasks)
+        method.learned_tasks = list(previous.tasks)
         method.profiles = previous.profiles
-        method.continue_from(previous)
+        method.load_release(previous)
         return method
 
-    def continue_from(self, previous: ReleaseState) -> None:
+    def load_release(self, previous: ReleaseState) -> None:
         """Take over the weights of a release of the same method, or of a frozen one."""
         if previous.kind == self.kind:
             self.load_state_dict(previous.tensors)

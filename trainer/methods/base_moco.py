@@ -75,7 +75,7 @@ class BaseMoco(Finetune):
     name = "base_moco"
     config_class = BaseMocoConfig
     config: BaseMocoConfig
-    architecture: ClassVar[tuple[str, ...]] = ("queue",)
+    architecture_settings: ClassVar[tuple[str, ...]] = ("queue",)
 
     def __init__(self, backbone: Backbone, config: BaseMocoConfig) -> None:
         super().__init__(backbone, config)

@@ -57,7 +57,7 @@ class BmuMoco(BaseMoco):
     name = "bmu_moco"
     config_class = BmuMocoConfig
     config: BmuMocoConfig
-    architecture = ("queue", "variant")
+    architecture_settings = ("queue", "variant")
 
     def __init__(self, backbone: Backbone, config: BmuMocoConfig) -> None:
         super().__init__(backbone, config)

@@ -88,7 +88,7 @@ class Ccmr(Penalty):
     name = "ccmr"
     config_class = CcmrConfig
     config: CcmrConfig
-    architecture = ("tied", "regulariser", "regularised")
+    architecture_settings = ("tied", "regulariser", "regularised")
 
     def __init__(self, backbone: Backbone, config: CcmrConfig) -> None:
         super().__init__(backbone, config)

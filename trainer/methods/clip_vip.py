@@ -50,7 +50,7 @@ class ClipVip(Finetune):
     name = "clip_vip"
     config_class = ClipVipConfig
     config: ClipVipConfig
-    architecture: ClassVar[tuple[str, ...]] = ("proxies",)
+    architecture_settings: ClassVar[tuple[str, ...]] = ("proxies",)
 
     def __init__(self, backbone: Backbone, config: ClipVipConfig) -> None:
         super().__init__(backbone, config)

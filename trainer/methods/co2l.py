@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backbones.loading import Backbone
-from trainer.methods.shared.color_jitter import ColourJitter
+from trainer.methods.shared.color_jitter import ColorJitter
 from trainer.methods.shared.replay import Replay, ReplayConfig
 from trainer.task_data import Pair
 
@@ -60,12 +60,12 @@ class Co2l(Replay):
         super().__init__(backbone, config)
         self.previous: Backbone | None = None
         #: An augmentation of each video, all of its frames alike: ``uint8 [N, M, H, W, 3]`` to the same.
-        self.view = ColourJitter(config.jitter, share=_JITTERED, gray=config.gray)
+        self.view = ColorJitter(config.jitter, share=_JITTERED, gray=config.gray)
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """The model as it is becomes the teacher; on the first task there is nothing to keep."""
         super().begin_task(task_id, name, trained=trained)
-        self.previous = self.model.clone().requires_grad_(False) if trained and self.learned else None
+        self.previous = self.model.clone().requires_grad_(False) if trained and self.learned_tasks else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Asymmetric contrast + λ · relation distillation."""

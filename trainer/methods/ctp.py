@@ -75,7 +75,7 @@ class Ctp(Finetune):
     name = "ctp"
     config_class = CtpConfig
     config: CtpConfig
-    architecture = ("masked_language", "fusion_layers", "queue")
+    architecture_settings = ("masked_language", "fusion_layers", "queue")
 
     def __init__(self, backbone: Backbone, config: CtpConfig) -> None:
         super().__init__(backbone, config)

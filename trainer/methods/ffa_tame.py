@@ -59,7 +59,7 @@ class FfaTame(Method):
     kind = "tame"
     config_class = FfaTameConfig
     config: FfaTameConfig
-    architecture = (
+    architecture_settings = (
         "ffa_layers",
         "ffa_neighbour",
         "ffa_mix",
@@ -109,7 +109,7 @@ class FfaTame(Method):
         if not single and 0 in self.tame.task_experts and ROUTED not in self.tame.task_experts:
             self.tame.spread_expert(0)
         with torch.random.fork_rng():
-            torch.manual_seed(self.config.seed + len(self.learned))
+            torch.manual_seed(self.config.seed + len(self.learned_tasks))
             prototype = self.tame.add_task(expert=0 if single else ROUTED)
         if not self.config.prototypes:
             prototype.data.zero_()
@@ -117,10 +117,10 @@ class FfaTame(Method):
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Equation 9."""
-        passed = self.frozen_image_blocks if frames.is_floating_point() else 0
+        passed = self.frozen_image_block_count if frames.is_floating_point() else 0
         videos, _ = encode_frames(self.backbone, frames, self.fusion, passed=passed)
         ids = self.backbone.tokenize(texts)
-        queries = encode_texts(self.backbone, ids, self.tame.condition([len(self.learned)]))[0]
+        queries = encode_texts(self.backbone, ids, self.tame.condition([len(self.learned_tasks)]))[0]
         in_task = in_task_loss(queries, videos, self.config.logit_scale)
         if references is None or self.config.cross_task == 0:
             return in_task
@@ -135,7 +135,7 @@ class FfaTame(Method):
     # -- training ---------------------------------------------------------------------------------------
 
     @property
-    def frozen_image_blocks(self) -> int:
+    def frozen_image_block_count(self) -> int:
         """Those before the first adapter."""
         return max(0, len(self.backbone.visual_blocks) - self.config.ffa_layers)
 
@@ -182,7 +182,7 @@ class FfaTame(Method):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def continue_from(self, previous: ReleaseState) -> None:
+    def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; shards that predate the adapters are asked with the bare text tower."""
         if previous.kind == "frozen":
             for _ in previous.tasks:
@@ -193,7 +193,7 @@ class FfaTame(Method):
 
     def _has_learned(self) -> bool:
         """Whether an earlier task was trained."""
-        return any(expert != BARE for expert in self.tame.task_experts[: len(self.learned)])
+        return any(expert != BARE for expert in self.tame.task_experts[: len(self.learned_tasks)])
 
     def _open(self) -> None:
         """What this task trains: all of FFA; of TAME the part that its routing reaches."""

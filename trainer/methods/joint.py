@@ -17,4 +17,4 @@ class Joint(Finetune):
     """Fine-tune both towers once, on everything."""
 
     name = "joint"
-    revisits = True
+    requires_all_videos = True

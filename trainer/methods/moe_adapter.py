@@ -61,7 +61,7 @@ class MoeAdapter(Method):
     kind = "moe"
     config_class = MoeAdapterConfig
     config: MoeAdapterConfig
-    architecture = ("experts", "rank", "top_k", "scale", "selector", "selector_width")
+    architecture_settings = ("experts", "rank", "top_k", "scale", "selector", "selector_width")
 
     def __init__(self, backbone: Backbone, config: MoeAdapterConfig) -> None:
         super().__init__(backbone, config)
@@ -96,7 +96,7 @@ class MoeAdapter(Method):
                 tower.open()
             if self.config.selector:
                 with torch.random.fork_rng():
-                    torch.manual_seed(self.config.seed + len(self.learned))
+                    torch.manual_seed(self.config.seed + len(self.learned_tasks))
                     self.selector.add_task()
                 self.selector.to(self.backbone.device)
         self.routers.append(self.text.tasks - 1)
@@ -160,7 +160,7 @@ class MoeAdapter(Method):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def continue_from(self, previous: ReleaseState) -> None:
+    def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; shards that predate the experts are asked with the bare text tower."""
         if previous.kind == "frozen":
             self.routers = [FROZEN] * len(previous.tasks)

@@ -73,7 +73,7 @@ class Strata(Method):
     kind = "low_rank"
     config_class = StrataConfig
     config: StrataConfig
-    architecture: ClassVar[tuple[str, ...]] = (
+    architecture_settings: ClassVar[tuple[str, ...]] = (
         "ffa_layers",
         "ffa_neighbour",
         "ffa_mix",
@@ -170,7 +170,7 @@ class Strata(Method):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def continue_from(self, previous: ReleaseState) -> None:
+    def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; one that learned nothing leaves nothing to go on from."""
         if previous.kind != "frozen":
             self.load_state_dict(previous.tensors)

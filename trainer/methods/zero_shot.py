@@ -20,7 +20,7 @@ class ZeroShot(Method):
 
     name = "zero_shot"
     kind = "frozen"
-    trains = False
+    is_trainable = False
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         """Nothing to prepare."""

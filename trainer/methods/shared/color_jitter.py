@@ -14,13 +14,13 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["ColourJitter", "brightness", "contrast", "hue", "luma", "saturation"]
+__all__ = ["ColorJitter", "brightness", "contrast", "hue", "luma", "saturation"]
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 _CHANGES = 4
 
 
-class ColourJitter:
+class ColorJitter:
     """Changes the colours of each clip at random, those of all its frames alike.
 
     Args:

@@ -97,9 +97,9 @@ class QueryMaps(Finetune):
         self.maps, self.shifts = rest.pop(_MAPS).cpu(), rest.pop(_SHIFTS).cpu()
         super().load_state_dict(rest)
 
-    def continue_from(self, previous: ReleaseState) -> None:
+    def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; shards of the backbone as it came are in the space that training starts from."""
-        super().continue_from(previous)
+        super().load_release(previous)
         if previous.kind == "frozen":
             self._stay(len(previous.tasks))
 

@@ -137,7 +137,7 @@ class Replay(Finetune):
 
     config_class: ClassVar[type[MemoryConfig]] = MemoryConfig
     config: MemoryConfig
-    architecture = ("memory", "fill")
+    architecture_settings = ("memory", "fill")
     keeps_vectors: ClassVar[bool] = False  # store the vectors of a pair beside it, as they are at that time
 
     def __init__(self, backbone: Backbone, config: MemoryConfig) -> None:
@@ -199,7 +199,7 @@ class Replay(Finetune):
 
     def recall(self, count: int, device: torch.device) -> Rows | None:
         """Up to ``count`` pairs of past tasks, on the device."""
-        rows = self.memory.sample(count, before=len(self.learned))
+        rows = self.memory.sample(count, before=len(self.learned_tasks))
         return rows and {name: values.to(device) for name, values in rows.items()}
 
     def with_past(self, frames: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -226,14 +226,14 @@ class Replay(Finetune):
         return int(self.model.text.positional_embedding.shape[0])
 
     def _rows(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None) -> Rows:
-        rows = {"frames": frames, "ids": ids, "tasks": torch.full((len(ids),), len(self.learned))}
+        rows = {"frames": frames, "ids": ids, "tasks": torch.full((len(ids),), len(self.learned_tasks))}
         if vectors is not None:
             rows |= {"queries": vectors[0].detach(), "videos": vectors[1].detach()}
         return rows
 
     @torch.no_grad()
     def _fill_ring(self, pairs: Sequence[Pair]) -> None:
-        generator = torch.Generator().manual_seed(self.config.seed + len(self.learned))
+        generator = torch.Generator().manual_seed(self.config.seed + len(self.learned_tasks))
         shuffled = [pairs[i] for i in torch.randperm(len(pairs), generator=generator)]
         times: Counter[int] = Counter()
         turns = []  # how often a pair's video came before it

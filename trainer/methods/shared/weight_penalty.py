@@ -112,7 +112,7 @@ class Penalty(Finetune):
 
     def small_batches(self, pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
         """All pairs once, drawn like a training epoch, so that the captions of one video are kept apart."""
-        rng = np.random.default_rng([self.config.seed, len(self.learned)])
+        rng = np.random.default_rng([self.config.seed, len(self.learned_tasks)])
         for batch in batches(pairs, size, rng) if pairs else ():
             yield load_clips([pair.clip for pair in batch]), [pair.caption for pair in batch]
 
