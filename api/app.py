@@ -14,10 +14,18 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import openapi, problems
-from api.pages import dashboard
-from api.routes import clips, deletion, health, measures, search, tasks, videos
-from api.security.guard import Guard, is_loopback
+from api import openapi, problem_details
+from api.pages import html_pages
+from api.routes import (
+    clip_routes,
+    deletion_routes,
+    health_routes,
+    library_routes,
+    search_routes,
+    task_routes,
+    video_routes,
+)
+from api.security.security_middleware import SecurityMiddleware, is_loopback
 from service.core import logging
 from service.core.settings import Settings, settings
 from service.library import prometheus_metrics
@@ -57,39 +65,39 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         version=metadata.version("cinestrata"),
         description="Text-to-video search that keeps learning and never re-indexes.",
         lifespan=lifespan,
-        responses=openapi.RESPONSES,
+        responses=openapi.PROBLEM_RESPONSES,
         docs_url=None,
         redoc_url=None,
     )
     app.state.query_service = QueryService(configured)
     app.state.settings = configured
     for router in (
-        search.read_at_once,  # routes are tried in turns, and this one is asked for most
-        tasks.router,
-        search.router,
-        clips.router,
-        videos.router,
-        deletion.router,
-        measures.router,
-        health.router,
-        dashboard.router,
+        search_routes.get_search_router,  # routes are tried in turns, and this one is asked for most
+        task_routes.router,
+        search_routes.router,
+        clip_routes.router,
+        video_routes.router,
+        deletion_routes.router,
+        library_routes.router,
+        health_routes.router,
+        html_pages.router,
     ):
         app.include_router(router)
-    app.mount("/static", Static(packages=[("api", "static")]), name="static")
-    app.openapi = openapi.described(app)  # type: ignore[method-assign]
-    problems.install(app)
+    app.mount("/static", RevalidatedStaticFiles(packages=[("api", "static")]), name="static")
+    app.openapi = openapi.complete_schema(app)  # type: ignore[method-assign]
+    problem_details.install(app)
     # Each one added stands outside those before it.
-    app.add_middleware(problems.Unexpected)
-    app.add_middleware(Measured)
+    app.add_middleware(problem_details.UnexpectedErrorMiddleware)
+    app.add_middleware(RequestMetricsMiddleware)
     # More than level 2 takes twice as long for answers that are a twentieth smaller.
     app.add_middleware(
         GZipMiddleware, minimum_size=2048, compresslevel=2, exclude_content_types=_NOT_COMPRESSED
     )
-    app.add_middleware(Guard, settings=configured)
+    app.add_middleware(SecurityMiddleware, settings=configured)
     return app
 
 
-class Static(StaticFiles):
+class RevalidatedStaticFiles(StaticFiles):
     """Files of the dashboard. A browser asks each time whether they changed, so an upgrade is never half seen."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
@@ -99,7 +107,7 @@ class Static(StaticFiles):
         return response
 
 
-class Measured:
+class RequestMetricsMiddleware:
     """ASGI middleware: counts requests by route template, so that ids do not become labels."""
 
     def __init__(self, app: ASGIApp) -> None:

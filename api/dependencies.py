@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.security.guard import caller_of
+from api.security.security_middleware import identify_caller
 from service.core.settings import Settings
 from service.search.engine import QueryService
 
@@ -27,7 +27,7 @@ async def _settings(request: Request) -> Settings:
 
 
 async def _caller(request: Request) -> str:
-    return caller_of(request, request.app.state.settings) or ""
+    return identify_caller(request, request.app.state.settings) or ""
 
 
 QueryDep = Annotated[QueryService, Depends(_query_service)]

@@ -10,17 +10,17 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.problems import MEDIA_TYPE, Problem
+from api.problem_details import MEDIA_TYPE, Problem
 from service.core.schemas import TaskSpec
 
 __all__ = [
     "BATCH_EXAMPLES",
-    "CLIP_REFUSED",
-    "RESPONSES",
-    "SEARCH_REFUSED",
+    "CLIP_SEARCH_PROBLEMS",
+    "PROBLEM_RESPONSES",
+    "SEARCH_PROBLEMS",
     "TASK_BODY",
     "WHERE_EXAMPLES",
-    "described",
+    "complete_schema",
 ]
 
 _TEMPLATE = "#/components/schemas/{model}"
@@ -36,21 +36,21 @@ def _refused(description: str) -> dict[str, Any]:
 
 
 # Every operation can answer so.
-RESPONSES: dict[int | str, dict[str, Any]] = {
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     422: _refused("A field is wrong; `errors` names it and says how to correct it."),
     "4XX": _refused("The request was refused; `detail` says why."),
     "5XX": _refused("It could not be carried out now; try again later."),
 }
 
-CLIP_REFUSED: dict[int | str, dict[str, Any]] = {
+CLIP_SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     429: {
         **_refused("More searches are waiting than can be answered in good time."),
         "headers": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}},
     },
 }
-SEARCH_REFUSED: dict[int | str, dict[str, Any]] = {
+SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     410: _refused("The release of the cursor is no longer kept; search again without it."),
-    **CLIP_REFUSED,
+    **CLIP_SEARCH_PROBLEMS,
 }
 
 # A task comes as JSON, or as a form with an archive.
@@ -117,7 +117,7 @@ WHERE_EXAMPLES: dict[str, Example] = {
 }
 
 
-def described(app: FastAPI) -> Callable[[], dict[str, Any]]:
+def complete_schema(app: FastAPI) -> Callable[[], dict[str, Any]]:
     """What ``app.openapi`` is to be: the description with every schema that it refers to."""
     plain = app.openapi
 

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["console", "fail", "in_words", "progress_bar", "warnings"]
+__all__ = ["console", "fail", "report_errors", "progress_bar", "warnings"]
 
 # Without a terminal there is no width to fit into, only logs to read.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
@@ -37,7 +37,7 @@ def fail(message: str, hint: str = "") -> NoReturn:
     raise typer.Exit(1)
 
 
-def in_words(command: Callable[_P, _R]) -> Callable[_P, _R]:
+def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
     """A command whose foreseeable errors are told as a sentence instead of a traceback; Ctrl-C is no error."""
 
     @functools.wraps(command)

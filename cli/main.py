@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.commands import bench, tasks
-from cli.console import in_words
+from cli.commands import bench_commands, task_commands
+from cli.console import report_errors
 
 __all__ = ["app"]
 
@@ -19,8 +19,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(bench.app, name="bench")
+app.add_typer(task_commands.app, name="tasks")
+app.add_typer(bench_commands.app, name="bench")
 
 Data = Annotated[
     Path | None,
@@ -41,16 +41,16 @@ Url = Annotated[
 
 
 @app.command()
-@in_words
+@report_errors
 def up(data: Data = None, host: Host = None, port: Port = None) -> None:
     """Start API, workers and a private broker on one data folder; Ctrl-C stops all of it."""
-    from cli.embedded.up import run_up
+    from cli.embedded.up_command import run_up
 
     run_up(data, host, port)
 
 
 @app.command()
-@in_words
+@report_errors
 def serve(
     data: Data = None,
     host: Host = None,
@@ -58,13 +58,13 @@ def serve(
     fd: Annotated[int | None, typer.Option(hidden=True, help="Serve on this open listening socket.")] = None,
 ) -> None:
     """Start the API alone."""
-    from cli.commands.processes import run_api
+    from cli.commands.process_commands import run_api
 
     run_api(data, host, port, fd)
 
 
 @app.command()
-@in_words
+@report_errors
 def worker(
     queue: Annotated[
         Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: examine videos. gpu: learn and index.")
@@ -72,22 +72,22 @@ def worker(
     data: Data = None,
 ) -> None:
     """Start one worker; start as many as you like, tasks are still learned one at a time."""
-    from cli.commands.processes import run_worker
+    from cli.commands.process_commands import run_worker
 
     run_worker(queue, data)
 
 
 @app.command()
-@in_words
+@report_errors
 def migrate(data: Data = None) -> None:
     """Bring the catalog's schema up to date (`up` does it by itself)."""
-    from cli.commands.processes import run_migrations
+    from cli.commands.process_commands import run_migrations
 
     run_migrations(data)
 
 
 @app.command()
-@in_words
+@report_errors
 def ingest(
     path: Annotated[
         Path,
@@ -111,13 +111,13 @@ def ingest(
     data: Data = None,
 ) -> None:
     """Post one domain of videos as a task."""
-    from cli.commands.ingest import run_ingest
+    from cli.commands.ingest_command import run_ingest
 
     run_ingest(path, name, method, chosen or (), wait, in_place, url, data)
 
 
 @app.command()
-@in_words
+@report_errors
 def search(
     query: Annotated[str, typer.Argument(help="What should be seen.")],
     k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
@@ -155,7 +155,7 @@ def search(
     data: Data = None,
 ) -> None:
     """Find videos by what is seen in them."""
-    from cli.commands.search import run_search
+    from cli.commands.search_commands import run_search
 
     run_search(
         query,
@@ -177,7 +177,7 @@ def search(
 
 
 @app.command()
-@in_words
+@report_errors
 def similar(
     video: Annotated[str, typer.Argument(help="Id of a video.")],
     k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
@@ -188,13 +188,13 @@ def similar(
     data: Data = None,
 ) -> None:
     """Find videos that are like one."""
-    from cli.commands.search import run_similar
+    from cli.commands.search_commands import run_similar
 
     run_similar(video, k, "all" if everywhere else "task", url, data)
 
 
 @app.command()
-@in_words
+@report_errors
 def delete(
     videos: Annotated[
         list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of videos.", show_default=False)
@@ -208,26 +208,26 @@ def delete(
     data: Data = None,
 ) -> None:
     """Delete videos for good, or a task: they are not found, shown, learned from or measured any more."""
-    from cli.commands.delete import run_delete
+    from cli.commands.deletion_commands import run_delete
 
     run_delete(videos or (), task, sure, url, data)
 
 
 @app.command()
-@in_words
+@report_errors
 def compact(
     task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
     look: Annotated[bool, typer.Option("--look", help="Only show what deleted videos take.")] = False,
     data: Data = None,
 ) -> None:
     """Get back the room that deleted videos take; searches go on meanwhile. Nothing is embedded again."""
-    from cli.commands.delete import run_compact
+    from cli.commands.deletion_commands import run_compact
 
     run_compact(task, look, data)
 
 
 @app.command()
-@in_words
+@report_errors
 def demo(
     leave: Annotated[
         bool, typer.Option("--exit", help="Stop after the report instead of serving on.")
@@ -243,16 +243,16 @@ def demo(
     domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="How many.")] = None,
 ) -> None:
     """Render three domains of real videos, learn them one after the other, search them, and show what was kept."""
-    from cli.demo.demo import run_demo
-    from cli.demo.demo_world import World
+    from cli.demo.demo_command import run_demo
+    from cli.demo.demo_world import DemoWorld
 
     run_demo(
-        World().resized(train=train, test=test, epochs=epochs, domains=domains), data, port, leave, report
+        DemoWorld().resized(train=train, test=test, epochs=epochs, domains=domains), data, port, leave, report
     )
 
 
 @app.command()
-@in_words
+@report_errors
 def doctor(
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of lines.")] = False,
@@ -264,19 +264,19 @@ def doctor(
 
 
 @app.command()
-@in_words
+@report_errors
 def move(
     to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Where the vectors shall be.")],
     data: Data = None,
 ) -> None:
     """Copy the vectors of all tasks to another store, while everything runs; nothing is embedded again."""
-    from cli.commands.move import run_move
+    from cli.commands.move_command import run_move
 
     run_move(to, data)
 
 
 @app.command()
-@in_words
+@report_errors
 def snapshot(
     target: Annotated[Path, typer.Argument(help="A new folder, or a new .tar file.")],
     data: Data = None,
@@ -285,19 +285,19 @@ def snapshot(
     ] = False,
 ) -> None:
     """Copy catalog and index while everything runs, and read the copy back."""
-    from cli.commands.backup import run_snapshot
+    from cli.commands.backup_commands import run_snapshot
 
     run_snapshot(target, data, index_only)
 
 
 @app.command()
-@in_words
+@report_errors
 def restore(
     source: Annotated[Path, typer.Argument(help="What `cinestrata snapshot` wrote.", exists=True)],
     data: Data = None,
 ) -> None:
     """Put a snapshot into a new data folder, after comparing every checksum."""
-    from cli.commands.backup import run_restore
+    from cli.commands.backup_commands import run_restore
 
     run_restore(source, data)
 

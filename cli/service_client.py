@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-from cli.embedded.folder_lock import enter
+from cli.embedded.data_folder_lock import data_folder_settings
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.core.schemas import (
     DeletionView,
@@ -25,12 +25,12 @@ from service.core.schemas import (
 )
 from service.core.settings import QueryMode
 
-__all__ = ["Client", "Local", "Remote", "TaskSettings", "connect"]
+__all__ = ["ServiceClient", "InProcessServiceClient", "HttpServiceClient", "TaskSettings", "connect"]
 
 TaskSettings = dict[str, bool | int | float | str | None] | None  # of a task's method; None: its defaults
 
 
-class Client(Protocol):
+class ServiceClient(Protocol):
     """What commands ask of the service."""
 
     def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
@@ -71,12 +71,12 @@ class Client(Protocol):
         """The recall matrix and what follows from it."""
 
 
-def connect(url: str | None, data: Path | None) -> Client:
+def connect(url: str | None, data: Path | None) -> ServiceClient:
     """The service at ``url``, or the one of the data folder in this process."""
-    return Remote(url) if url else Local(data)
+    return HttpServiceClient(url) if url else InProcessServiceClient(data)
 
 
-class Remote:
+class HttpServiceClient:
     """Over HTTP. Problems come back as the errors they were made from."""
 
     def __init__(self, url: str, seconds: float = 60) -> None:
@@ -165,11 +165,11 @@ class Remote:
         return answer.json()
 
 
-class Local:
+class InProcessServiceClient:
     """In this process, on the catalog, the broker and the index of a data folder."""
 
     def __init__(self, data: Path | None) -> None:
-        self._settings = enter(data)
+        self._settings = data_folder_settings(data)
         import structlog
 
         from service.catalog.migrations import upgrade

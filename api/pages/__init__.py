@@ -1,0 +1,1 @@
+"""HTML pages of the search and library user interface, and the sign-in."""

@@ -1,1 +1,1 @@
-"""One module per resource."""
+"""HTTP routes, one module per resource."""

@@ -1,0 +1,1 @@
+"""Request checks: API key, session cookie, host and origin, body size, security headers."""

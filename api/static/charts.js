@@ -1,8 +1,8 @@
 // Plotly in the colours of the page.
 
 import { $ } from "./dom.js";
-import { tone } from "./layers.js";
-import { matrixOf } from "./memory.js";
+import { tone } from "./domain_layers.js";
+import { matrixOf } from "./recall_matrix.js";
 
 const probe = document.createElement("span");
 probe.hidden = true;

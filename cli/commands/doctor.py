@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.console import console, warnings
-from cli.embedded.folder_lock import enter, running
+from cli.embedded.data_folder_lock import data_folder_settings, running
 from cli.embedded.private_broker import redis_argv
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class _Trouble(Exception):
 
 def run_doctor(data: Path | None, as_json: bool) -> None:
     """Tell what each check found, in lines or as one JSON document; leave with status 1 when any failed."""
-    settings = enter(data)
+    settings = data_folder_settings(data)
     checks: tuple[tuple[str, Callable[[Settings], str]], ...] = (
         ("software", _software),
         ("data folder", _data_folder),

@@ -1,0 +1,1 @@
+"""`cinestrata demo`: renders videos, learns them and prints a report."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.commands.search import result_table
+from cli.commands.search_commands import result_table
 from cli.console import console
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from types import FrameType
 
 from cli.console import console, fail
 from cli.embedded.child_process import die_with_parent
-from cli.embedded.folder_lock import enter, running
+from cli.embedded.data_folder_lock import data_folder_settings, running
 
 __all__ = ["embedded_service", "interruptible"]
 
@@ -30,7 +30,7 @@ _SAME_REQUEST = 1.0
 @contextmanager
 def embedded_service(data: Path, port: int | None) -> Iterator[str]:
     """The URL of a service on this data folder: the one that runs there, or a new one that ends with the block."""
-    holder = running(enter(data).run_dir)
+    holder = running(data_folder_settings(data).run_dir)
     if holder and "url" in holder:
         console.print(f"Using the service that already runs on {data}.")
         yield holder["url"]

@@ -17,7 +17,7 @@ from benchmarks.data.world import DEMO_DOMAINS, write_world
 from cli.console import console, progress_bar
 from service.core.schemas import TaskSpec, VideoSpec
 
-__all__ = ["World"]
+__all__ = ["DemoWorld"]
 
 # Per kind of thing: enough to learn from in well under a minute on two cores, and enough to measure with.
 TRAIN = 16
@@ -28,7 +28,7 @@ SEED = 7
 
 
 @dataclass(frozen=True)
-class World:
+class DemoWorld:
     """Which videos the demo is about. Counts are per category."""
 
     domains: tuple[str, ...] = DEMO_DOMAINS

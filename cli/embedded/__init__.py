@@ -1,0 +1,1 @@
+"""The embedded mode: all processes of the product under one supervisor."""

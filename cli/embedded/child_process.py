@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Child", "die_with_parent"]
+__all__ = ["ChildProcess", "die_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 16 * 1024**2
@@ -39,7 +39,7 @@ def die_with_parent(nice: int = 0) -> Callable[[], None]:
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """How to start one process, and its current incarnation.
 
     Attributes:

@@ -11,7 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
-__all__ = ["BrokerMissing", "redis_argv", "set_aside", "socket_path", "wait_until_up"]
+__all__ = ["BrokerMissing", "redis_argv", "quarantine_store", "socket_path", "wait_until_up"]
 
 # sun_path of Linux and macOS, less the closing NUL, whichever is shorter.
 _LONGEST_SOCKET_PATH = 103
@@ -78,7 +78,7 @@ def wait_until_up(socket: Path, seconds: float) -> bool:
     return False
 
 
-def set_aside(run_dir: Path) -> Path:
+def quarantine_store(run_dir: Path) -> Path:
     """Move stored messages that the server cannot read out of its way; the catalog knows what is due."""
     aside = run_dir / f"redis.unreadable-{int(time.time())}"
     (run_dir / "redis").rename(aside)

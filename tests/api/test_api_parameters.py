@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
-from api.parameters import AtOnce, SearchParameters
+from api.search_parameters import ParameterModelRoute, SearchParameters
 
 _NAMES = set(SearchParameters.model_fields)
 
@@ -27,7 +27,7 @@ async def _wrong(request: Request, error: Exception) -> Response:
 @pytest.fixture(scope="module")
 def client() -> TestClient:
     """Reads the same parameters at ``/at-once`` and, by the framework, at ``/one-by-one``."""
-    router = APIRouter(route_class=AtOnce)
+    router = APIRouter(route_class=ParameterModelRoute)
     router.get("/at-once")(_told)
     app = FastAPI()
     app.include_router(router)

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.security.guard import is_loopback
+from api.security.security_middleware import is_loopback
 from service.core.settings import Settings
 
 BASE = "http://127.0.0.1:8000"
@@ -104,7 +104,7 @@ def test_bound_to_loopback_it_answers_to_loopback_names_only(client: TestClient,
 
 
 def test_every_answer_carries_the_security_headers(client: TestClient) -> None:
-    for path in ("/", "/admin", "/tasks", "/nowhere", "/static/search.js"):
+    for path in ("/", "/admin", "/tasks", "/nowhere", "/static/search_page.js"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
         assert "script-src 'self'" in policy

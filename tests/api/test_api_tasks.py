@@ -13,7 +13,7 @@ import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
 
-from api.routes import tasks as routes
+from api.routes import task_routes as routes
 from benchmarks.data.world import DOMAINS
 
 FIRST = next(iter(DOMAINS))

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from api.routes import deletion
+from api.routes import deletion_routes
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Unavailable
@@ -105,7 +105,7 @@ def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(
         assert going.wait(20)
         return answer(task_id)
 
-    monkeypatch.setattr(deletion, "delete_task", slow)
+    monkeypatch.setattr(deletion_routes, "delete_task", slow)
     browser.get(f"{address}/admin")
     _wait(browser, "#heat .heatmaplayer")
     _one(browser, "#as-table").click()

@@ -21,7 +21,7 @@ from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import choose, parse_entry
 from benchmarks.learning.preparation import prepare
 from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
-from cli.demo.demo_world import World
+from cli.demo.demo_world import DemoWorld
 from media import examine, load_frames
 from models.backbones.loading import FrameSpec
 from trainer.methods import METHODS, configure
@@ -59,7 +59,7 @@ def test_a_protocol_says_which_settings_its_methods_have(name: str) -> None:
 
 def test_the_demo_s_protocol_is_about_the_demo_s_videos() -> None:
     protocol = load_protocol("world-demo")
-    source, demo = protocol.source, World()
+    source, demo = protocol.source, DemoWorld()
     assert isinstance(source, WorldSource)
     assert source.domains == demo.domains == DEMO_DOMAINS
     assert (source.seed, source.train, source.val, source.test, source.categories, source.captions) == (
@@ -79,7 +79,7 @@ def test_hyper_parameters_are_chosen_on_other_videos_of_the_same_domains() -> No
     assert isinstance(ten.source, WorldSource)
     assert isinstance(dev.source, WorldSource)
     assert ten.source.domains == tuple(DOMAINS)
-    seeds = {ten.source.seed, dev.source.seed, World().seed}
+    seeds = {ten.source.seed, dev.source.seed, DemoWorld().seed}
     assert len(seeds) == 3
     assert dev.source.model_copy(update={"seed": ten.source.seed}) == ten.source
     assert (dev.settings, dev.frames, dev.tasks) == (ten.settings, ten.frames, 4)

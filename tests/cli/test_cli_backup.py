@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from cli.commands import backup, doctor
+from cli.commands import backup_commands, doctor
 from cli.main import app
 from index import ShardStore, Snapshot
 from service.catalog.database import dispose, session_scope
@@ -110,14 +110,14 @@ def test_a_snapshot_beside_a_writer_is_one_generation(
 def test_a_task_published_between_catalog_and_manifest_is_in_the_copy(
     two: ShardStore, tmp_path: Path, lay_down: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = backup._require_whole_catalog
+    check = backup_commands._require_whole_catalog
 
     def publish_first(path: Path) -> None:
         check(path)
-        monkeypatch.setattr(backup, "_require_whole_catalog", check)
+        monkeypatch.setattr(backup_commands, "_require_whole_catalog", check)
         lay_down("between")
 
-    monkeypatch.setattr(backup, "_require_whole_catalog", publish_first)
+    monkeypatch.setattr(backup_commands, "_require_whole_catalog", publish_first)
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
     dispose()

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from cli.embedded.private_broker import BrokerMissing, redis_argv, set_aside, socket_path, wait_until_up
+from cli.embedded.private_broker import (
+    BrokerMissing,
+    quarantine_store,
+    redis_argv,
+    socket_path,
+    wait_until_up,
+)
 
 
 @contextmanager
@@ -70,7 +76,7 @@ def test_unreadable_messages_are_set_aside(tmp_path: Path) -> None:
     (tmp_path / "redis" / "appendonly.aof").write_bytes(b"*not what redis writes\r\n")
     process = subprocess.Popen(redis_argv(tmp_path, socket_path(tmp_path)), stdout=subprocess.DEVNULL)
     assert process.wait(10) != 0
-    kept = set_aside(tmp_path)
+    kept = quarantine_store(tmp_path)
     assert (kept / "appendonly.aof").exists()
     with broker(tmp_path) as client:
         assert client.llen("cpu") == 0

@@ -19,12 +19,12 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli.commands import processes
-from cli.commands.ingest import _name, _pack, _read, _settings
-from cli.commands.search import conditions, result_table
-from cli.demo.demo_world import World
+from cli.commands import process_commands
+from cli.commands.ingest_command import _name, _pack, _read, _settings
+from cli.commands.search_commands import parse_conditions, result_table
+from cli.demo.demo_world import DemoWorld
 from cli.main import app
-from cli.service_client import Remote
+from cli.service_client import HttpServiceClient
 from index import DeviceMissing
 from service.core.errors import InvalidInput
 from service.core.schemas import FoundMomentView, SearchResult, VideoSpec
@@ -128,7 +128,7 @@ def test_a_device_that_is_not_there_is_told_in_words(
 
     monkeypatch.setattr("api.app.create_app", refuse)
     with pytest.raises(typer.Exit):
-        processes._api()
+        process_commands._api()
     assert capsys.readouterr().err == "CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU\n"
 
 
@@ -186,7 +186,7 @@ def test_problems_come_back_with_their_fields() -> None:
         "detail": "k: too large",
         "errors": [{"field": "k", "message": "too large"}],
     }
-    remote = Remote("http://service")
+    remote = HttpServiceClient("http://service")
     remote._http = httpx.Client(
         base_url="http://service", transport=httpx.MockTransport(lambda _: httpx.Response(422, json=problem))
     )
@@ -197,7 +197,7 @@ def test_problems_come_back_with_their_fields() -> None:
 
 def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
-    assert Remote("http://service")._http.headers["X-API-Key"] == "secret"
+    assert HttpServiceClient("http://service")._http.headers["X-API-Key"] == "secret"
 
 
 def test_a_folder_without_manifest_brings_its_videos_without_captions(tmp_path: Path) -> None:
@@ -280,11 +280,11 @@ def test_a_changed_world_is_another_request() -> None:
 
     spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
     other = TaskSpec(name="a", videos=[VideoSpec(uri="2.mp4")])
-    assert World.key(spec) == World.key(spec.model_copy()) != World.key(other)
+    assert DemoWorld.key(spec) == DemoWorld.key(spec.model_copy()) != DemoWorld.key(other)
 
 
 def test_the_demo_is_as_large_as_promised() -> None:
-    world = World()
+    world = DemoWorld()
     assert (world.train, world.test, world.categories, len(world.domains)) == (16, 40, 3, 3)
     assert world.resized(domains=2, test=2).videos == 2 * 3 * (16 + 4 + 2)
 
@@ -299,7 +299,7 @@ def test_conditions_as_a_person_types_them() -> None:
         'tags={"all": ["a", "b"]}',
         "x=a=b",
     ]
-    assert conditions(written) == {
+    assert parse_conditions(written) == {
         "place": "Zürich",
         "camera": {"min": 2, "max": 4.5},
         "live": True,
@@ -309,7 +309,7 @@ def test_conditions_as_a_person_types_them() -> None:
     }
     for wrong in (["place"], ["=x"], ["a=1", "a=2"], ["a>=1", "a>=2"], ["a=1", "a>=0"]):
         with pytest.raises(InvalidInput) as told:
-            conditions(wrong)
+            parse_conditions(wrong)
         assert [error.field for error in told.value.errors] == ["where"]
 
 

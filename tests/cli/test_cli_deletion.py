@@ -53,7 +53,9 @@ def test_videos_are_deleted_and_their_room_is_got_back(
 def test_over_http_every_id_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
-    def answer(self: service_client.Remote, method: str, path: str, **_: object) -> dict[str, list[str]]:
+    def answer(
+        self: service_client.HttpServiceClient, method: str, path: str, **_: object
+    ) -> dict[str, list[str]]:
         asked.append((method, path))
         return (
             {"deleted": ["a b"], "not_found": []}
@@ -61,8 +63,8 @@ def test_over_http_every_id_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPat
             else {"deleted": [], "not_found": ["x"]}
         )
 
-    monkeypatch.setattr(service_client.Remote, "_ask", answer)
-    told = service_client.Remote("http://127.0.0.1:1").delete(["a/b", "x"])
+    monkeypatch.setattr(service_client.HttpServiceClient, "_ask", answer)
+    told = service_client.HttpServiceClient("http://127.0.0.1:1").delete(["a/b", "x"])
     assert asked == [("DELETE", "/videos/a%2Fb"), ("DELETE", "/videos/x")]
     assert (told.deleted, told.not_found) == (["a b"], ["x"])
 
@@ -144,10 +146,12 @@ def test_a_compaction_that_was_killed_before_the_catalog_heard_of_it_is_finished
 def test_over_http_a_task_is_asked_for_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
-    def answer(self: service_client.Remote, method: str, path: str, **_: object) -> dict[str, list[str]]:
+    def answer(
+        self: service_client.HttpServiceClient, method: str, path: str, **_: object
+    ) -> dict[str, list[str]]:
         asked.append((method, path))
         return {"deleted": ["a"], "not_found": []}
 
-    monkeypatch.setattr(service_client.Remote, "_ask", answer)
-    assert service_client.Remote("http://127.0.0.1:1").delete_task("tsk_1").deleted == ["a"]
+    monkeypatch.setattr(service_client.HttpServiceClient, "_ask", answer)
+    assert service_client.HttpServiceClient("http://127.0.0.1:1").delete_task("tsk_1").deleted == ["a"]
     assert asked == [("DELETE", "/tasks/tsk_1")]

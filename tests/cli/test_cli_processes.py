@@ -19,13 +19,13 @@ import httpx
 import pytest
 import typer
 
-from cli.demo import demo
+from cli.demo import demo_command
 from cli.demo.demo_service import embedded_service
 from cli.embedded import child_process as child
-from cli.embedded import up
-from cli.embedded.child_process import Child
-from cli.embedded.folder_lock import FolderBusy, enter, locked, running
-from cli.embedded.supervisor import StartFailed, Supervisor
+from cli.embedded import up_command
+from cli.embedded.child_process import ChildProcess
+from cli.embedded.data_folder_lock import FolderBusy, data_folder_settings, locked, running
+from cli.embedded.process_supervisor import StartFailed, Supervisor
 
 
 def script(code: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
     )
     told: list[str] = []
     supervisor = Supervisor(report=told.append)
-    supervisor.start(Child("part", script(code), tmp_path / "part.log"))
+    supervisor.start(ChildProcess("part", script(code), tmp_path / "part.log"))
     try:
         assert supervisor.wait_until(lambda: mark.exists() and len(mark.read_text()) == 2, 20)
     finally:
@@ -76,7 +76,7 @@ def test_a_log_does_not_grow_for_as_long_as_its_child_runs(
     )
     log = tmp_path / "part.log"
     supervisor = Supervisor()
-    supervisor.start(Child("part", script(code), log))
+    supervisor.start(ChildProcess("part", script(code), log))
     try:
         assert supervisor.wait_until(
             lambda: log.with_suffix(".log.1").exists() and not log.stat().st_size, 20
@@ -90,7 +90,9 @@ def test_a_log_does_not_grow_for_as_long_as_its_child_runs(
 
 def test_a_child_that_never_starts_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     supervisor = Supervisor()
-    supervisor.start(Child("part", script("raise SystemExit('no such weights')"), tmp_path / "part.log"))
+    supervisor.start(
+        ChildProcess("part", script("raise SystemExit('no such weights')"), tmp_path / "part.log")
+    )
     with pytest.raises(StartFailed, match="no such weights"):
         supervisor.wait_until(lambda: False, 30)
     supervisor.stop()
@@ -108,9 +110,9 @@ def test_children_stop_in_order_and_the_stubborn_are_killed(tmp_path: Path) -> N
         "print('up', flush=True)\ntime.sleep(60)"
     )
     children = [
-        Child("last", [*script(polite), "last"], tmp_path / "last.log", order=2),
-        Child("first", [*script(polite), "first"], tmp_path / "first.log", order=0),
-        Child("stubborn", script(stubborn), tmp_path / "stubborn.log", order=1, grace=0.3),
+        ChildProcess("last", [*script(polite), "last"], tmp_path / "last.log", order=2),
+        ChildProcess("first", [*script(polite), "first"], tmp_path / "first.log", order=0),
+        ChildProcess("stubborn", script(stubborn), tmp_path / "stubborn.log", order=1, grace=0.3),
     ]
     supervisor = Supervisor()
     supervisor.start(*children)
@@ -122,7 +124,7 @@ def test_children_stop_in_order_and_the_stubborn_are_killed(tmp_path: Path) -> N
 
 def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
     code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
-    child = Child("part", script(code), tmp_path / "part.log")
+    child = ChildProcess("part", script(code), tmp_path / "part.log")
     supervisor = Supervisor()
     supervisor.start(child)
     until(lambda: child.last_words().strip().isdigit())
@@ -135,8 +137,8 @@ def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.embedded.child_process import Child\n"
-        f"child = Child('part', ['sleep', '60'], pathlib.Path({str(tmp_path / 'part.log')!r}))\n"
+        "import pathlib, time\nfrom cli.embedded.child_process import ChildProcess\n"
+        f"child = ChildProcess('part', ['sleep', '60'], pathlib.Path({str(tmp_path / 'part.log')!r}))\n"
         "child.start()\nprint(child.process.pid, flush=True)\ntime.sleep(60)"
     )
     parent = subprocess.Popen(script(code), stdout=subprocess.PIPE, text=True)
@@ -176,7 +178,7 @@ def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: py
         return clients[-1]
 
     monkeypatch.setattr(httpx, "Client", client)
-    with up._answers("http://127.0.0.1:9") as ready:
+    with up_command._answers("http://127.0.0.1:9") as ready:
         assert not ready()
         assert not clients[0].is_closed
     assert clients[0].is_closed
@@ -202,11 +204,11 @@ def test_the_demo_says_when_its_service_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("cli.demo.demo.time.sleep", slept.append)
+    monkeypatch.setattr("cli.demo.demo_command.time.sleep", slept.append)
     notes: list[dict[str, Any] | None] = [{"pid": 1}, {}, None]
-    monkeypatch.setattr(demo, "running", lambda _: notes.pop(0))
+    monkeypatch.setattr(demo_command, "running", lambda _: notes.pop(0))
     with pytest.raises(typer.Exit):
-        demo._wait_until_it_ends(tmp_path)
+        demo_command._wait_until_it_ends(tmp_path)
     assert len(slept) == 2
     assert "has ended" in capsys.readouterr().err
 
@@ -276,14 +278,20 @@ def test_who_may_not_read_the_note_is_told_so(
     monkeypatch.setattr(os, "open", of_another_user)
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
-    for ask in (lambda: running(tmp_path / "run"), lambda: enter(tmp_path), lambda: _hold(tmp_path)):
+    for ask in (
+        lambda: running(tmp_path / "run"),
+        lambda: data_folder_settings(tmp_path),
+        lambda: _hold(tmp_path),
+    ):
         with pytest.raises(typer.Exit):
             ask()
         said = capsys.readouterr().err
         assert "up.lock belongs to another user" in said
         assert "--url" in said
     monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://broker:6379/0")
-    assert enter(tmp_path).redis_url == "redis://broker:6379/0", "who knows the broker needs no note"
+    assert data_folder_settings(tmp_path).redis_url == "redis://broker:6379/0", (
+        "who knows the broker needs no note"
+    )
 
 
 def _hold(folder: Path) -> None:
@@ -293,7 +301,7 @@ def _hold(folder: Path) -> None:
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.embedded.folder_lock import locked\n"
+        "import pathlib, time\nfrom cli.embedded.data_folder_lock import locked\n"
         f"with locked(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"
         "    print('held', flush=True)\n    time.sleep(60)"
     )
