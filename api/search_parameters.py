@@ -23,9 +23,9 @@ from service.core.schemas import SearchQuery
 from service.search.filters import where_from_json
 
 __all__ = [
-    "ParameterModelRoute",
     "CaptionsParameters",
     "ClipParameters",
+    "ParameterModelRoute",
     "SearchParameters",
     "SimilarParameters",
 ]

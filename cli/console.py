@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["console", "fail", "report_errors", "progress_bar", "warnings"]
+__all__ = ["console", "fail", "progress_bar", "report_errors", "warnings"]
 
 # Without a terminal there is no width to fit into, only logs to read.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)

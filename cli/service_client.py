@@ -25,7 +25,7 @@ from service.core.schemas import (
 )
 from service.core.settings import QueryMode
 
-__all__ = ["ServiceClient", "InProcessServiceClient", "HttpServiceClient", "TaskSettings", "connect"]
+__all__ = ["HttpServiceClient", "InProcessServiceClient", "ServiceClient", "TaskSettings", "connect"]
 
 TaskSettings = dict[str, bool | int | float | str | None] | None  # of a task's method; None: its defaults
 

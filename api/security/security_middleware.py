@@ -28,8 +28,8 @@ __all__ = [
     "SESSION_COOKIE",
     "SecurityMiddleware",
     "identify_caller",
-    "is_valid_key",
     "is_loopback",
+    "is_valid_key",
     "session_token",
 ]
 

@@ -11,7 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
-__all__ = ["BrokerMissing", "redis_argv", "quarantine_store", "socket_path", "wait_until_up"]
+__all__ = ["BrokerMissing", "quarantine_store", "redis_argv", "socket_path", "wait_until_up"]
 
 # sun_path of Linux and macOS, less the closing NUL, whichever is shorter.
 _LONGEST_SOCKET_PATH = 103
