@@ -29,7 +29,7 @@ from api.security.security_middleware import SecurityMiddleware, is_loopback
 from service.core import logging
 from service.core.settings import Settings, settings
 from service.library import prometheus_metrics
-from service.search.engine import QueryService
+from service.search.engine import SearchEngine
 
 __all__ = ["create_app"]
 
@@ -69,7 +69,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.query_service = QueryService(configured)
+    app.state.query_service = SearchEngine(configured)
     app.state.settings = configured
     for router in (
         search_routes.get_search_router,  # routes are tried in turns, and this one is asked for most

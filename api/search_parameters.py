@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from api.openapi import WHERE_EXAMPLES
 from service.core.schemas import SearchQuery
-from service.search.filters import where_from_json
+from service.search.requests.video_filters import parse_where_json
 
 __all__ = [
     "CaptionsParameters",
@@ -87,7 +87,7 @@ class _Parameters(_Strict):
         """All of them, as the service takes them. Raises InvalidInput where ``where`` is no JSON object."""
         given = dict(self)
         if self.where is not None:
-            given["where"] = where_from_json(self.where)
+            given["where"] = parse_where_json(self.where)
         return given
 
 

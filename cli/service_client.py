@@ -236,19 +236,19 @@ class InProcessServiceClient:
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
     ) -> SearchResponse:
         """Find videos."""
-        from service.search.engine import QueryService
+        from service.search.engine import SearchEngine
 
-        service = QueryService(self._settings)
+        service = SearchEngine(self._settings)
         service.refresh()
         return service.search(query, k, task, mode, **further)
 
     def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
         """Find videos that are like one."""
-        from service.search.engine import QueryService
+        from service.search.engine import SearchEngine
 
-        service = QueryService(self._settings)
+        service = SearchEngine(self._settings)
         service.refresh()
-        return service.similar(video_id, k, scope)
+        return service.search_similar(video_id, k, scope)
 
     def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
         """The recall matrix and what follows from it."""

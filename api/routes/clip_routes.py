@@ -32,7 +32,7 @@ async def search_by_clip(
     It is embedded by the video encoder of every searched domain, so naming domains with `task` makes it faster.
     """
     given = parameters.given()
-    with service.admission(_CLIP):
+    with service.admit(_CLIP):
         return await run_in_threadpool(service.search_clip, clip.file, **given)
 
 
@@ -41,5 +41,5 @@ async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
 ) -> CaptionsResponse:
     """The texts of the library that fit a video best, with the video that each was written for."""
-    with service.admission(_DESCRIPTION):
-        return await run_in_threadpool(service.describe, video_id, **dict(parameters))
+    with service.admit(_DESCRIPTION):
+        return await run_in_threadpool(service.caption_video, video_id, **dict(parameters))

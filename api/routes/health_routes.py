@@ -26,7 +26,7 @@ def livez() -> dict[str, str]:
 )
 def readyz(service: QueryDep, response: Response) -> ReadyView:
     """Searches can be answered. 503 with what is missing, where they cannot."""
-    ready = service.ready()
+    ready = service.readiness()
     try:
         database.check()
         catalog = "ok"

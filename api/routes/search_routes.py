@@ -14,7 +14,7 @@ from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
 from api.search_parameters import ParameterModelRoute, SearchParameters
 from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, TimingView
 from service.library import prometheus_metrics
-from service.search.engine import QueryService
+from service.search.engine import SearchEngine
 
 __all__ = ["get_search_router", "router"]
 
@@ -33,10 +33,10 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     What does not pass the filters is never found, and k results come back wherever k videos pass. `next_cursor`
     leads to the results after these, by the same release, whatever was published since.
     """
-    service: QueryService = request.app.state.query_service
+    service: SearchEngine = request.app.state.query_service
     query = parameters.query()
-    with service.admission(1):
-        answer = await service.searched(query)
+    with service.admit(1):
+        answer = await service.search_async(query)
     _measure(answer)
     return _json(answer)
 
@@ -52,11 +52,11 @@ async def search_many(
     Where one of them is wrong, `errors` names its place and its field, and none is answered.
     """
     # Asked before a thread is waited for, lest those who wait pile up unseen.
-    with service.admission(len(batch.queries)):
+    with service.admit(len(batch.queries)):
         return await run_in_threadpool(_answers, service, batch.queries)
 
 
-def _answers(service: QueryService, queries: list[SearchQuery]) -> Response:
+def _answers(service: SearchEngine, queries: list[SearchQuery]) -> Response:
     answers = service.search_many(queries)
     for answer in answers:
         _measure(answer)

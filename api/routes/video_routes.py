@@ -36,7 +36,7 @@ def find_similar(
     Vectors of tasks that different encoders embedded cannot be compared; `not_compared` names them, and where nothing
     else is left, the answer is 409.
     """
-    return service.similar(video_id, **dict(parameters))
+    return service.search_similar(video_id, **dict(parameters))
 
 
 @router.head("/{video_id}/thumbnail", include_in_schema=False)

@@ -31,7 +31,7 @@ from benchmarks.search.load import Load, load, memory, serving
 from models.backbones.loading import Backbone, load_backbone
 from service.catalog.migrations import upgrade
 from service.core.settings import settings
-from service.search.engine import QueryService
+from service.search.engine import SearchEngine
 
 ROUNDS = 5
 _MILLION = 10**6
@@ -198,7 +198,7 @@ def growth(bench: _Bench, backbone: Backbone, sizes: Sequence[tuple[int, int]], 
     return middle
 
 
-def _search(service: QueryService):  # type: ignore[no-untyped-def]
+def _search(service: SearchEngine):  # type: ignore[no-untyped-def]
     return lambda text: service.search(text, K)
 
 

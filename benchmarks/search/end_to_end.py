@@ -19,7 +19,7 @@ from index import ShardStore, Snapshot, one_thread_per_search
 from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_texts
 from service.core.schemas import SearchResponse
-from service.search.engine import QueryService
+from service.search.engine import SearchEngine
 
 __all__ = ["Compared", "Timing", "bound", "compare", "recall_of_routes", "serve"]
 
@@ -52,10 +52,10 @@ class Compared:
     p99_ratio: float
 
 
-def serve(library: Library, **changed: object) -> QueryService:
+def serve(library: Library, **changed: object) -> SearchEngine:
     """A query service of this process for a library, warm."""
     one_thread_per_search()
-    service = QueryService(library.configured.model_copy(update=changed))
+    service = SearchEngine(library.configured.model_copy(update=changed))
     service.refresh()
     if service.last_error:
         raise RuntimeError(service.last_error)
@@ -116,7 +116,7 @@ def bound(library: Library, backbone: Backbone) -> Callable[[str], None]:
 
 
 def recall_of_routes(
-    service: QueryService, asked: Sequence[Asked], routes: Sequence[str]
+    service: SearchEngine, asked: Sequence[Asked], routes: Sequence[str]
 ) -> dict[str, float]:
     """Share of queries whose video is among the first ten, by which tasks they go to."""
     found: dict[str, list[bool]] = {route: [] for route in routes}

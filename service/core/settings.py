@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     measured_modes: Literal["served", "all"] = "served"
     # cosine per nat of routing evidence; 0 merges raw cosines
     routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR
-    # which tasks a query goes to: those that can matter (auto), all, or how many of the likeliest; see service.search.planner
+    # which tasks a query goes to: those that can matter (auto), all, or how many of the likeliest; see service.search.text_search.planner
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given

@@ -1,0 +1,1 @@
+"""Search: text, clip, similar and caption queries answered from one snapshot of the index."""

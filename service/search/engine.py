@@ -1,7 +1,7 @@
 """Who answers searches in a process, and by which generation of the index. How they are answered is in
-:mod:`service.search.executor`.
+:mod:`service.search.text_search.executor`.
 
-A query is answered by one :class:`~service.search.snapshot.Serving` from start to end. A new generation is loaded beside
+A query is answered by one :class:`~service.search.snapshots.search_snapshot.SearchSnapshot` from start to end. A new generation is loaded beside
 it and takes over by the swap of one reference, so no request waits, none is dropped, and no answer mixes two releases.
 """
 
@@ -39,18 +39,18 @@ from service.core.schemas import (
 )
 from service.core.settings import Settings, settings
 from service.library import prometheus_metrics
-from service.search.batching import Admission, Awaited, Unfinished
-from service.search.captioning import Describer, captions_of
-from service.search.clip_search import ClipSearch
-from service.search.executor import Search, Underway, answer, begin, check, conclude, step
-from service.search.filters import Filter
-from service.search.similar_search import similar
-from service.search.snapshot import Serving
-from service.search.video_metadata_cache import FactsReader
+from service.search.batch_scheduler import Admission, BatchScheduler, Unfinished
+from service.search.requests.video_filters import VideoFilter
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search.executor import Search, Underway, answer, begin, check, conclude, step
+from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search.captioning import CaptionSearch, captions_of
+from service.search.video_search.clip_search import ClipSearch
+from service.search.video_search.similar_search import similar
 from service.storage.library_paths import require_found
 from service.storage.vector_store_selection import library_store
 
-__all__ = ["QueryService"]
+__all__ = ["SearchEngine"]
 
 log = structlog.get_logger(__name__)
 
@@ -65,34 +65,34 @@ _LANES = max(1, len(os.sched_getaffinity(0)) // 2)
 _NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
 
 
-class QueryService:
+class SearchEngine:
     """Answers searches; one per process.
 
     Use :meth:`start` and :meth:`close`, or drive :meth:`refresh` yourself.
 
     Attributes:
         last_error: why the newest generation, or the backbone, could not be loaded; None when all is well.
-        admission: to be asked before searches are answered that come over the network.
+        admit: admission control; entered for the duration of a request that came over the network.
     """
 
     def __init__(self, configured: Settings | None = None) -> None:
         self.last_error: str | None = None
         self._settings = configured or settings()
-        self.admission = Admission(self._settings.max_waiting)
+        self.admit = Admission(self._settings.max_waiting)
         self._store = library_store(self._settings, device=self._settings.index_device)
         try:
             self._device = compute_device(self._settings.query_device)
         except ModelError as error:
             raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
         self._backbone: Backbone | None = None
-        self._serving: Serving | None = None
-        self._facts = FactsReader()
-        self._together: Awaited[Search | Underway, SearchResponse] = Awaited(
+        self._serving: SearchSnapshot | None = None
+        self._facts = VideoMetadataCache()
+        self._together: BatchScheduler[Search | Underway, SearchResponse] = BatchScheduler(
             self._step_each, _TOGETHER, _LANES
         )
-        self._describer = Describer()
+        self._describer = CaptionSearch()
         self._clips = ClipSearch(self._settings, self._facts, self._describer)
-        self._kept: OrderedDict[str, Serving] = OrderedDict()  # earlier releases, by id
+        self._kept: OrderedDict[str, SearchSnapshot] = OrderedDict()  # earlier releases, by id
         self._loading_past = Lock()
         self._looked = False  # at the index, once at least
         self._seen: tuple[int, int, int] | None = None
@@ -161,7 +161,7 @@ class QueryService:
             self.last_error, self._looked = None, True
             return fresh is not None
 
-    def _take_over(self, fresh: Serving) -> None:
+    def _take_over(self, fresh: SearchSnapshot) -> None:
         with self._loading_past:
             # Who turns the pages of an earlier release has it loaded anew: from what this generation holds of it, in
             # place of holding all of it twice, and from no folder that this one does without.
@@ -176,7 +176,7 @@ class QueryService:
             degraded=dict(fresh.degraded),
         )
 
-    def _earlier(self, refused: str) -> Serving | None:
+    def _earlier(self, refused: str) -> SearchSnapshot | None:
         """For a process that starts while the newest release is refused: the last one before it that answers. What
         was laid down since is left out by name."""
         backbone = self._backbone
@@ -187,13 +187,13 @@ class QueryService:
             before = [release for release in snapshot.manifest.releases if release != snapshot.release_id]
             for release in before[: -_BEFORE - 1 : -1]:
                 with suppress(ModelError, ShardStoreError, OSError):
-                    serving = Serving.load(snapshot, backbone, release)
+                    serving = SearchSnapshot.load(snapshot, backbone, release)
                     later = [task for task in snapshot.manifest.shards if task not in serving.names]
                     serving.degraded.update(dict.fromkeys(later, f"the newest release is refused: {refused}"))
                     return replace(serving, names={**serving.names, **_names(later)})
         return None
 
-    def read_on(self) -> bool:
+    def verify_next_shard(self) -> bool:
         """Compare the checksums of one more of the shards that are served unread, and set it aside if it was altered.
 
         Readiness does not wait for them: a large library takes minutes to read.
@@ -216,7 +216,7 @@ class QueryService:
                 current.set_aside(unread[0].task, error)
         return True
 
-    def ready(self) -> ReadyView:
+    def readiness(self) -> ReadyView:
         """Whether this process can take requests, and what is wrong where something is.
 
         An empty library is ready: whoever waits for readiness before sending the first task must not wait forever.
@@ -270,7 +270,7 @@ class QueryService:
         query = SearchQuery.model_construct(q=q, k=k, task=task, mode=mode, **further)
         return self._answer(check([query], self._settings, batch=False))[0]
 
-    async def searched(self, query: SearchQuery) -> SearchResponse:
+    async def search_async(self, query: SearchQuery) -> SearchResponse:
         """The answer to a query as :meth:`search` gives it, for whoever must not be held up. What is asked meanwhile
         is answered together.
 
@@ -278,7 +278,7 @@ class QueryService:
             InvalidInput, Unavailable: as :meth:`search`.
         """
         (search,) = check([query], self._settings, batch=False)
-        if search.cursor is None and search.filter == Filter():
+        if search.cursor is None and search.filter == VideoFilter():
             return await self._together(search)
         # It may have to read first, which nobody else is to wait for.
         return (await to_thread(self._answer, [search]))[0]
@@ -298,10 +298,10 @@ class QueryService:
             )
         return self._answer(check(queries, self._settings, batch=True))
 
-    def similar(
+    def search_similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
     ) -> SimilarResponse:
-        """The k videos most like one, by their stored vectors; see :func:`service.search.similar_search.similar`."""
+        """The k videos most like one, by their stored vectors; see :func:`service.search.video_search.similar_search.similar`."""
         return similar(self._current(), self._settings, video_id, k, scope, min_score)
 
     def search_clip(
@@ -312,7 +312,7 @@ class QueryService:
         captions: int | None = None,
         **further: Any,
     ) -> ClipResponse:
-        """The k videos most like an uploaded clip or picture; see :class:`service.search.clip_search.ClipSearch`.
+        """The k videos most like an uploaded clip or picture; see :class:`service.search.video_search.clip_search.ClipSearch`.
 
         Args:
             captions: how many texts that describe it to add.
@@ -324,8 +324,8 @@ class QueryService:
             raise AssertionError("what serves was loaded with a backbone")
         return self._clips.search(current, self._backbone, upload, query, captions)
 
-    def describe(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
-        """The k texts of the library that fit a video best; see :func:`service.search.captioning.captions_of`."""
+    def caption_video(self, video_id: str, k: int = 10, scope: str = "task") -> CaptionsResponse:
+        """The k texts of the library that fit a video best; see :func:`service.search.video_search.captioning.captions_of`."""
         return captions_of(self._current(), self._settings, self._describer, video_id, k, scope)
 
     def _step_each(
@@ -367,7 +367,7 @@ class QueryService:
             answers |= zip(numbers, answer(serving, asked, self._settings, self._facts), strict=True)
         return [answers[number] for number in range(len(searches))]
 
-    def _past(self, release: str) -> Serving:
+    def _past(self, release: str) -> SearchSnapshot:
         """An earlier release, to go on with a list that it began. It is loaded anew where it is not kept."""
         with self._loading_past:
             if release in self._kept:
@@ -378,7 +378,7 @@ class QueryService:
             if backbone is None or release not in current.snapshot.manifest.releases:
                 raise _gone(f"{gone}.")
             try:
-                serving = Serving.load(current.snapshot, backbone, release, other=current)
+                serving = SearchSnapshot.load(current.snapshot, backbone, release, other=current)
             except (ModelError, ShardStoreError, OSError) as error:
                 raise _gone(f"{gone} as it was: {error}.") from error
             self._kept[release] = serving
@@ -389,7 +389,7 @@ class QueryService:
     def _read_on(self) -> None:
         yield_to_others()
         while not self._stopped.is_set():
-            if not self.read_on():
+            if not self.verify_next_shard():
                 self._stopped.wait(_POLL_SECONDS)
 
     def _follow(self) -> None:
@@ -397,7 +397,7 @@ class QueryService:
             self.refresh()
             self._stopped.wait(_POLL_SECONDS)
 
-    def _load(self) -> Serving | None:
+    def _load(self) -> SearchSnapshot | None:
         """A new generation, ready to answer; None when there is nothing new."""
         if self._backbone is None:
             backbone = load_backbone(self._settings.backbone, self._settings.frames).to(self._device)
@@ -412,12 +412,12 @@ class QueryService:
                 require_found(snapshot.manifest)
             return None
         if previous is None:
-            return Serving.load(snapshot, self._backbone)
+            return SearchSnapshot.load(snapshot, self._backbone)
         if snapshot.release_id is None:
             raise ManifestError("manifest.json is gone; restore it from a backup")
         if snapshot.manifest == previous.snapshot.manifest and not previous.degraded:
             return None
-        fresh = Serving.load(snapshot, self._backbone, other=previous)
+        fresh = SearchSnapshot.load(snapshot, self._backbone, other=previous)
         same = fresh.snapshot.manifest == previous.snapshot.manifest and fresh.degraded == previous.degraded
         return None if same and fresh.shards.keys() == previous.shards.keys() else fresh
 
@@ -429,7 +429,7 @@ class QueryService:
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-    def _current(self) -> Serving:
+    def _current(self) -> SearchSnapshot:
         serving = self._serving
         if serving is not None:
             return serving
@@ -450,7 +450,7 @@ def _names(tasks: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _checksums(serving: Serving | None) -> dict[str, str]:
+def _checksums(serving: SearchSnapshot | None) -> dict[str, str]:
     """How far the reading of the library is, while it lasts."""
     unread = serving.snapshot.unread if serving else []
     if serving is None or not unread:

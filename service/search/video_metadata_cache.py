@@ -22,10 +22,10 @@ from index import videos_of
 from service.catalog.database import in_chunks, session_scope
 from service.catalog.tables import Moment, Task, Video
 
-__all__ = ["Column", "Facts", "FactsReader", "Moments", "Value"]
+__all__ = ["Column", "MomentSpans", "Value", "VideoMetadata", "VideoMetadataCache"]
 
 Ids = npt.NDArray[np.int64]
-Read = TypeVar("Read", "Facts", "Moments")
+Read = TypeVar("Read", "VideoMetadata", "MomentSpans")
 Value = str | int | float | bool
 
 _KEPT = 2_000_000  # videos whose facts are kept, and moments
@@ -74,7 +74,7 @@ class Column:
         return self._numbered[first:last]
 
 
-class Facts:
+class VideoMetadata:
     """The accepted videos of a task.
 
     Attributes:
@@ -94,7 +94,7 @@ class Facts:
         self.fields = {name: column for name, column in columns.items() if column}
 
 
-class Moments:
+class MomentSpans:
     """The moments of the videos of a task.
 
     Attributes:
@@ -119,8 +119,8 @@ class Moments:
         return np.concatenate([videos, self.ids[self.rows(videos)]])
 
 
-class FactsReader:
-    """Facts of tasks, read when they are first asked for. Safe to be shared by threads.
+class VideoMetadataCache:
+    """VideoMetadata of tasks, read when they are first asked for. Safe to be shared by threads.
 
     The catalog is read without the lock: who asks for what is kept never waits for it. Who asks for what another one is
     just reading waits for that, and shares its error.
@@ -130,11 +130,11 @@ class FactsReader:
         self._lock = Lock()
         self._reading: dict[tuple[object, ...], Future[Any]] = {}
         # By task and its shard.
-        self._facts: OrderedDict[tuple[str, str], Facts] = OrderedDict()
-        self._moments: OrderedDict[tuple[str, str], Moments] = OrderedDict()
+        self._facts: OrderedDict[tuple[str, str], VideoMetadata] = OrderedDict()
+        self._moments: OrderedDict[tuple[str, str], MomentSpans] = OrderedDict()
         self._arrivals: dict[str, datetime] = {}
 
-    def facts(self, task: str, shard: str) -> Facts:
+    def facts(self, task: str, shard: str) -> VideoMetadata:
         """Of a task.
 
         Args:
@@ -143,7 +143,7 @@ class FactsReader:
         """
         return self._held(self._facts, task, shard, _read_facts)
 
-    def moments(self, task: str, shard: str) -> Moments:
+    def moments(self, task: str, shard: str) -> MomentSpans:
         """Of a task, as :meth:`facts`."""
         return self._held(self._moments, task, shard, _read_moments)
 
@@ -204,17 +204,17 @@ def _read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
         }
 
 
-def _read_facts(task: str) -> Facts:
+def _read_facts(task: str) -> VideoMetadata:
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.duration, Video.extra)
             .where(Video.task_id == task, Video.status == "accepted")
             .order_by(Video.vector_id)
         ).all()
-    return Facts([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
+    return VideoMetadata([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
 
 
-def _read_moments(task: str) -> Moments:
+def _read_moments(task: str) -> MomentSpans:
     with session_scope() as session:
         rows = session.execute(
             select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)
@@ -222,4 +222,4 @@ def _read_moments(task: str) -> Moments:
             .where(Video.task_id == task)
             .order_by(Moment.vector_id)
         ).all()
-    return Moments([(moment, start, end) for moment, start, end in rows])
+    return MomentSpans([(moment, start, end) for moment, start, end in rows])

@@ -23,7 +23,7 @@ from models.releases.release_files import read_learned, read_release
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.settings import Settings
-from service.search.clip_search import mean_cosine
+from service.search.video_search.clip_search import mean_cosine
 
 torch.set_num_threads(1)
 
@@ -371,7 +371,7 @@ def test_texts_are_encoded_once_and_stay_within_a_bound(
     for video in (one, one, two, one):
         client.get(f"/videos/{video}/captions")
     assert [task for task, _ in asked] == library
-    monkeypatch.setattr("service.search.captioning._REMEMBERED", 1)
+    monkeypatch.setattr("service.search.video_search.captioning._REMEMBERED", 1)
     for video in (one, two, one):
         client.get(f"/videos/{video}/captions")
         assert len(describer._known) == 1
@@ -450,7 +450,7 @@ def test_clips_and_descriptions_are_let_in_as_so_many_searches(
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
-    with service.admission(configured.max_waiting - 1):
+    with service.admit(configured.max_waiting - 1):
         for refused in (
             _post(client, _file(configured, video)),
             client.get(f"/videos/{video.id}/captions"),

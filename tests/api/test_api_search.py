@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from benchmarks.data.world import DOMAINS
 from service.library import videos as service_library
-from service.search.cursors import read_cursor
+from service.search.requests.cursors import parse_cursor
 
 FIRST, SECOND = list(DOMAINS)[:2]
 
@@ -226,9 +226,9 @@ def test_events_of_a_finished_task_end_by_themselves(client: TestClient, library
 def test_a_release_becomes_visible_without_a_restart(client: TestClient, library: list[str]) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     deadline = time.monotonic() + 30
-    while service.ready().generation < 2 and time.monotonic() < deadline:
+    while service.readiness().generation < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert service.ready().generation == 2
+    assert service.readiness().generation == 2
 
 
 def test_a_batch_over_http(client: TestClient, library: list[str]) -> None:
@@ -332,7 +332,7 @@ def test_pages_over_http(client: TestClient, library: list[str]) -> None:
     for wrong in ({"q": "a bus", "cursor": cursor}, {"q": "a taxi", "cursor": cursor[:-4]}):
         answer = client.get("/search", params=wrong)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")
-    known = read_cursor(cursor)
+    known = parse_cursor(cursor)
     assert known is not None
     gone = client.get("/search", params={"q": "a taxi", "cursor": str(replace(known, release="0" * 64))})
     assert (gone.status_code, gone.json()["title"]) == (410, "Gone")
@@ -359,7 +359,7 @@ def test_a_search_beyond_what_can_be_answered_is_refused_and_told_when_to_come_a
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     batch = {"queries": [{"q": "a circle"}] * 3}
-    with service.admission(service._settings.max_waiting - 2):
+    with service.admit(service._settings.max_waiting - 2):
         assert client.get("/search", params={"q": "a circle"}).status_code == 200
         for refused in (client.post("/search", json=batch), client.post("/search", json=batch)):
             assert refused.status_code == 429

@@ -19,8 +19,8 @@ from api.app import create_app
 from models.backbones.loading import Backbone, load_backbone
 from service.core.settings import Settings
 from service.search import engine
-from tests.service.caption_library import BIRDS, CARS, SEA
-from tests.service.probed_library import Probed
+from tests.service.search.caption_library import BIRDS, CARS, SEA
+from tests.service.search.probed_library import Probed
 
 CLIENTS = 4
 

@@ -19,8 +19,8 @@ from service.tasks import commands, lifecycle
 
 if TYPE_CHECKING:  # what searches takes long to import, and not every file does
     from models.backbones.loading import Backbone
-    from service.search.engine import QueryService
-    from tests.service.caption_library import Library
+    from service.search.engine import SearchEngine
+    from tests.service.search.caption_library import Library
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -69,7 +69,7 @@ def configured(
 @pytest.fixture
 def learning(configured: Settings, backbone: Backbone) -> Library:
     """Birds and cars, with adapters that differ from release to release."""
-    from tests.service.caption_library import BIRDS, CARS, Library
+    from tests.service.search.caption_library import BIRDS, CARS, Library
 
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     library.lay_down("birds", BIRDS)
@@ -78,11 +78,11 @@ def learning(configured: Settings, backbone: Backbone) -> Library:
 
 
 @pytest.fixture
-def service(configured: Settings) -> Iterator[QueryService]:
+def service(configured: Settings) -> Iterator[SearchEngine]:
     """Who searches the library; ``refresh()`` opens what there is."""
-    from service.search.engine import QueryService
+    from service.search.engine import SearchEngine
 
-    service = QueryService(configured)
+    service = SearchEngine(configured)
     yield service
     service.close()
 

@@ -24,19 +24,19 @@ from service.library import videos as catalog_library
 from service.library.deletion import delete_task, delete_videos
 from service.library.overview import overview
 from service.library.recall_matrix import forgetting
-from service.search.engine import QueryService
+from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import record
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
 
-Served = tuple[Library, QueryService]
+Served = tuple[Library, SearchEngine]
 
 
 @pytest.fixture
-def served(configured: Settings, backbone: Backbone, service: QueryService) -> Served:
+def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> Served:
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     facts = [{"extra": {"place": f"spot {n}"}, "duration": float(n + 1)} for n in range(3)]
     library.lay_down("birds", BIRDS, facts=facts)
@@ -45,7 +45,7 @@ def served(configured: Settings, backbone: Backbone, service: QueryService) -> S
     return library, service
 
 
-def _found(service: QueryService, **asked: Any) -> list[str]:
+def _found(service: SearchEngine, **asked: Any) -> list[str]:
     return [result.video_id for result in service.search("an owl", 50, **asked).results]
 
 
@@ -82,7 +82,7 @@ def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: 
     victim = everything[3]  # on a later page
     assert delete_videos([victim]).model_dump() == {"deleted": [victim], "not_found": []}
     left = [video for video in everything if video != victim]
-    later = QueryService(service._settings)
+    later = SearchEngine(service._settings)
     later.refresh()
     refreshed = service.refresh
     for look in (lambda: False, refreshed):  # before the server has seen the tombstone, and after
@@ -95,8 +95,8 @@ def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: 
             answers = server.search_many([SearchQuery(q="an owl", k=50), SearchQuery(q=BIRDS[0], k=50)])
             assert all(victim not in [r.video_id for r in answer.results] for answer in answers)
             with pytest.raises(NotFound):
-                server.similar(victim)
-            assert victim not in [r.video_id for r in server.similar(everything[0], k=50).results]
+                server.search_similar(victim)
+            assert victim not in [r.video_id for r in server.search_similar(everything[0], k=50).results]
     assert audit(library.store).wrong == []
 
 
@@ -107,7 +107,7 @@ def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None
     library.lay_down("sea", CARS)
     assert service.refresh()
     delete_videos([everything[2]])
-    anew = QueryService(service._settings)  # which has to load the earlier release
+    anew = SearchEngine(service._settings)  # which has to load the earlier release
     anew.refresh()
     for server in (service, anew):
         rest = server.search("an owl", 50, cursor=first.next_cursor)
@@ -134,7 +134,7 @@ def test_with_a_long_video_go_its_moments(served: Served) -> None:
         assert session.scalars(select(Moment.vector_id)).all() == kept.tolist()
         assert "lake-1" not in str([event.data for event in session.scalars(select(Event))])
     assert _found(service) == left, "before the server has seen the tombstones"
-    later = QueryService(service._settings)
+    later = SearchEngine(service._settings)
     for server in (service, later):
         server.refresh()
         assert _found(server) == left

@@ -29,15 +29,15 @@ from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.library.overview import overview
 from service.search import engine
-from service.search.engine import QueryService
-from service.search.snapshot import Reader
+from service.search.engine import SearchEngine
+from service.search.snapshots.search_snapshot import QueryVectorCache
 from service.tasks import commands, lifecycle
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
-from tests.service.probed_library import Probed
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.probed_library import Probed
 
 torch.set_num_threads(1)
 
-Served = tuple[Probed, QueryService]
+Served = tuple[Probed, SearchEngine]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def served(
     library.lay_down("birds", BIRDS)
     library.lay_down("cars", CARS)
     _record(library)
-    service = QueryService(configured)
+    service = SearchEngine(configured)
     assert service.refresh(), service.last_error
     yield library, service
     service.close()
@@ -119,26 +119,26 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
         mode: [_told(service.search(text, 50, task="cars", mode=mode)) for text in texts]
         for mode in ("pinned", "latest")
     }
-    alike = service.similar("cars-0", 50)
+    alike = service.search_similar("cars-0", 50)
     rows = [row.astype(kind).tobytes() for row in library.stored(BIRDS) for kind in (np.float16, np.float32)]
     page = service.search("an owl", 1)
     _gone(library, "birds")
     _hours_later(library.settings.index_dir)
     compaction.sweep()
-    later = QueryService(library.settings)
+    later = SearchEngine(library.settings)
     for server in (service, later):
         assert server.refresh(), server.last_error
-        assert (server.degraded(), server.ready().degraded, server.ready().tasks) == ({}, {}, 2)
+        assert (server.degraded(), server.readiness().degraded, server.readiness().tasks) == ({}, {}, 2)
         for mode, expected in before.items():
             assert [_told(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
             assert [_told(server.search(t, 50, mode=mode)) for t in texts] == expected
         assert server.search("an owl", 50, task="birds").results == []
         assert server.search("an owl", 50, task="birds").degraded == {}
-        everywhere = server.similar("cars-0", 50, scope="all")
+        everywhere = server.search_similar("cars-0", 50, scope="all")
         assert [r.video_id for r in everywhere.results] == [r.video_id for r in alike.results]
         rest = server.search("an owl", 50, cursor=page.next_cursor)
         assert {r.task for r in rest.results} <= {"cars"}
-        told = [server.describe("cars-0", scope=scope).captions for scope in ("task", "all")]
+        told = [server.caption_video("cars-0", scope=scope).captions for scope in ("task", "all")]
         assert {text.text for texts in told for text in texts} <= set(CARS)
     later.close()
     files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
@@ -233,9 +233,11 @@ def test_a_release_is_probed_also_when_what_it_was_probed_with_was_compacted_awa
     delete_videos(gone)
     compaction.compact("tsk_cars")
     assert service.refresh(), service.last_error
-    encode = Reader.__call__
-    monkeypatch.setattr(Reader, "__call__", lambda self, pairs: [np.roll(v, 1) for v in encode(self, pairs)])
-    fresh = QueryService(library.settings)
+    encode = QueryVectorCache.__call__
+    monkeypatch.setattr(
+        QueryVectorCache, "__call__", lambda self, pairs: [np.roll(v, 1) for v in encode(self, pairs)]
+    )
+    fresh = SearchEngine(library.settings)
     assert not fresh.refresh(), "nobody would notice other weights"
     assert "does not answer as it did when it was learned: probe 0" in str(fresh.last_error)
 
@@ -404,7 +406,7 @@ def test_a_domain_whose_shard_is_damaged_can_be_deleted(served: Served, harm: st
     assert len(delete_task("tsk_birds").deleted) == 3
     assert delete_task("tsk_birds").deleted == []
     compaction.compact("tsk_birds")
-    fresh = QueryService(library.settings)
+    fresh = SearchEngine(library.settings)
     assert fresh.refresh(), fresh.last_error
     assert (fresh.degraded(), _told(fresh.search(CARS[0], 50))) == ({}, expected)
     assert (overview().degraded, audit(library.store).wrong) == ({}, [])

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from index import DeviceMissing
 from models.errors import ModelError
 from service.core.settings import Settings
-from service.search.engine import QueryService
+from service.search.engine import SearchEngine
 
 
 def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(
@@ -22,8 +22,8 @@ def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(
 ) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
     with pytest.raises(DeviceMissing, match="CINESTRATA_INDEX_DEVICE=cuda"):
-        QueryService(settings_factory(tmp_path, index_device="cuda"))
-    QueryService(settings_factory(tmp_path, index_device="auto"))  # the processor serves
+        SearchEngine(settings_factory(tmp_path, index_device="cuda"))
+    SearchEngine(settings_factory(tmp_path, index_device="auto"))  # the processor serves
 
 
 def test_a_gpu_for_the_text_tower_that_is_not_there_is_told_when_the_service_starts(
@@ -31,8 +31,8 @@ def test_a_gpu_for_the_text_tower_that_is_not_there_is_told_when_the_service_sta
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match="CINESTRATA_QUERY_DEVICE: a GPU is asked for"):
-        QueryService(settings_factory(tmp_path, query_device="cuda"))
-    QueryService(settings_factory(tmp_path, query_device="auto"))  # the processor serves
+        SearchEngine(settings_factory(tmp_path, query_device="cuda"))
+    SearchEngine(settings_factory(tmp_path, query_device="auto"))  # the processor serves
 
 
 @pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"query_device": "tpu"}, {"exact_rows": -1}])

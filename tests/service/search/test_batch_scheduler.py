@@ -10,7 +10,7 @@ from threading import Barrier, Event, Semaphore, Thread
 import pytest
 
 from service.core.errors import TooManyRequests
-from service.search.batching import Admission, Awaited, Gathered, Unfinished
+from service.search.batch_scheduler import Admission, BatchScheduler, CallCombiner, Unfinished
 
 
 class _Doubling:
@@ -29,14 +29,14 @@ class _Doubling:
         return [2 * item for item in items]
 
 
-def _ask(gathered: Gathered[int, int], items: list[int]) -> tuple[Thread, list[list[int]]]:
+def _ask(gathered: CallCombiner[int, int], items: list[int]) -> tuple[Thread, list[list[int]]]:
     answers: list[list[int]] = []
     thread = Thread(target=lambda: answers.append(gathered(items)))
     thread.start()
     return thread, answers
 
 
-def _until_waiting(gathered: Gathered[int, int], number: int) -> None:
+def _until_waiting(gathered: CallCombiner[int, int], number: int) -> None:
     for _ in range(10_000):
         with gathered._turn:
             if len(gathered._waiting) == number:
@@ -47,7 +47,7 @@ def _until_waiting(gathered: Gathered[int, int], number: int) -> None:
 
 def test_who_waits_goes_together_in_the_next_call() -> None:
     run = _Doubling()
-    gathered = Gathered(run, most=4)
+    gathered = CallCombiner(run, most=4)
     asked = [_ask(gathered, [1])]
     assert run.first.wait(10), "the first starts at once"
     for number, items in enumerate(([2], [3, 4], [5], [6, 7, 8, 9, 10, 11]), 1):
@@ -63,7 +63,7 @@ def test_who_waits_goes_together_in_the_next_call() -> None:
 def test_what_goes_wrong_is_told_to_those_whose_call_it_was_and_to_nobody_else() -> None:
     run = _Doubling()
     run.go.set()
-    gathered = Gathered(run, most=4)
+    gathered = CallCombiner(run, most=4)
     with pytest.raises(ValueError, match="thirteen"):
         gathered([12, 13])
     assert gathered([14]) == [28]
@@ -72,7 +72,7 @@ def test_what_goes_wrong_is_told_to_those_whose_call_it_was_and_to_nobody_else()
 def test_many_threads_each_get_their_own() -> None:
     run = _Doubling()
     run.go.set()
-    gathered = Gathered(run, most=16)
+    gathered = CallCombiner(run, most=16)
     start = Barrier(12)
 
     def ask(number: int) -> bool:
@@ -111,7 +111,7 @@ def test_coroutines_of_a_turn_go_together_and_those_who_wait_in_the_next_call() 
     run = _Halves(go)
 
     async def main() -> list[object]:
-        awaited = Awaited(run, most=3)
+        awaited = BatchScheduler(run, most=3)
         asked = [asyncio.create_task(awaited(item)) for item in (2, 3)]
         await _turns(3)
         asked += [asyncio.create_task(awaited(item)) for item in (4, 6, 8, 10)]
@@ -130,7 +130,7 @@ def test_what_is_asked_upon_an_answer_goes_with_those_who_waited() -> None:
     run = _Halves(go)
 
     async def main() -> None:
-        awaited = Awaited(run, most=8)
+        awaited = BatchScheduler(run, most=8)
 
         async def again() -> int:
             await awaited(2)
@@ -156,7 +156,7 @@ def test_as_many_calls_of_coroutines_run_at_a_time_as_there_are_lanes() -> None:
         return [*items]
 
     async def main() -> list[int]:
-        awaited = Awaited(run, most=1, lanes=2)
+        awaited = BatchScheduler(run, most=1, lanes=2)
         return await asyncio.gather(*(awaited(item) for item in range(6)))
 
     assert asyncio.run(main()) == [0, 1, 2, 3, 4, 5]
@@ -167,7 +167,7 @@ def test_whoever_is_cancelled_leaves_and_the_others_do_not_notice() -> None:
     run = _Halves(go)
 
     async def main() -> list[int]:
-        awaited = Awaited(run, most=8)
+        awaited = BatchScheduler(run, most=8)
         first = [asyncio.create_task(awaited(item)) for item in (2, 4)]
         await _turns(3)
         then = [asyncio.create_task(awaited(item)) for item in (6, 8)]
@@ -187,7 +187,7 @@ def test_whoever_is_cancelled_leaves_and_the_others_do_not_notice() -> None:
 
 def test_one_event_loop_may_follow_another() -> None:
     run = _Halves()
-    awaited = Awaited(run, most=8)
+    awaited = BatchScheduler(run, most=8)
     for item in (2, 4):
         loop = asyncio.new_event_loop()
         assert loop.run_until_complete(awaited(item)) == item // 2
@@ -198,7 +198,7 @@ def test_a_call_that_fails_is_told_to_all_whose_it_was_and_the_lane_goes_on() ->
     run = _Halves()
 
     async def main() -> None:
-        awaited = Awaited(run, most=8)
+        awaited = BatchScheduler(run, most=8)
         failed = await asyncio.gather(awaited(0), awaited(2), return_exceptions=True)
         assert [type(error) for error in failed] == [KeyError, KeyError]
         assert await awaited(2) == 1
@@ -239,7 +239,7 @@ def test_who_is_finished_is_answered_and_who_is_not_goes_on_beside_those_who_cam
     step, answered = _Down(), list[str]()
 
     async def main() -> None:
-        awaited: Awaited[str, str] = Awaited(step, most=3)
+        awaited: BatchScheduler[str, str] = BatchScheduler(step, most=3)
 
         def ask(item: str) -> asyncio.Task[str]:
             asked = asyncio.create_task(awaited(item))
@@ -272,7 +272,7 @@ def test_who_comes_while_none_is_finished_joins_in_the_next_step() -> None:
     step = _Down()
 
     async def main() -> list[str]:
-        awaited: Awaited[str, str] = Awaited(step, most=8)
+        awaited: BatchScheduler[str, str] = BatchScheduler(step, most=8)
         asked = [asyncio.create_task(awaited("slow 4"))]
         await _within(step)
         step.go.release()  # nobody is there to join
@@ -291,7 +291,7 @@ def test_who_is_unfinished_does_not_notice_that_others_leave_or_go_wrong() -> No
     step = _Down()
 
     async def main() -> None:
-        awaited: Awaited[str, str] = Awaited(step, most=8)
+        awaited: BatchScheduler[str, str] = BatchScheduler(step, most=8)
         asked = [asyncio.create_task(awaited(item)) for item in ("slow 3", "wrong 1", "gone 3")]
         await _within(step)
         asked[2].cancel()

@@ -13,7 +13,7 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.lineage import Before
 from models.releases.probe_queries import Probes, write_probes
 from models.releases.release_files import read_release, write_release
-from tests.service.caption_library import Library
+from tests.service.search.caption_library import Library
 from trainer.probe_generation import make_probes
 
 __all__ = ["Probed"]

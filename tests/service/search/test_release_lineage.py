@@ -23,10 +23,10 @@ from models.releases.release_files import ReleaseState, read_learned, read_relea
 from models.routing.token_profiles import Profiles
 from service.core.settings import Settings
 from service.search import engine
-from service.search.engine import QueryService
-from service.search.snapshot import Serving
+from service.search.engine import SearchEngine
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.models.old_release import write_schema_2
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]
 TEXTS = ["an owl on a branch", "a red taxi", "waves", "something that nobody has seen"]
@@ -60,8 +60,8 @@ def library(request: pytest.FixtureRequest, configured: Settings, backbone: Back
 
 
 @pytest.fixture
-def service(configured: Settings) -> Iterator[QueryService]:
-    service = QueryService(configured)
+def service(configured: Settings) -> Iterator[SearchEngine]:
+    service = SearchEngine(configured)
     yield service
     service.close()
 
@@ -100,7 +100,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def _answers(service: QueryService) -> list[object]:
+def _answers(service: SearchEngine) -> list[object]:
     found = [service.search(text, k=20) for text in TEXTS]
     return [([(r.video_id, r.score) for r in a.results], a.routing, a.degraded) for a in found]
 
@@ -109,7 +109,7 @@ def _answers(service: QueryService) -> list[object]:
 
 
 def test_a_swap_reads_no_release_but_the_new_one(
-    library: Library, service: QueryService, backbone: Backbone, read: list[Path]
+    library: Library, service: SearchEngine, backbone: Backbone, read: list[Path]
 ) -> None:
     service.refresh()
     first = service._current()
@@ -120,7 +120,7 @@ def test_a_swap_reads_no_release_but_the_new_one(
     read.clear()
     assert service.refresh()
     assert _releases(read) == {manifest.release}
-    swapped, anew = service._current(), Serving.load(Snapshot.open(library.store), backbone)
+    swapped, anew = service._current(), SearchSnapshot.load(Snapshot.open(library.store), backbone)
     assert set(swapped.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     pairs = [(text, mode, task) for text in TEXTS for mode in swapped.modes for task in swapped.shards]
     np.testing.assert_allclose(swapped.encode(pairs), anew.encode(pairs), atol=1e-6)
@@ -134,11 +134,11 @@ def test_an_earlier_release_takes_over_what_the_current_one_holds(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
     snapshot = Snapshot.open(library.store)
-    current = Serving.load(snapshot, backbone)
+    current = SearchSnapshot.load(snapshot, backbone)
     earlier = snapshot.manifest.shards["tsk_cars"].release
-    anew = Serving.load(snapshot, backbone, earlier)
+    anew = SearchSnapshot.load(snapshot, backbone, earlier)
     read.clear()
-    found = Serving.load(snapshot, backbone, earlier, other=current)
+    found = SearchSnapshot.load(snapshot, backbone, earlier, other=current)
     assert _releases(read) == {earlier}
     assert list(found.shards) == list(anew.shards) == ["tsk_birds", "tsk_cars"]
     pairs = [(text, mode, task) for text in TEXTS for mode in anew.modes for task in anew.shards]
@@ -148,14 +148,16 @@ def test_an_earlier_release_takes_over_what_the_current_one_holds(
 def test_what_was_broken_is_looked_at_again_and_nothing_else(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
-    whole = Serving.load(Snapshot.open(library.store), backbone)
+    whole = SearchSnapshot.load(Snapshot.open(library.store), backbone)
     broken, newest = _folder(library, "cars"), library.store.manifest().release
     shutil.move(broken, broken.with_name("away"))
-    degraded = Serving.load(Snapshot.open(library.store), backbone)
+    degraded = SearchSnapshot.load(Snapshot.open(library.store), backbone)
     assert list(degraded.degraded) == ["tsk_cars"]
     shutil.move(broken.with_name("away"), broken)
     read.clear()
-    mended = Serving.load(Snapshot.open(library.store, previous=degraded.snapshot), backbone, other=degraded)
+    mended = SearchSnapshot.load(
+        Snapshot.open(library.store, previous=degraded.snapshot), backbone, other=degraded
+    )
     assert _releases(read) == {broken.name, newest}
     assert (mended.degraded, mended.names) == ({}, whole.names)
     pairs = [(text, mode, task) for text in TEXTS for mode in whole.modes for task in whole.shards]
@@ -165,7 +167,7 @@ def test_what_was_broken_is_looked_at_again_and_nothing_else(
 
 def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backbone: Backbone) -> None:
     snapshot = Snapshot.open(library.store)
-    serving = Serving.load(snapshot, backbone)
+    serving = SearchSnapshot.load(snapshot, backbone)
     serving.encode([("an owl", mode, task) for mode in serving.modes for task in serving.shards])
     gone = weakref.ref(serving.encoder.encoder)
     gc.disable()
@@ -189,9 +191,9 @@ def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backb
     ],
 )
 def test_a_task_whose_words_are_lost_is_named_and_the_rest_is_served(
-    library: Library, service: QueryService, backbone: Backbone, file: str, harm: str, task: str
+    library: Library, service: SearchEngine, backbone: Backbone, file: str, harm: str, task: str
 ) -> None:
-    served = Serving.load(Snapshot.open(library.store), backbone)
+    served = SearchSnapshot.load(Snapshot.open(library.store), backbone)
     path = _folder(library, task) / file
     if harm == "flip":
         _flip(path)
@@ -213,11 +215,11 @@ def test_a_task_whose_words_are_lost_is_named_and_the_rest_is_served(
     answer = service.search("a red taxi", k=20)
     assert {result.task_id for result in answer.results} == set(others)
     assert len(answer.degraded) == 1
-    assert why in service.ready().model_dump_json().replace("\\", "")
+    assert why in service.readiness().model_dump_json().replace("\\", "")
 
 
 def test_words_of_the_newest_that_are_broken_leave_the_old_one_serving(
-    library: Library, service: QueryService
+    library: Library, service: SearchEngine
 ) -> None:
     service.refresh()
     before = _answers(service)
@@ -229,7 +231,7 @@ def test_words_of_the_newest_that_are_broken_leave_the_old_one_serving(
 
 
 def test_a_line_that_does_not_fit_is_refused_by_name(
-    library: Library, service: QueryService, backbone: Backbone
+    library: Library, service: SearchEngine, backbone: Backbone
 ) -> None:
     """One that was altered before it was published, so that its checksums are right."""
     service.refresh()
@@ -248,7 +250,7 @@ def test_a_line_that_does_not_fit_is_refused_by_name(
             path.write_text(json.dumps({**json.loads(path.read_text()), "before": said}))
             release = library.store.adopt_release(staged)
         library.store.publish(release=release, shards=[])
-        fresh = QueryService(library.settings)
+        fresh = SearchEngine(library.settings)
         fresh.refresh()
         assert says in str(fresh.last_error)
         assert _answers(fresh) == before
@@ -264,13 +266,13 @@ def _without(library: Library, task: str) -> tuple[list[ReleaseTask], Profiles]:
 
 
 def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library, backbone: Backbone) -> None:
-    before = Serving.load(Snapshot.open(library.store), backbone)
+    before = SearchSnapshot.load(Snapshot.open(library.store), backbone)
     library.store.delete([int(before.shards["tsk_cars"].ids[0])])
     library.store.compact("tsk_cars")
     for folder in library.store.folders():
         os.utime(folder, (0, 0))
     library.store.sweep()
-    after = Serving.load(Snapshot.open(library.store), backbone)
+    after = SearchSnapshot.load(Snapshot.open(library.store), backbone)
     assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.learned)
     assert (after.degraded, after.names, after.makers) == ({}, before.names, before.makers)
     assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
@@ -280,11 +282,11 @@ def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library
 
 
 def test_a_library_of_the_old_layout_answers_alike_and_is_gone_on_from(
-    library: Library, service: QueryService, backbone: Backbone, tmp_path: Path
+    library: Library, service: SearchEngine, backbone: Backbone, tmp_path: Path
 ) -> None:
     old = ShardStore(tmp_path / "old" / "index")
     _copy(library.store, old, write_schema_2)
-    elder = QueryService(library.settings.model_copy(update={"data_dir": tmp_path / "old"}))
+    elder = SearchEngine(library.settings.model_copy(update={"data_dir": tmp_path / "old"}))
     assert service.refresh()
     assert elder.refresh()
     assert _answers(elder) == _answers(service)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Cursor", "fingerprints", "read_cursor"]
+__all__ = ["Cursor", "parameter_digests", "parse_cursor"]
 
 _CHECKSUM = 8  # bytes
 _MAX_CHARS = 2000
@@ -33,7 +33,7 @@ class Cursor:
         passed: hits that earlier pages have come past.
         shown: results that they showed; fewer, where the catalog no longer knew some.
         query: parameter → digest of its value, of all that make the list what it is.
-        chosen: how many of the likeliest tasks the first page went to; see :class:`service.search.planner.Course`.
+        chosen: how many of the likeliest tasks the first page went to; see :class:`service.search.text_search.planner.WavePlanner`.
     """
 
     release: str
@@ -53,7 +53,7 @@ class Cursor:
         return sorted(name for name in {*query, *self.query} if query.get(name) != self.query.get(name))
 
 
-def read_cursor(text: str) -> Cursor | None:
+def parse_cursor(text: str) -> Cursor | None:
     """The cursor that a text is; None if it is none."""
     if len(text) > _MAX_CHARS:
         return None
@@ -68,7 +68,7 @@ def read_cursor(text: str) -> Cursor | None:
     return cursor if _is_whole(cursor) else None
 
 
-def fingerprints(parameters: Mapping[str, Any]) -> dict[str, str]:
+def parameter_digests(parameters: Mapping[str, Any]) -> dict[str, str]:
     """A digest of each parameter that is set. Values are JSON."""
     return {
         name: hashlib.sha256(_VALUE.encode(value).encode()).hexdigest()[:12]

@@ -19,12 +19,12 @@ from models.backbones.loading import Backbone
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings, settings
-from service.search.engine import QueryService
-from service.search.planner import Routes
-from service.search.snapshot import Scan
-from service.search.video_grouping import by_video, nearest, whole_videos
-from service.search.video_metadata_cache import FactsReader, Moments
-from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
+from service.search.engine import SearchEngine
+from service.search.snapshots.search_snapshot import ShardScan
+from service.search.snapshots.video_grouping import best_per_video, drop_moments, nearest
+from service.search.text_search.planner import Routes
+from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
 
@@ -71,7 +71,7 @@ def test_the_nearest_videos_are_those_of_all_hits_together(
         ranked = [(every[row], np.lexsort((every[row].ids, -every[row].scores))[:depth]) for row in rows]
         return [Hits(hits.ids[best], hits.scores[best]) for hits, best in ranked]
 
-    for reduced, wanted in ((by_video, lambda _: True), (whole_videos, lambda i: i < 2**62)):
+    for reduced, wanted in ((best_per_video, lambda _: True), (drop_moments, lambda i: i < 2**62)):
         found = nearest(search, len(every), k, reduced)
         for hits, mine in zip(every, found, strict=True):
             assert list(zip(mine.ids.tolist(), mine.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
@@ -86,7 +86,7 @@ def test_the_nearest_videos_are_those_of_all_hits_together(
 )
 def test_rows_of_moments_are_found_by_video(counts: dict[int, int], asked: list[int]) -> None:
     ids = [i for video, count in sorted(counts.items()) for i in moment_ids(video, count).tolist()]
-    moments = Moments([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
+    moments = MomentSpans([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
     videos = np.array(asked, np.int64)
     expected = [n for video in asked for n, i in enumerate(ids) if videos_of(np.array([i]))[0] == video]
     assert moments.rows(videos).tolist() == expected
@@ -119,13 +119,13 @@ SEEN = {
 @pytest.fixture(scope="module")
 def served(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, QueryService]]:
+) -> Iterator[tuple[Library, SearchEngine]]:
     with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
         for name, captions in VIDEOS.items():
             facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
             library.lay_down(name, captions, facts=facts, moments=SEEN.get(name, {}))
-        service = QueryService(configured)
+        service = SearchEngine(configured)
         assert service.refresh()
         yield library, service
 
@@ -157,7 +157,7 @@ def _expected(
     "text", ["a heron stands in shallow water", "a bus turns left", "something happens", "an owl"]
 )
 def test_a_video_counts_once_at_the_best_of_its_whole_and_its_moments(
-    served: tuple[Library, QueryService], text: str
+    served: tuple[Library, SearchEngine], text: str
 ) -> None:
     library, service = served
     answer = service.search(text, k=100)
@@ -176,7 +176,7 @@ def test_a_video_counts_once_at_the_best_of_its_whole_and_its_moments(
             assert result.stream_url == f"/videos/{result.video_id}/stream"
 
 
-def test_the_moment_that_fits_is_the_first(served: tuple[Library, QueryService]) -> None:
+def test_the_moment_that_fits_is_the_first(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     answer = service.search("a heron stands in shallow water", k=2, task="birds")
     assert {result.video_id for result in answer.results} == {"birds-0", "birds-3"}
@@ -187,7 +187,7 @@ def test_the_moment_that_fits_is_the_first(served: tuple[Library, QueryService])
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 11])
 def test_k_videos_come_back_though_one_has_forty_moments_that_fit_better(
-    served: tuple[Library, QueryService], k: int
+    served: tuple[Library, SearchEngine], k: int
 ) -> None:
     _, service = served
     text = "a bus number 7 turns left at the light"
@@ -201,7 +201,7 @@ def test_k_videos_come_back_though_one_has_forty_moments_that_fit_better(
 @pytest.mark.parametrize(
     "asked", [{}, {"min_score": 0.3}, {"task": "cars"}, {"where": {"number": {"max": 3}}}], ids=str
 )
-def test_pages_are_the_list_in_parts(served: tuple[Library, QueryService], asked: dict[str, Any]) -> None:
+def test_pages_are_the_list_in_parts(served: tuple[Library, SearchEngine], asked: dict[str, Any]) -> None:
     _, service = served
     text = "a bus number 7 turns left at the light"
     whole = service.search(text, k=100, routes="all", **asked)
@@ -225,7 +225,7 @@ def test_pages_are_the_list_in_parts(served: tuple[Library, QueryService], asked
 )
 @pytest.mark.parametrize("text", ["a bus number 7 turns left at the light", "an owl sleeps", "a ferry"])
 def test_whatever_the_routes_the_list_is_that_of_all_vectors_looked_at(
-    served: tuple[Library, QueryService], text: str, routes: Routes, asked: dict[str, Any]
+    served: tuple[Library, SearchEngine], text: str, routes: Routes, asked: dict[str, Any]
 ) -> None:
     """Against every vector of every task that counts, by hand: order, scores, and moments, page by page."""
     library, service = served
@@ -258,7 +258,7 @@ def test_whatever_the_routes_the_list_is_that_of_all_vectors_looked_at(
         assert [m.score for m in result.moments] == pytest.approx([s for _, _, s in moments], abs=1e-5)
 
 
-def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Library, QueryService]) -> None:
+def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     queries = [
         SearchQuery(q=text, k=k, moments=moments, where=where)
@@ -272,7 +272,7 @@ def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Libr
         assert (other.next_cursor is None) == (one.next_cursor is None)
 
 
-def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, QueryService]) -> None:
+def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, SearchEngine]) -> None:
     """Words find videos by their moments, a clip by the whole of them; both may be asked of a shard at once."""
     _, service = served
     serving = service._current()
@@ -283,9 +283,9 @@ def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Lib
     among = np.array(sorted(whole)[:2], np.int64)
     found = serving.scan(
         [
-            Scan("tsk_cars", vector, 3, None, whole_videos),
-            Scan("tsk_cars", vector, 3, None),
-            Scan("tsk_cars", vector, 3, among, whole_videos),
+            ShardScan("tsk_cars", vector, 3, None, drop_moments),
+            ShardScan("tsk_cars", vector, 3, None),
+            ShardScan("tsk_cars", vector, 3, among, drop_moments),
         ]
     )
     expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]
@@ -297,7 +297,7 @@ def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Lib
 
 
 def test_where_no_video_has_moments_nothing_is_done_for_them(
-    served: tuple[Library, QueryService], monkeypatch: pytest.MonkeyPatch
+    served: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, service = served
     depths: dict[str, list[int]] = {}
@@ -308,10 +308,12 @@ def test_where_no_video_has_moments_nothing_is_done_for_them(
         return original(self, queries, k, *rest)
 
     asked: list[str] = []
-    moments = FactsReader.moments
+    moments = VideoMetadataCache.moments
     monkeypatch.setattr(Shard, "search_many", search_many)
     monkeypatch.setattr(
-        FactsReader, "moments", lambda self, task, shard: asked.append(task) or moments(self, task, shard)
+        VideoMetadataCache,
+        "moments",
+        lambda self, task, shard: asked.append(task) or moments(self, task, shard),
     )
     for text in ("a ferry", "a boat"):
         service.search(text, k=2, routes="all", where={"number": {"max": 9}}, task=["sea"])
@@ -321,7 +323,7 @@ def test_where_no_video_has_moments_nothing_is_done_for_them(
     assert set(asked) <= {"tsk_birds", "tsk_cars"}
 
 
-def test_a_filter_admits_the_moments_of_what_passes(served: tuple[Library, QueryService]) -> None:
+def test_a_filter_admits_the_moments_of_what_passes(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     text = "a heron stands in shallow water"
     everything = {result.video_id: result for result in service.search(text, k=100).results}
@@ -336,7 +338,7 @@ def test_a_filter_admits_the_moments_of_what_passes(served: tuple[Library, Query
 
 
 @pytest.mark.parametrize("moments", [0, 1, 5, 100])
-def test_as_many_moments_as_are_asked_for(served: tuple[Library, QueryService], moments: int) -> None:
+def test_as_many_moments_as_are_asked_for(served: tuple[Library, SearchEngine], moments: int) -> None:
     _, service = served
     full = {r.video_id: r for r in service.search("a bus", k=100, moments=100).results}
     assert [len(full[video].moments) for video in ("cars-3", "birds-3", "birds-1", "sea-0")] == [40, 5, 3, 0]
@@ -347,22 +349,22 @@ def test_as_many_moments_as_are_asked_for(served: tuple[Library, QueryService], 
 
 
 @pytest.mark.parametrize("moments", [-1, 101, 10**50])
-def test_too_many_are_refused_by_name(served: tuple[Library, QueryService], moments: int) -> None:
+def test_too_many_are_refused_by_name(served: tuple[Library, SearchEngine], moments: int) -> None:
     _, service = served
     with pytest.raises(InvalidInput, match="Ask for 0 to 100") as refused:
         service.search("a bus", moments=moments)
     assert [error.field for error in refused.value.errors] == ["moments"]
 
 
-def test_a_cursor_goes_on_with_another_number_of_moments(served: tuple[Library, QueryService]) -> None:
+def test_a_cursor_goes_on_with_another_number_of_moments(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     cursor = service.search("a bus", k=1, moments=0).next_cursor
     assert service.search("a bus", k=2, moments=5, cursor=cursor).results[0].rank == 2
 
 
-def test_search_by_example_compares_whole_videos(served: tuple[Library, QueryService]) -> None:
+def test_search_by_example_compares_whole_videos(served: tuple[Library, SearchEngine]) -> None:
     library, service = served
-    answer = service.similar("cars-3", k=100)
+    answer = service.search_similar("cars-3", k=100)
     vectors = library.stored(VIDEOS["cars"])
     expected = sorted(((float(v @ vectors[3]), n) for n, v in enumerate(vectors[:3])), reverse=True)
     assert [result.video_id for result in answer.results] == [f"cars-{n}" for _, n in expected]
@@ -371,7 +373,7 @@ def test_search_by_example_compares_whole_videos(served: tuple[Library, QuerySer
 
 
 def test_compaction_and_deletion_know_them_by_their_ids(
-    served: tuple[Library, QueryService],
+    served: tuple[Library, SearchEngine],
 ) -> None:
     """The last test of these: it changes the library."""
     library, service = served

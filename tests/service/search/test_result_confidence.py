@@ -14,8 +14,8 @@ from models.routing.confidence_model import HEAD, Confidence
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
 from service.core.settings import Settings
-from service.search.engine import QueryService
-from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
+from service.search.engine import SearchEngine
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
 
@@ -26,7 +26,7 @@ WORDS = "an owl lands on a branch"
 @pytest.fixture(scope="module")
 def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, QueryService]]:
+) -> Iterator[tuple[Library, SearchEngine]]:
     """Three tasks of twelve videos, calibrated; for tests that change nothing."""
     with settled(tmp_path_factory.mktemp("shared"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
@@ -36,18 +36,18 @@ def shared(
                 name,
                 [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
             )
-        service = QueryService(configured)
+        service = SearchEngine(configured)
         assert service.refresh()
         yield library, service
 
 
 @pytest.fixture
-def service(shared: tuple[Library, QueryService]) -> QueryService:
+def service(shared: tuple[Library, SearchEngine]) -> SearchEngine:
     return shared[1]
 
 
 def test_confidence_is_that_of_the_release_for_the_scores_and_words(
-    shared: tuple[Library, QueryService], backbone: Backbone
+    shared: tuple[Library, SearchEngine], backbone: Backbone
 ) -> None:
     library, service = shared
     answer = service.search(WORDS, k=30)
@@ -67,7 +67,7 @@ def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> 
 
 
 def test_pages_of_the_likeliest_tasks_are_as_sure_as_their_one_list(
-    shared: tuple[Library, QueryService], backbone: Backbone
+    shared: tuple[Library, SearchEngine], backbone: Backbone
 ) -> None:
     library, service = shared
     page = service.search(WORDS, routes="auto", k=2)
@@ -86,7 +86,7 @@ def test_pages_of_the_likeliest_tasks_are_as_sure_as_their_one_list(
     assert max(overall) - min(overall) < 1e-6  # type: ignore[operator, type-var]
 
 
-def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: QueryService) -> None:
+def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: SearchEngine) -> None:
     whole = service.search(WORDS, routes="all", k=36)
     sure = [result.confidence for result in whole.results]
     assert sure == sorted(sure, reverse=True)
@@ -103,7 +103,7 @@ def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(servi
     np.testing.assert_allclose([result.confidence for result in batch[-1].results], sure[:3], rtol=1e-5)
 
 
-def test_a_lowest_confidence_cuts_the_list(service: QueryService) -> None:
+def test_a_lowest_confidence_cuts_the_list(service: SearchEngine) -> None:
     whole = service.search(WORDS, routes="all", k=36)
     least = whole.results[6].confidence
     cut = service.search(WORDS, routes="all", k=36, min_confidence=least)
@@ -117,7 +117,7 @@ def test_a_lowest_confidence_cuts_the_list(service: QueryService) -> None:
     assert service.search(WORDS, routes="all", k=36, min_confidence=0.0).results == whole.results
 
 
-def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: QueryService) -> None:
+def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: SearchEngine) -> None:
     everywhere = service.search(WORDS, k=8, routes="all")
     likely = service.search(WORDS, k=8, routes="auto")
     assert len([task for task in likely.routing if task.searched]) <= 3
@@ -128,20 +128,20 @@ def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: QueryService) -
     )
 
 
-def test_a_cursor_belongs_to_its_lowest_confidence(service: QueryService) -> None:
+def test_a_cursor_belongs_to_its_lowest_confidence(service: SearchEngine) -> None:
     first = service.search(WORDS, k=2, min_confidence=0.0)
     with pytest.raises(InvalidInput, match="min_confidence"):
         service.search(WORDS, k=2, min_confidence=0.001, cursor=first.next_cursor)
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.1, float("nan"), float("inf")])
-def test_what_is_no_probability_is_refused(service: QueryService, least: float) -> None:
+def test_what_is_no_probability_is_refused(service: SearchEngine, least: float) -> None:
     with pytest.raises(InvalidInput) as caught:
         service.search(WORDS, min_confidence=least)
     assert [error.field for error in caught.value.errors] == ["min_confidence"]
 
 
-def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: QueryService) -> None:
+def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: SearchEngine) -> None:
     answer = service.search(WORDS, mode="latest")
     assert answer.confidence is None
     assert {result.confidence for result in answer.results} == {None}
@@ -157,7 +157,7 @@ def test_a_release_without_calibration_answers_without_confidence(
 ) -> None:
     library = Library(configured, backbone, "zero_shot")
     library.lay_down("birds", BIRDS)
-    service = QueryService(configured)
+    service = SearchEngine(configured)
     assert service.refresh()
     answer = service.search(WORDS)
     assert answer.results[0].confidence is None

@@ -23,10 +23,10 @@ from service.catalog.tables import Video
 from service.core.errors import InvalidInput
 from service.core.schemas import CaptionsResponse, CaptionView
 from service.core.settings import QueryMode, Settings
-from service.search.similar_search import stored, wrong
-from service.search.snapshot import Serving
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.video_search.similar_search import stored, wrong
 
-__all__ = ["Describer", "captions_of"]
+__all__ = ["CaptionSearch", "captions_of"]
 
 Vectors = npt.NDArray[np.float32]
 
@@ -58,7 +58,7 @@ class _Near(NamedTuple):
     video: int
 
 
-class Describer:
+class CaptionSearch:
     """Holds encoded captions. Safe to be shared by threads."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Describer:
 
     def describe(
         self,
-        serving: Serving,
+        serving: SearchSnapshot,
         vector: Vectors,
         under: str,
         sources: Sequence[str],
@@ -106,7 +106,9 @@ class Describer:
         ]
         return captions, sum(len(found.texts) for found in texts.values())
 
-    def _texts(self, serving: Serving, under: str, source: str, mode: str, *, anew: bool = False) -> _Texts:
+    def _texts(
+        self, serving: SearchSnapshot, under: str, source: str, mode: str, *, anew: bool = False
+    ) -> _Texts:
         """Those of a task; read from the catalog again where its shard has changed, or where that is asked for."""
         # Whatever encodes texts for a pinned shard never changes, so neither do their vectors.
         key = serving.encoder.anchor(under, mode) or serving.release, under, source, mode
@@ -121,7 +123,7 @@ class Describer:
 
 
 def captions_of(
-    serving: Serving, limits: Settings, describer: Describer, video_id: str, k: int, scope: str
+    serving: SearchSnapshot, limits: Settings, describer: CaptionSearch, video_id: str, k: int, scope: str
 ) -> CaptionsResponse:
     """The k texts that fit a video best.
 
@@ -174,7 +176,7 @@ def _names(vector_ids: Iterable[int]) -> dict[int, str]:
         return {vector_id: video for vector_id, video in rows}
 
 
-def _encoded(serving: Serving, under: str, source: str, mode: str, known: _Texts | None) -> _Texts:
+def _encoded(serving: SearchSnapshot, under: str, source: str, mode: str, known: _Texts | None) -> _Texts:
     """Texts of a task as the catalog has them now; only those are encoded that were not known."""
     videos: dict[str, int] = {}
     with session_scope() as session:

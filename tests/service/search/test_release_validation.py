@@ -16,10 +16,11 @@ from models.backbones.loading import Backbone
 from models.errors import ReleaseError
 from models.releases.probe_queries import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
 from service.core.settings import Settings
-from service.search import engine, release_validation
-from service.search.engine import QueryService
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
-from tests.service.probed_library import Probed
+from service.search import engine
+from service.search.engine import SearchEngine
+from service.search.snapshots import release_validation
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+from tests.service.search.probed_library import Probed
 from trainer.probe_generation import make_probes
 
 torch.set_num_threads(1)
@@ -42,7 +43,7 @@ def _probes(library: Library) -> Probes:
 # -- probes -------------------------------------------------------------------------------------------------
 
 
-def test_probes_are_what_a_search_finds(learning: Probed, service: QueryService) -> None:
+def test_probes_are_what_a_search_finds(learning: Probed, service: SearchEngine) -> None:
     assert service.refresh(), service.last_error
     probes = _probes(learning)
     assert probes.texts == [*SENTENCES, SENTENCES[0]]
@@ -104,7 +105,7 @@ def _raise(probes: Probes, row: int, by: float) -> Probes:
     ids=["vector", "vector of an older task", "score above", "score below", "no number", "width"],
 )
 def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
-    learning: Probed, service: QueryService, change: Callable[[Probes], Probes], probe: int
+    learning: Probed, service: SearchEngine, change: Callable[[Probes], Probes], probe: int
 ) -> None:
     assert service.refresh()
     before = service.search("an owl", k=20)
@@ -116,7 +117,7 @@ def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
     assert f"release {release} does not answer as it did" in service.last_error
     assert f"probe {probe} (" in service.last_error
     assert service.search("an owl", k=20).results == before.results
-    ready = service.ready()
+    ready = service.readiness()
     assert (ready.ready, ready.release) == (True, before.release)
     assert release in ready.checks["index"]
     learning.change = lambda probes: probes
@@ -125,7 +126,7 @@ def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
     assert service.search("an owl", k=20).generation == manifest.generation + 1
 
 
-def test_rounding_is_no_other_answer(learning: Probed, service: QueryService, backbone: Backbone) -> None:
+def test_rounding_is_no_other_answer(learning: Probed, service: SearchEngine, backbone: Backbone) -> None:
     def bfloat16(probes: Probes) -> Probes:
         """As a worker would have found them in bfloat16, twelve roundings deep."""
         rng = np.random.default_rng(0)
@@ -139,7 +140,7 @@ def test_rounding_is_no_other_answer(learning: Probed, service: QueryService, ba
 
 
 def test_releases_without_probes_and_deleted_anchors_are_accepted(
-    learning: Probed, service: QueryService, configured: Settings, backbone: Backbone
+    learning: Probed, service: SearchEngine, configured: Settings, backbone: Backbone
 ) -> None:
     probes = _probes(learning)
     learning.store.delete([int(probes.ids[0, 0]), int(probes.ids[-1, 0])])
@@ -178,7 +179,7 @@ def _flip(store: ShardStore, entry: ShardEntry) -> Path:
 
 
 def test_a_large_library_is_served_before_it_is_read(
-    learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flipped byte in what was left for later is found all the same, and the rest is served."""
     learning.lay_down("sea", SEA)
@@ -186,49 +187,49 @@ def test_a_large_library_is_served_before_it_is_read(
     monkeypatch.setattr(engine, "_AT_ONCE", shards["tsk_sea"].bytes)
     path = _flip(learning.store, shards["tsk_birds"])
     assert service.refresh()
-    assert service.ready().degraded == {}
-    assert service.ready().checks["checksums"] == "2 of 3 shards (0.0 GB) are still to be compared"
+    assert service.readiness().degraded == {}
+    assert service.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are still to be compared"
     assert {r.task for r in service.search("an owl", k=20).results} == {"birds", "cars", "sea"}
-    assert service.read_on()
-    assert service.ready().degraded == {}, "cars, the newer one, is whole"
+    assert service.verify_next_shard()
+    assert service.readiness().degraded == {}, "cars, the newer one, is whole"
     learning.lay_down("lake", BIRDS)  # what was compared stays compared
     assert service.refresh()
     assert [entry.task for entry in service._serving.snapshot.unread] == ["tsk_birds"]  # type: ignore[union-attr]
-    assert service.read_on()
-    assert not service.read_on()
-    ready = service.ready()
+    assert service.verify_next_shard()
+    assert not service.verify_next_shard()
+    ready = service.readiness()
     assert (ready.ready, list(ready.degraded)) == (True, ["birds"])
     assert "vectors.faiss was altered" in ready.degraded["birds"]
     assert "checksums" not in ready.checks
     assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
     assert service.refresh(), "at once, and then without it"
-    assert list(service.ready().degraded) == ["birds"]
+    assert list(service.readiness().degraded) == ["birds"]
     _flip(learning.store, shards["tsk_birds"])
     assert path.exists()
     service._retry_at = 0.0
     assert service.refresh()
-    assert (service.ready().degraded, service.read_on()) == ({}, False)
+    assert (service.readiness().degraded, service.verify_next_shard()) == ({}, False)
 
 
 def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
-    learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_AT_ONCE", 0)
     assert service.refresh()
-    while service.read_on():
+    while service.verify_next_shard():
         pass
     manifest = learning.lay_down("sea", SEA)
     _flip(learning.store, manifest.shards["tsk_sea"])
     assert service.refresh()
-    assert list(service.ready().degraded) == ["sea"]
+    assert list(service.readiness().degraded) == ["sea"]
 
 
 def test_sizes_are_compared_at_once(
-    learning: Probed, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_AT_ONCE", 0)
     entry = learning.store.manifest().shards["tsk_birds"]
     with (learning.store.shard_folder(entry.id) / "vectors.faiss").open("ab") as file:
         file.truncate(entry.bytes // 2)
     assert service.refresh()
-    assert "bytes instead of" in service.ready().degraded["birds"]
+    assert "bytes instead of" in service.readiness().degraded["birds"]

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from service.core.errors import FieldError, InvalidInput
 from service.core.schemas import SearchQuery
-from service.search.video_metadata_cache import Column, Facts, FactsReader, Value
+from service.search.video_metadata_cache import Column, Value, VideoMetadata, VideoMetadataCache
 
-__all__ = ["Filter", "allowed", "filter_errors", "read_filter", "where_from_json"]
+__all__ = ["VideoFilter", "allowed", "find_filter_errors", "parse_filter", "parse_where_json"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -65,7 +65,7 @@ _Condition = _Range | _AnyOf | _AllOf
 
 
 @dataclass(frozen=True)
-class Filter:
+class VideoFilter:
     """What a video must be like.
 
     Attributes:
@@ -94,7 +94,7 @@ class Filter:
             and (self.before is None or arrived < self.before)
         )
 
-    def ids(self, facts: Facts) -> Ids:
+    def ids(self, facts: VideoMetadata) -> Ids:
         """Vector ids of the videos that pass, ascending."""
         rows = [] if self.duration is None else [self.duration.rows(facts.durations)]
         nothing = Column(())
@@ -104,7 +104,7 @@ class Filter:
 
 
 def allowed(
-    chosen: Filter, shards: Mapping[str, str], reader: FactsReader, at: str = ""
+    chosen: VideoFilter, shards: Mapping[str, str], reader: VideoMetadataCache, at: str = ""
 ) -> dict[str, Ids | None]:
     """Task id → vector ids that may be found there, None for all. Tasks where nothing passes are left out.
 
@@ -127,7 +127,7 @@ def allowed(
     return {task: ids for task, ids in passing.items() if len(ids)}
 
 
-def where_from_json(text: str) -> dict[str, Any]:
+def parse_where_json(text: str) -> dict[str, Any]:
     """Conditions on metadata as they are written in a URL. Raises InvalidInput."""
     try:
         read = json.loads(text)
@@ -142,10 +142,10 @@ def where_from_json(text: str) -> dict[str, Any]:
     return read
 
 
-def read_filter(query: SearchQuery) -> Filter:
-    """The filter of a query in which :func:`filter_errors` found nothing."""
+def parse_filter(query: SearchQuery) -> VideoFilter:
+    """The filter of a query in which :func:`find_filter_errors` found nothing."""
     wanted = query.min_duration, query.max_duration
-    return Filter(
+    return VideoFilter(
         duration=None if wanted == (None, None) else _Range(*wanted),
         after=_aware(query.arrived_after),
         before=_aware(query.arrived_before),
@@ -153,7 +153,7 @@ def read_filter(query: SearchQuery) -> Filter:
     )
 
 
-def filter_errors(query: SearchQuery, at: str) -> Iterator[FieldError]:
+def find_filter_errors(query: SearchQuery, at: str) -> Iterator[FieldError]:
     """What is wrong with the filter of a query, as far as can be known without the videos."""
     for name in ("min_duration", "max_duration"):
         seconds = getattr(query, name)
@@ -233,7 +233,7 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, bool) or (_is_number(value) and value not in (math.inf, -math.inf))
 
 
-def _require_known(chosen: Filter, searched: Sequence[Facts], at: str) -> None:
+def _require_known(chosen: VideoFilter, searched: Sequence[VideoMetadata], at: str) -> None:
     for name, condition in chosen.where:
         columns = [facts.fields[name] for facts in searched if name in facts.fields]
         field = f"{at}where.{name[:100]}"

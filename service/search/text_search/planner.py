@@ -31,7 +31,7 @@ import numpy as np
 from index import Hit, Hits, merge
 from models.routing.router import COSINE_LIMIT, within_reach
 
-__all__ = ["Course", "Routes", "read_routes"]
+__all__ = ["Routes", "WavePlanner", "parse_routes"]
 
 Routes = Literal["auto", "all"] | int
 
@@ -43,7 +43,7 @@ _NEAR, _FIRST = (
 )  # the first wave: tasks whose lift is so near to the highest, and at most how many of them
 
 
-class Course:
+class WavePlanner:
     """One search on its way through the tasks.
 
     Ask for :meth:`wave`, search its tasks, :meth:`add` what they hold, and begin again until there is none.
@@ -119,7 +119,7 @@ class Course:
     def add(self, found: Mapping[str, Hits]) -> None:
         """What the tasks of the wave hold: hits by cosine, as many as are wanted or there are.
 
-        Each of them is another video, so the bar is that of as many videos as are wanted (:mod:`service.search.video_grouping`).
+        Each of them is another video, so the bar is that of as many videos as are wanted (:mod:`service.search.snapshots.video_grouping`).
         """
         for task, hits in found.items():
             if len(hits.scores):
@@ -149,7 +149,7 @@ class Course:
         return min(COSINE_LIMIT, self._highest + SLACK)
 
 
-def read_routes(asked: object) -> Routes | None:
+def parse_routes(asked: object) -> Routes | None:
     """What a request asks for, as a number or a word; None where it makes no sense."""
     if asked in ("auto", "all"):
         return asked

@@ -34,12 +34,12 @@ from models.releases.release_files import ReleaseState, read_release
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.schemas import CaptionView, ClipResponse, ClipTimingView, SearchQuery, SearchResult
 from service.core.settings import Settings
-from service.search.captioning import Describer
-from service.search.executor import Search, candidates, check, described
-from service.search.filters import allowed
-from service.search.snapshot import Scan, Serving
-from service.search.video_grouping import whole_videos
-from service.search.video_metadata_cache import FactsReader
+from service.search.requests.video_filters import allowed
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.video_grouping import drop_moments
+from service.search.text_search.executor import Search, candidates, check, described
+from service.search.video_metadata_cache import VideoMetadataCache
+from service.search.video_search.captioning import CaptionSearch
 
 __all__ = ["ClipSearch"]
 
@@ -56,7 +56,7 @@ _ALIKE = 1e-3  # 1 − the mean cosine of a shard, at the least: videos that are
 class ClipSearch:
     """Answers searches by clips; one per process. Safe to be shared by threads; one clip is decoded at a time."""
 
-    def __init__(self, configured: Settings, facts: FactsReader, describer: Describer) -> None:
+    def __init__(self, configured: Settings, facts: VideoMetadataCache, describer: CaptionSearch) -> None:
         self._settings = configured
         self._facts = facts
         self._describer = describer
@@ -65,7 +65,7 @@ class ClipSearch:
         )
         self._decoding = Lock()
         self._at_once = BoundedSemaphore(_AT_ONCE)
-        self._encoder: tuple[Serving, VideoEncoder] | None = None
+        self._encoder: tuple[SearchSnapshot, VideoEncoder] | None = None
         self._typical: dict[str, tuple[str, float]] = {}  # by task: state of its shard, and mean cosine
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class ClipSearch:
 
     def search(
         self,
-        serving: Serving,
+        serving: SearchSnapshot,
         backbone: Backbone,
         upload: BinaryIO,
         query: SearchQuery,
@@ -137,7 +137,7 @@ class ClipSearch:
         )
 
     def _decoded(self, upload: BinaryIO, backbone: Backbone) -> tuple[VideoInfo, Tensor]:
-        """Facts of a file, and its frames ``uint8 [1, M, H, W, 3]``. What is written meanwhile is gone afterwards."""
+        """VideoMetadata of a file, and its frames ``uint8 [1, M, H, W, 3]``. What is written meanwhile is gone afterwards."""
         count, size = backbone.spec
         try:
             with self._decoding, TemporaryDirectory(prefix="cinestrata-clip-") as name:
@@ -160,7 +160,7 @@ class ClipSearch:
         return info, torch.from_numpy(frames).unsqueeze(0)
 
     def _embedded(
-        self, serving: Serving, backbone: Backbone, frames: Tensor, tasks: Sequence[str]
+        self, serving: SearchSnapshot, backbone: Backbone, frames: Tensor, tasks: Sequence[str]
     ) -> tuple[dict[str, Vectors], dict[str, str]]:
         """By task its vector of the clip; and by name of the tasks that cannot be searched by a clip, why."""
         known = self._encoder  # read once: another clip may bring the encoder of another generation meanwhile
@@ -190,7 +190,7 @@ class ClipSearch:
         return {task: vectors[task] for task in tasks if task in vectors}, broken
 
     def _found(
-        self, serving: Serving, search: Search, vectors: Mapping[str, Vectors]
+        self, serving: SearchSnapshot, search: Search, vectors: Mapping[str, Vectors]
     ) -> tuple[list[SearchResult], str]:
         """Results, and the task that the best of them is of; without any, the first that was searched."""
         shards = {task: serving.shards[task] for task in vectors}
@@ -198,7 +198,7 @@ class ClipSearch:
             search.filter, {task: shard.state for task, shard in shards.items()}, self._facts, search.at
         )
         scans = [
-            Scan(task, vector, search.query.k, among[task], whole_videos)
+            ShardScan(task, vector, search.query.k, among[task], drop_moments)
             for task, vector in vectors.items()
             if task in among
         ]
@@ -212,7 +212,7 @@ class ClipSearch:
         return described([merged], serving)[0], merged[0].task if merged else next(iter(vectors))
 
     def _texts(
-        self, serving: Serving, vectors: Mapping[str, Vectors], task: str, count: int
+        self, serving: SearchSnapshot, vectors: Mapping[str, Vectors], task: str, count: int
     ) -> list[CaptionView]:
         mode = self._settings.served_mode(serving.modes)
         found, _ = self._describer.describe(serving, vectors[task], task, [task], count, mode)

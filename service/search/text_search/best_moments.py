@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from index import Hit, videos_of
 from service.core.schemas import FoundMomentView
-from service.search.snapshot import Serving
-from service.search.video_metadata_cache import FactsReader
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.video_metadata_cache import VideoMetadataCache
 
 __all__ = ["best_moments"]
 
@@ -18,12 +18,12 @@ Vectors = npt.NDArray[np.float32]
 
 
 def best_moments(
-    serving: Serving,
+    serving: SearchSnapshot,
     hits: Sequence[Hit],
     queries: Mapping[str, Vectors],
     lift: Mapping[str, float],
     most: int,
-    reader: FactsReader,
+    reader: VideoMetadataCache,
 ) -> dict[int, list[FoundMomentView]]:
     """The best moments of videos that were found, best first, by vector id of the video.
 

@@ -20,9 +20,9 @@ from service.catalog.tables import Video
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
 from service.core.schemas import SimilarResponse
 from service.core.settings import Settings
-from service.search.executor import described
-from service.search.snapshot import Serving
-from service.search.video_grouping import whole_videos
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.video_grouping import drop_moments
+from service.search.text_search.executor import described
 
 __all__ = ["similar", "stored", "wrong"]
 
@@ -32,7 +32,7 @@ _SCOPES = ("task", "all")
 
 
 def similar(
-    serving: Serving, limits: Settings, video_id: str, k: int, scope: str, min_score: float | None
+    serving: SearchSnapshot, limits: Settings, video_id: str, k: int, scope: str, min_score: float | None
 ) -> SimilarResponse:
     """The k nearest videos to one, itself left out; scores are cosines.
 
@@ -54,7 +54,7 @@ def similar(
     own = serving.shards[task]
     searched, apart = _comparable(serving, task, own, scope)
     hits = {
-        name: serving.search(name, vector, k, exclude=[vector_id], reduced=whole_videos) for name in searched
+        name: serving.search(name, vector, k, exclude=[vector_id], reduced=drop_moments) for name in searched
     }
     merged = [hit for hit in merge(hits, k) if min_score is None or hit.score >= min_score]
     return SimilarResponse(
@@ -87,7 +87,7 @@ def wrong(limits: Settings, k: int, scope: str, what: str) -> list[FieldError]:
     return errors
 
 
-def stored(serving: Serving, video_id: str) -> tuple[int, str, Vector]:
+def stored(serving: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
     """Vector id, task and vector of a video that is laid down.
 
     Raises:
@@ -125,7 +125,7 @@ def stored(serving: Serving, video_id: str) -> tuple[int, str, Vector]:
 
 
 def _comparable(
-    serving: Serving, task: str, own: TaskVectors, scope: str
+    serving: SearchSnapshot, task: str, own: TaskVectors, scope: str
 ) -> tuple[Sequence[str], dict[str, str]]:
     """Tasks to search, and by name of the others why their videos cannot be compared."""
     if scope == "task":

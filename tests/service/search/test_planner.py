@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from index import Hit, Hits, moment_ids
 from models.routing.router import COSINE_LIMIT
-from service.search import video_grouping
-from service.search.planner import MOST, SLACK, Course, Routes, read_routes
-from service.search.video_grouping import nearest
+from service.search.snapshots import video_grouping
+from service.search.snapshots.video_grouping import nearest
+from service.search.text_search.planner import MOST, SLACK, Routes, WavePlanner, parse_routes
 
 Shards = dict[str, list[tuple[int, float]]]  # task → ids and cosines
 
@@ -24,7 +24,7 @@ def _held(shard: list[tuple[int, float]], k: int) -> Hits:
     return Hits(np.array([i for i, _ in best], np.int64), np.array([c for _, c in best], np.float32))
 
 
-def _travel(course: Course, shards: Shards, k: int) -> list[list[str]]:
+def _travel(course: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
     waves = []
     while wave := course.wave():
         waves.append(wave)
@@ -89,7 +89,7 @@ def test_all_gives_what_searching_every_task_gives(
     shards, lifts = _library(cosines, steps, shared)
     closed = data.draw(st.sets(st.sampled_from(list(shards))))
     open_to = [task for task in shards if task not in closed]
-    course = Course(_routing(lifts), open_to, k, least=least)
+    course = WavePlanner(_routing(lifts), open_to, k, least=least)
     waves = _travel(course, shards, k)
     assert course.hits() == _everything(shards, lifts, open_to, k, least)
     went = [task for wave in waves for task in wave]
@@ -115,7 +115,7 @@ def test_pages_show_every_video_that_counts_once(
     passed, pages = 0, []
     while passed < total:
         end = passed + sizes[min(len(pages), len(sizes) - 1)]
-        course = Course(routing, list(shards), end + 1, routes=routes, chosen=chosen)
+        course = WavePlanner(routing, list(shards), end + 1, routes=routes, chosen=chosen)
         _travel(course, shards, end + 1)
         pages.append(course.hits()[passed:end])
         chosen, passed = (course.chosen if chosen is None else chosen), end
@@ -146,7 +146,10 @@ def _by_video(videos: dict[int, list[float]], k: int) -> Hits:
     cosines = np.array([cosine for c in videos.values() for cosine in c], np.float32)
     order = np.lexsort((ids, -cosines))
     (found,) = nearest(
-        lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])], 1, k, video_grouping.by_video
+        lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])],
+        1,
+        k,
+        video_grouping.best_per_video,
     )
     return found
 
@@ -193,7 +196,8 @@ def test_with_moments_every_page_is_that_of_the_best_of_each_video(
     while passed < total:
         end = passed + sizes[min(passed, len(sizes) - 1)]
         course, plain = (
-            Course(routing, open_to, end + 1, least=least, routes=routes, chosen=chosen) for _ in range(2)
+            WavePlanner(routing, open_to, end + 1, least=least, routes=routes, chosen=chosen)
+            for _ in range(2)
         )
         while wave := course.wave():
             assert plain.wave() == wave, "the bar is that of videos, not of vectors"
@@ -223,9 +227,9 @@ def test_with_moments_every_page_is_that_of_the_best_of_each_video(
 def test_a_task_is_passed_over_only_when_no_cosine_would_be_enough() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.25)], "far": [(2, 1.0)]}
     for lift, goes in ((0.24 - COSINE_LIMIT, False), (0.26 - COSINE_LIMIT, True)):
-        course = Course([("near", 0.0), ("far", lift)], ["near", "far"], 2)
+        course = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2)
         assert _travel(course, shards, 2) == [["near"], ["far"]][: 1 + goes]
-    course = Course([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
+    course = WavePlanner([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
     assert len(_travel(course, shards, 5)) == 2, "where too little is found every task matters"
 
 
@@ -233,10 +237,10 @@ def test_auto_passes_over_what_would_need_a_higher_cosine_than_any_so_far() -> N
     shards: Shards = {"near": [(0, 0.5), (1, 0.375)], "far": [(2, 0.5)]}
     edge = 0.375 - (0.5 + SLACK)
     for lift, goes in ((edge - 0.01, False), (edge + 0.01, True)):
-        course = Course([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
+        course = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
         searched = {task for wave in _travel(course, shards, 2) for task in wave}
         assert ("far" in searched) == goes
-    least = Course([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", least=0.4)
+    least = WavePlanner([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", least=0.4)
     assert {task for wave in _travel(least, shards, 2) for task in wave} == {"near"}
     assert [hit.id for hit in least.hits()] == [0]
 
@@ -245,14 +249,14 @@ def test_auto_goes_to_no_more_than_it_needs_of_many() -> None:
     """Nothing tells the tasks apart but a trifle: the likeliest are enough, unless they hold too little."""
     shards: Shards = {f"t{n}": [(n, 0.5)] for n in range(100)}
     lifts = {task: -0.0001 * place for place, task in enumerate(shards)}
-    enough = Course(_routing(lifts), list(shards), 5, routes="auto")
+    enough = WavePlanner(_routing(lifts), list(shards), 5, routes="auto")
     waves = _travel(enough, shards, 5)
     assert [len(wave) for wave in waves] == [8, 8]
     assert enough.chosen == MOST
-    many = Course(_routing(lifts), list(shards), 50, routes="auto")
+    many = WavePlanner(_routing(lifts), list(shards), 50, routes="auto")
     _travel(many, shards, 50)
     assert len(many.hits()) == 50
-    level = Course(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
+    level = WavePlanner(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
     _travel(level, shards, 5)
     assert len(level.searched) == 100, "of those that are level none is less likely"
 
@@ -262,7 +266,7 @@ def test_a_number_of_routes_takes_what_is_level_with_the_last_one_along() -> Non
     shards: Shards = {task: [(place, 0.1 * place)] for place, task in enumerate("abcd")}
     routing = [("a", 0.0), ("b", 0.0), ("c", -0.01), ("d", -0.02)]
     for routes, expected in ((1, "ab"), (2, "ab"), (3, "abc"), (9, "abcd")):
-        course = Course(routing, list("abcd"), 9, routes=routes)
+        course = WavePlanner(routing, list("abcd"), 9, routes=routes)
         _travel(course, shards, 9)
         assert course.searched == set(expected)
         assert {hit.task for hit in course.hits()} == set(expected)
@@ -288,4 +292,4 @@ def test_a_number_of_routes_takes_what_is_level_with_the_last_one_along() -> Non
     ids=str,
 )
 def test_what_routes_may_be(asked: object, read: Routes | None) -> None:
-    assert read_routes(asked) == read
+    assert parse_routes(asked) == read

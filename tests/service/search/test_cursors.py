@@ -18,18 +18,18 @@ from service.catalog.tables import Video
 from service.core.errors import Gone, InvalidInput
 from service.core.schemas import SearchQuery, SearchResult
 from service.core.settings import Settings
-from service.search.cursors import Cursor, fingerprints, read_cursor
-from service.search.engine import QueryService
-from service.search.snapshot import Serving
-from tests.service.caption_library import BIRDS, CARS, SEA, Library
+from service.search.engine import SearchEngine
+from service.search.requests.cursors import Cursor, parameter_digests, parse_cursor
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
 
-Served = tuple[Library, QueryService]
+Served = tuple[Library, SearchEngine]
 
 
 @pytest.fixture
-def served(configured: Settings, backbone: Backbone, service: QueryService) -> Served:
+def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> Served:
     """Birds and cars, with adapters that differ from release to release; results are all different from run to run."""
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
@@ -39,7 +39,7 @@ def served(configured: Settings, backbone: Backbone, service: QueryService) -> S
 
 
 def _pages(
-    service: QueryService, sizes: list[int], between: Callable[[], None], **asked: Any
+    service: SearchEngine, sizes: list[int], between: Callable[[], None], **asked: Any
 ) -> list[SearchResult]:
     """All results, page by page; the last size again and again."""
     found: list[SearchResult] = []
@@ -82,7 +82,7 @@ def test_a_list_goes_on_by_the_release_that_began_it(served: Served, mode: str) 
     assert second.release != newest.release
     assert {entry.task for entry in second.routing} == {"birds", "cars"}
     assert second.degraded == {}, "tasks that came later are not missing"
-    anew = QueryService(service._settings)  # another process, which was not there
+    anew = SearchEngine(service._settings)  # another process, which was not there
     anew.refresh()
     again = anew.search("an owl", 5, mode=mode, cursor=first.next_cursor)
     assert [result.video_id for result in again.results] == [result.video_id for result in second.results]
@@ -101,15 +101,15 @@ def test_earlier_releases_are_loaded_once_for_each_generation(
         service.refresh()
         cursors.append(service.search("an owl", 5).next_cursor)
     loaded: list[str | None] = []
-    load = Serving.load.__func__  # type: ignore[attr-defined]
+    load = SearchSnapshot.load.__func__  # type: ignore[attr-defined]
 
     def watched(
-        cls: type[Serving], snapshot: Any, backbone: Any, release: str | None = None, **options: Any
-    ) -> Serving:
+        cls: type[SearchSnapshot], snapshot: Any, backbone: Any, release: str | None = None, **options: Any
+    ) -> SearchSnapshot:
         loaded.append(release)
         return load(cls, snapshot, backbone, release, **options)
 
-    monkeypatch.setattr(Serving, "load", classmethod(watched))
+    monkeypatch.setattr(SearchSnapshot, "load", classmethod(watched))
     for number in (3, 2, 1, 2, 1, 3):
         service.search("an owl", 5, cursor=cursors[number])
     assert len(loaded) == 2, "two earlier ones, once each"
@@ -234,8 +234,8 @@ def test_what_is_no_cursor_is_refused(served: Served, text: str) -> None:
 
 
 def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
-    cursor = Cursor("r" * 64, 7, "pinned", 20, 19, fingerprints({"q": "an owl", "task": None}))
-    assert read_cursor(str(cursor)) == cursor
+    cursor = Cursor("r" * 64, 7, "pinned", 20, 19, parameter_digests({"q": "an owl", "task": None}))
+    assert parse_cursor(str(cursor)) == cursor
     assert list(cursor.query) == ["q"]
     for wrong in (
         {"chosen": -1},
@@ -246,21 +246,21 @@ def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
         {"release": 1},
         {"query": []},
     ):
-        assert read_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
+        assert parse_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
 
 
 def test_a_cursor_whose_release_is_gone_says_what_to_do(served: Served) -> None:
     library, service = served
     first = service.search("an owl", 3)
     library.lay_down("sea", SEA)
-    anew = QueryService(service._settings)
+    anew = SearchEngine(service._settings)
     anew.refresh()
     manifest: Manifest = library.store.manifest()
     shutil.rmtree(library.store.release_folder(str(first.release)))
     with pytest.raises(Gone, match=r"no longer kept as it was: .*Search again without the cursor") as refused:
         anew.search("an owl", 3, cursor=first.next_cursor)
     assert [error.field for error in refused.value.errors] == ["cursor"]
-    cursor = read_cursor(str(first.next_cursor))
+    cursor = parse_cursor(str(first.next_cursor))
     assert cursor is not None
     assert cursor.release in manifest.releases
     with pytest.raises(Gone, match=r"no longer kept\. Search again"):

@@ -18,9 +18,9 @@ from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
 from service.search import video_metadata_cache
-from service.search.engine import QueryService
-from service.search.video_metadata_cache import Column, Facts, FactsReader
-from tests.service.caption_library import BIRDS, Library, settled
+from service.search.engine import SearchEngine
+from service.search.video_metadata_cache import Column, VideoMetadata, VideoMetadataCache
+from tests.service.search.caption_library import BIRDS, Library, settled
 
 torch.set_num_threads(1)
 
@@ -53,14 +53,14 @@ ARRIVED = {name: NEW_YEAR + timedelta(days=day) for day, name in enumerate(FACTS
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[QueryService]:
+def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
     """Three tasks whose videos are as ``FACTS`` says."""
     with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
         for name, about in FACTS.items():
             captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
             library.lay_down(name, captions, arrived=ARRIVED[name], facts=about)
-        service = QueryService(configured)
+        service = SearchEngine(configured)
         assert service.refresh()
         yield service
 
@@ -131,7 +131,7 @@ FILTERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("chosen", FILTERS, ids=str)
-def test_what_passes_is_found_as_without_the_filter(service: QueryService, chosen: dict[str, Any]) -> None:
+def test_what_passes_is_found_as_without_the_filter(service: SearchEngine, chosen: dict[str, Any]) -> None:
     asked = SearchQuery(q="an owl turns", **chosen)
     everything = _found(service.search(asked.q, 100))
     assert len(everything) == 3 * NUMBER
@@ -141,12 +141,12 @@ def test_what_passes_is_found_as_without_the_filter(service: QueryService, chose
         assert found == passing[:k], "k results, or fewer only if there are fewer"
 
 
-def test_the_filters_of_this_file_tell_videos_apart(service: QueryService) -> None:
+def test_the_filters_of_this_file_tell_videos_apart(service: SearchEngine) -> None:
     sizes = [len(service.search("x", 100, **chosen).results) for chosen in FILTERS]
     assert sum(0 < size < 3 * NUMBER for size in sizes) >= len(FILTERS) - 2
 
 
-def test_a_filter_within_tasks(service: QueryService) -> None:
+def test_a_filter_within_tasks(service: SearchEngine) -> None:
     answer = service.search("an owl", 100, ["birds", "sea"], where={"live": True})
     wanted = {
         f"{name}-{n}"
@@ -158,14 +158,14 @@ def test_a_filter_within_tasks(service: QueryService) -> None:
     assert {entry.task for entry in answer.routing} == {"birds", "sea"}
 
 
-def test_a_batch_of_filters(service: QueryService) -> None:
+def test_a_batch_of_filters(service: SearchEngine) -> None:
     asked = [SearchQuery(q="an owl", k=9, **chosen) for chosen in FILTERS]
     for answer, chosen in zip(service.search_many(asked), FILTERS, strict=True):
         alone = service.search("an owl", 9, **chosen)
         assert [r.video_id for r in answer.results] == [r.video_id for r in alone.results]
 
 
-def test_a_time_without_a_zone_is_utc_and_another_zone_is_honoured(service: QueryService) -> None:
+def test_a_time_without_a_zone_is_utc_and_another_zone_is_honoured(service: SearchEngine) -> None:
     at = ARRIVED["cars"]
     tasks = [
         {result.task for result in service.search("x", 100, arrived_after=given).results}
@@ -174,7 +174,7 @@ def test_a_time_without_a_zone_is_utc_and_another_zone_is_honoured(service: Quer
     assert tasks == [{"cars", "sea"}] * 3
 
 
-def test_what_never_changes_is_read_once(service: QueryService) -> None:
+def test_what_never_changes_is_read_once(service: SearchEngine) -> None:
     asked: list[str] = []
 
     def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
@@ -227,7 +227,7 @@ def test_what_never_changes_is_read_once(service: QueryService) -> None:
     ],
 )
 def test_a_wrong_filter_is_named_with_its_mend(
-    service: QueryService, wrong: dict[str, Any], field: str, says: str
+    service: SearchEngine, wrong: dict[str, Any], field: str, says: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search("x", **wrong)
@@ -238,7 +238,7 @@ def test_a_wrong_filter_is_named_with_its_mend(
     assert [error.field for error in refused.value.errors] == [f"queries[1].{field}"]
 
 
-def test_a_field_of_tasks_that_are_not_searched_is_unknown(service: QueryService) -> None:
+def test_a_field_of_tasks_that_are_not_searched_is_unknown(service: SearchEngine) -> None:
     assert service.search("x", where={"only here": 1}).results
     with pytest.raises(InvalidInput, match="No video of the searched tasks has a field 'only here'"):
         service.search("x", task="birds", where={"only here": 1})
@@ -246,7 +246,7 @@ def test_a_field_of_tasks_that_are_not_searched_is_unknown(service: QueryService
 
 def test_without_any_metadata_that_is_said(configured: Settings, backbone: Backbone) -> None:
     Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
-    service = QueryService(configured)
+    service = SearchEngine(configured)
     service.refresh()
     with pytest.raises(InvalidInput, match="They carry no metadata"):
         service.search("x", where={"place": "pond"})
@@ -263,12 +263,12 @@ def test_a_column_compares_exactly() -> None:
     assert sorted(column.between(large + 1, None)) == [1]
     assert sorted(column.between(None, 0.5)) == [3]
     assert sorted(column.between(-1, large)) == [0, 2, 3]
-    assert Facts([(7, None, {"x": {"y": 1}, "z": None, "w": []})]).fields == {}
+    assert VideoMetadata([(7, None, {"x": {"y": 1}, "z": None, "w": []})]).fields == {}
 
 
-def test_facts_are_kept_within_bounds(service: QueryService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_are_kept_within_bounds(service: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video_metadata_cache, "_KEPT", 2 * NUMBER)
-    reader = FactsReader()
+    reader = VideoMetadataCache()
     for name in ("birds", "cars", "birds", "sea"):
         assert np.array_equal(np.diff(reader.facts(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
     assert [task for task, _ in reader._facts] == ["tsk_birds", "tsk_sea"], "the latest used"
@@ -277,7 +277,7 @@ def test_facts_are_kept_within_bounds(service: QueryService, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("where", [None, {"live": True}], ids=str)
-def test_a_least_score_cuts_the_ranking(service: QueryService, where: dict[str, Any] | None) -> None:
+def test_a_least_score_cuts_the_ranking(service: SearchEngine, where: dict[str, Any] | None) -> None:
     everything = _found(service.search("an owl", 100, where=where))
     for place in (0, 3, len(everything) - 1):
         score = everything[place][1]
@@ -290,7 +290,7 @@ def test_a_least_score_cuts_the_ranking(service: QueryService, where: dict[str, 
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_a_score_that_is_no_number_is_refused(service: QueryService, wrong: float) -> None:
+def test_a_score_that_is_no_number_is_refused(service: SearchEngine, wrong: float) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search("an owl", min_score=wrong)
     assert [error.field for error in refused.value.errors] == ["min_score"]

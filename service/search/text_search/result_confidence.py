@@ -13,19 +13,19 @@ from models.routing.router import words_of
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
 from service.core.settings import Settings
-from service.search.snapshot import Serving
+from service.search.snapshots.search_snapshot import SearchSnapshot
 
 __all__ = ["among_the_first", "calibration", "confidences", "require_calibration", "sure_enough"]
 
 
-def calibration(serving: Serving, mode: str, configured: Settings) -> Confidence | None:
+def calibration(serving: SearchSnapshot, mode: str, configured: Settings) -> Confidence | None:
     """That of a release for searches like these; None where it has none."""
     fitted = serving.confidence
     return fitted if fitted is not None and fitted.holds(mode, configured.routing_prior) else None
 
 
 def confidences(
-    serving: Serving,
+    serving: SearchSnapshot,
     hits: Sequence[Hit],
     text: str,
     routing: Sequence[tuple[str, float]],
@@ -67,7 +67,7 @@ def sure_enough(sure: Mapping[int, float], hit: Hit, query: SearchQuery) -> bool
 
 
 def require_calibration(
-    serving: Serving, query: SearchQuery, mode: str, configured: Settings, at: str
+    serving: SearchSnapshot, query: SearchQuery, mode: str, configured: Settings, at: str
 ) -> None:
     """Raises InvalidInput where a lowest confidence is asked for and there is none to compare with.
 

@@ -21,12 +21,12 @@ from models.releases.lineage import Learned
 from models.releases.release_files import ReleaseState, read_learned, read_release
 from models.routing.confidence_model import Confidence
 from models.routing.router import Router, words_of
-from service.search.batching import Gathered
-from service.search.generation_lineage import Lineage
-from service.search.release_validation import check_probes
-from service.search.video_grouping import by_video, has_moments, nearest
+from service.search.batch_scheduler import CallCombiner
+from service.search.snapshots.release_validation import check_probes
+from service.search.snapshots.snapshot_lineage import Lineage
+from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest
 
-__all__ = ["Reader", "Scan", "Serving"]
+__all__ = ["QueryVectorCache", "SearchSnapshot", "ShardScan"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -38,14 +38,14 @@ _TOGETHER = 256  # vectors of one batch of several callers
 _FIRST_QUERY = "a first query, so that no user waits for what is done only once"
 
 
-class Scan(NamedTuple):
+class ShardScan(NamedTuple):
     """The k nearest videos to a query in a task's shard, or among some of its ids, those of moments too."""
 
     task: str
     query: Vector
     k: int
     among: Ids | None
-    reduced: Callable[[Hits], Hits] = by_video
+    reduced: Callable[[Hits], Hits] = best_per_video
 
 
 @dataclass
@@ -67,10 +67,10 @@ class _Wanted:
     key: str
 
 
-class Reader:
+class QueryVectorCache:
     """Encodes texts under tasks, and remembers what it encoded last. Safe to be shared by threads.
 
-    What several threads want at the same time goes through one batch (:class:`~service.search.batching.Gathered`).
+    What several threads want at the same time goes through one batch (:class:`~service.search.batch_scheduler.CallCombiner`).
     """
 
     def __init__(self, encoder: QueryEncoder) -> None:
@@ -80,7 +80,7 @@ class Reader:
         self._bytes = 0
         self._anchors: dict[tuple[str, str], str | None] = {}
         # Of the encoder and not of this reader: a circle would keep the weights of a generation that is over for long.
-        self._gathered: Gathered[_Wanted, Vector] = Gathered(partial(_encoded, encoder), _TOGETHER)
+        self._gathered: CallCombiner[_Wanted, Vector] = CallCombiner(partial(_encoded, encoder), _TOGETHER)
 
     def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Those of each text, from the mark of its start to that of its end."""
@@ -178,7 +178,7 @@ def _vector_size(vector: Vector) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Serving:
+class SearchSnapshot:
     """One generation: its shards, and the encoder that reads texts for them. A new generation is a new object, and is
     equal to no other.
 
@@ -205,7 +205,7 @@ class Serving:
     modes: tuple[str, ...]
     positions: Mapping[str, int]
     router: Router
-    encoder: Reader
+    encoder: QueryVectorCache
     makers: Mapping[str, str]
     learned: Mapping[str, Learned]
     confidence: Confidence | None = None
@@ -217,8 +217,8 @@ class Serving:
         backbone: Backbone,
         release_id: str | None = None,
         *,
-        other: Serving | None = None,
-    ) -> Serving:
+        other: SearchSnapshot | None = None,
+    ) -> SearchSnapshot:
         """Read the releases that the snapshot needs, answer one query with them, and the probes of the release.
 
         Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
@@ -261,7 +261,7 @@ class Serving:
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
-        reader = Reader(encoder)
+        reader = QueryVectorCache(encoder)
         for mode in encoder.modes:
             new = [task for task in shards if mode != "pinned" or task not in tried]
             first = reader([(_FIRST_QUERY, mode, task) for task in new or shards])
@@ -292,7 +292,7 @@ class Serving:
         k: int,
         *,
         exclude: Sequence[int] = (),
-        reduced: Callable[[Hits], Hits] = by_video,
+        reduced: Callable[[Hits], Hits] = best_per_video,
     ) -> Hits:
         """The k nearest videos of a task's shard; none of one that cannot be opened any more, which is set aside.
 
@@ -313,7 +313,7 @@ class Serving:
         k: int,
         exclude: Sequence[int] = (),
         among: Ids | None = None,
-        reduced: Callable[[Hits], Hits] = by_video,
+        reduced: Callable[[Hits], Hits] = best_per_video,
     ) -> list[Hits]:
         if not has_moments(self.shards[task]):
             return self._nearest(task, queries, k, exclude, among)
@@ -335,7 +335,7 @@ class Serving:
                 self.set_aside(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
 
-    def scan(self, scans: Sequence[Scan]) -> list[Hits]:
+    def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
         """What each of several finds, in their order.
 
         A shard is read once for all who search it alike, and several shards at the same time where that is faster.

@@ -15,9 +15,9 @@ from models.encoders.query_encoder import QueryEncoder
 from service.core.errors import InvalidInput, Unavailable
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
-from service.search import executor
-from service.search.engine import QueryService
-from tests.service.caption_library import BIRDS, CARS, Library
+from service.search.engine import SearchEngine
+from service.search.text_search import executor
+from tests.service.search.caption_library import BIRDS, CARS, Library
 
 torch.set_num_threads(1)
 
@@ -28,7 +28,7 @@ def overrides() -> dict[str, Any]:
 
 
 @pytest.fixture
-def service(service: QueryService, learning: Library) -> QueryService:
+def service(service: SearchEngine, learning: Library) -> SearchEngine:
     assert service.refresh()
     return service
 
@@ -46,7 +46,7 @@ def _same(one: SearchResponse, other: SearchResponse) -> None:
     ]
 
 
-def test_a_batch_is_answered_as_its_queries_one_by_one(service: QueryService) -> None:
+def test_a_batch_is_answered_as_its_queries_one_by_one(service: SearchEngine) -> None:
     words = [*BIRDS, *CARS, "a", "a very long " * 12, "an owl in a taxi"]
     asked = [
         SearchQuery(q=text, k=1 + number % 7, task=task, mode=mode)
@@ -54,14 +54,14 @@ def test_a_batch_is_answered_as_its_queries_one_by_one(service: QueryService) ->
         for task, mode in ((None, None), ("cars", "latest"), (["tsk_cars", "birds"], None))
     ]
     single = [service.search(one.q, one.k, one.task, one.mode) for one in asked]
-    fresh = QueryService(service._settings)  # one that remembers nothing
+    fresh = SearchEngine(service._settings)  # one that remembers nothing
     assert fresh.refresh()
     for one, other in zip(fresh.search_many(asked), single, strict=True):
         _same(one, other)
 
 
 def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
-    service: QueryService, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
     encode = QueryEncoder.encode_pairs
@@ -83,7 +83,7 @@ def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
 
 
 def test_searches_at_the_same_time_are_answered_as_one_by_one(
-    service: QueryService, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their texts go through one forward, and nobody gets another's vector."""
     texts = [
@@ -92,7 +92,7 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
         for word in ("twice", "slowly", "at night", "alone")
     ]
     expected = {text: service.search(text, 20, routes="all") for text in texts}
-    fresh = QueryService(service._settings)
+    fresh = SearchEngine(service._settings)
     assert fresh.refresh()
     sizes: list[int] = []
     encode = QueryEncoder.encode_pairs
@@ -111,23 +111,23 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
 
 
 def test_what_is_remembered_stays_within_its_bytes(
-    service: QueryService, monkeypatch: pytest.MonkeyPatch
+    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.search import snapshot
+    from service.search.snapshots import search_snapshot
 
     reader = service._serving.encoder  # type: ignore[union-attr]
     before = reader._bytes
     service.search("number x")
-    monkeypatch.setattr(snapshot, "_REMEMBERED", 3 * (reader._bytes - before))
+    monkeypatch.setattr(search_snapshot, "_REMEMBERED", 3 * (reader._bytes - before))
     for number in range(9):
         service.search(f"number {number}")
         service.search("number 0")
     assert list(reader._known) == ["number 7", "number 8", "number 0"], "what was asked for last"
-    assert reader._bytes == sum(snapshot._size(*known) for known in reader._known.items())
+    assert reader._bytes == sum(search_snapshot._size(*known) for known in reader._known.items())
     assert all(len(read.vectors) == 2 for read in reader._known.values())
 
 
-def test_the_order_in_which_tasks_are_named_does_not_matter(service: QueryService) -> None:
+def test_the_order_in_which_tasks_are_named_does_not_matter(service: SearchEngine) -> None:
     both, all_of_them = (service.search("an owl", 20, task) for task in (["cars", "birds", "tsk_cars"], None))
     assert both.results == all_of_them.results
 
@@ -143,7 +143,7 @@ def test_the_order_in_which_tasks_are_named_does_not_matter(service: QueryServic
     ],
 )
 def test_a_wrong_field_is_named_with_the_place_of_its_query(
-    service: QueryService, wrong: dict[str, Any], field: str, says: str
+    service: SearchEngine, wrong: dict[str, Any], field: str, says: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search_many([SearchQuery(q="a"), SearchQuery(**wrong)])
@@ -152,13 +152,13 @@ def test_a_wrong_field_is_named_with_the_place_of_its_query(
 
 
 @pytest.mark.parametrize("number", [0, 41, 1000])
-def test_a_batch_of_another_size_is_refused(service: QueryService, number: int) -> None:
+def test_a_batch_of_another_size_is_refused(service: SearchEngine, number: int) -> None:
     with pytest.raises(InvalidInput, match="Send 1 to 40") as refused:
         service.search_many([SearchQuery(q="a")] * number)
     assert [error.field for error in refused.value.errors] == ["queries"]
 
 
-def test_no_more_errors_than_one_can_mend_are_told(service: QueryService) -> None:
+def test_no_more_errors_than_one_can_mend_are_told(service: SearchEngine) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search_many([SearchQuery(q="", k=0)] * 40)
     assert len(refused.value.errors) == 20
@@ -166,4 +166,4 @@ def test_no_more_errors_than_one_can_mend_are_told(service: QueryService) -> Non
 
 def test_before_anything_is_learned(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
     with pytest.raises(Unavailable):
-        QueryService(settings_factory(tmp_path)).search_many([SearchQuery(q="a")])
+        SearchEngine(settings_factory(tmp_path)).search_many([SearchQuery(q="a")])

@@ -29,20 +29,20 @@ from service.core.schemas import (
 )
 from service.core.settings import QueryMode, Settings
 from service.library.videos import stream_url, thumbnail_url
-from service.search.best_moments import best_moments
-from service.search.cursors import Cursor, fingerprints, read_cursor
-from service.search.filters import Filter, allowed, filter_errors, read_filter
-from service.search.planner import Course, Routes, read_routes
-from service.search.result_confidence import (
+from service.search.requests.cursors import Cursor, parameter_digests, parse_cursor
+from service.search.requests.video_filters import VideoFilter, allowed, find_filter_errors, parse_filter
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.video_grouping import has_moments
+from service.search.text_search.best_moments import best_moments
+from service.search.text_search.planner import Routes, WavePlanner, parse_routes
+from service.search.text_search.result_confidence import (
     among_the_first,
     calibration,
     confidences,
     require_calibration,
     sure_enough,
 )
-from service.search.snapshot import Scan, Serving
-from service.search.video_grouping import has_moments
-from service.search.video_metadata_cache import FactsReader
+from service.search.video_metadata_cache import VideoMetadataCache
 
 __all__ = ["Search", "Underway", "answer", "begin", "candidates", "check", "conclude", "described", "step"]
 
@@ -74,7 +74,7 @@ class Search:
     query: SearchQuery
     text: str
     tasks: tuple[str, ...] | None
-    filter: Filter
+    filter: VideoFilter
     cursor: Cursor | None
     routes: Routes | None
     at: str
@@ -93,23 +93,23 @@ def check(queries: Sequence[SearchQuery], limits: Settings, *, batch: bool) -> l
     errors: list[FieldError] = []
     for number, query in enumerate(queries):
         at = f"queries[{number}]." if batch else ""
-        wrong = [*_errors(query, limits, at), *filter_errors(query, at)]
+        wrong = [*_errors(query, limits, at), *find_filter_errors(query, at)]
         errors += wrong or _cursor_errors(query, limits, at)
         if len(errors) >= _MAX_ERRORS:
             break
         if not errors:
             tasks = _named_tasks(query)
             named = None if tasks is None else tuple(tasks)
-            cursor = read_cursor(query.cursor) if query.cursor is not None else None
-            routes = None if query.routes is None else read_routes(query.routes)
-            searches.append(Search(query, query.q.strip(), named, read_filter(query), cursor, routes, at))
+            cursor = parse_cursor(query.cursor) if query.cursor is not None else None
+            routes = None if query.routes is None else parse_routes(query.routes)
+            searches.append(Search(query, query.q.strip(), named, parse_filter(query), cursor, routes, at))
     if errors:
         raise InvalidInput.of(errors[:_MAX_ERRORS])
     return searches
 
 
 def answer(
-    serving: Serving, searches: Sequence[Search], configured: Settings, reader: FactsReader
+    serving: SearchSnapshot, searches: Sequence[Search], configured: Settings, reader: VideoMetadataCache
 ) -> list[SearchResponse]:
     """Answer searches with one generation.
 
@@ -126,7 +126,7 @@ def answer(
 
 
 def begin(
-    serving: Serving, searches: Sequence[Search], configured: Settings, reader: FactsReader
+    serving: SearchSnapshot, searches: Sequence[Search], configured: Settings, reader: VideoMetadataCache
 ) -> list[Underway]:
     """Find out where searches go, by one generation. It is theirs to the end.
 
@@ -142,8 +142,8 @@ def begin(
         require_calibration(serving, one.search.query, one.mode, configured, one.search.at)
 
     @lru_cache(maxsize=4)  # in a batch the same filter is likely to come many times in a row
-    def admitted(chosen: Filter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
-        if chosen == Filter():
+    def admitted(chosen: VideoFilter, tasks: tuple[str, ...], at: str) -> dict[str, Ids | None]:
+        if chosen == VideoFilter():
             return dict.fromkeys(tasks)
         shards = {task: serving.shards[task] for task in tasks}
         videos = allowed(chosen, {task: shard.state for task, shard in shards.items()}, reader, at)
@@ -163,7 +163,7 @@ def begin(
     ]
 
 
-def step(serving: Serving, underway: Sequence[Underway]) -> None:
+def step(serving: SearchSnapshot, underway: Sequence[Underway]) -> None:
     """Take searches that this generation began a wave further, but for the last ones where there is no room for all.
 
     The waves go together: their texts are encoded in one batch, each under the tasks that it goes to.
@@ -186,7 +186,7 @@ def step(serving: Serving, underway: Sequence[Underway]) -> None:
     places = [(one, task) for one in going for task in one.wave]
     hits = serving.scan(
         [
-            Scan(task, vector, one.depth, one.among[task])
+            ShardScan(task, vector, one.depth, one.among[task])
             for (one, task), vector in zip(places, vectors, strict=True)
         ]
     )
@@ -206,7 +206,7 @@ def step(serving: Serving, underway: Sequence[Underway]) -> None:
 
 
 def conclude(
-    serving: Serving, underway: Sequence[Underway], configured: Settings, reader: FactsReader
+    serving: SearchSnapshot, underway: Sequence[Underway], configured: Settings, reader: VideoMetadataCache
 ) -> list[SearchResponse]:
     """The answers to searches that this generation began, and that have come to their ends."""
     for ended in underway:
@@ -245,11 +245,11 @@ class Underway:
         moments: the best ones of the videos that have any, by vector id.
     """
 
-    serving: Serving
+    serving: SearchSnapshot
     asked: _Asked
     routing: list[tuple[str, float]]
     among: dict[str, Ids | None]
-    course: Course
+    course: WavePlanner
     passed: int
     end: int
     depth: int
@@ -276,11 +276,11 @@ class Underway:
 
 
 def _begin(
-    serving: Serving,
+    serving: SearchSnapshot,
     asked: _Asked,
     routing: list[tuple[str, float]],
     configured: Settings,
-    admitted: Callable[[Filter, tuple[str, ...], str], dict[str, Ids | None]],
+    admitted: Callable[[VideoFilter, tuple[str, ...], str], dict[str, Ids | None]],
     route: float,
 ) -> Underway:
     search, start = asked.search, time.perf_counter()
@@ -292,7 +292,7 @@ def _begin(
     depth = max(end + 1, HEAD) if calibrated else end + 1
     among = admitted(search.filter, asked.tasks, search.at)
     lifts = [(task, configured.routing_prior * log_weight) for task, log_weight in routing]
-    course = Course(
+    course = WavePlanner(
         lifts,
         [task for task in asked.tasks if task in among],
         depth,
@@ -332,7 +332,7 @@ def _judge(found: Underway, configured: Settings) -> None:
     ]
 
 
-def _look_inside(found: Underway, reader: FactsReader) -> None:
+def _look_inside(found: Underway, reader: VideoMetadataCache) -> None:
     """Find out which moments of the videos of the page fit best."""
     if found.vectors:
         start, most = time.perf_counter(), found.asked.search.query.moments
@@ -341,7 +341,9 @@ def _look_inside(found: Underway, reader: FactsReader) -> None:
         found.search += 1000 * (time.perf_counter() - start)
 
 
-def _responses(found: Sequence[Underway], serving: Serving, configured: Settings) -> list[SearchResponse]:
+def _responses(
+    found: Sequence[Underway], serving: SearchSnapshot, configured: Settings
+) -> list[SearchResponse]:
     start = time.perf_counter()
     cursors = [one.asked.search.cursor for one in found]
     first = [1 + (cursor.shown if cursor else 0) for cursor in cursors]
@@ -427,7 +429,7 @@ def _known(vector_ids: Iterable[int]) -> dict[int, _Known]:
 
 def described(
     lists: Sequence[Sequence[Hit]],
-    serving: Serving,
+    serving: SearchSnapshot,
     first: Sequence[int] = (),
     sure: Sequence[Mapping[int, float]] = (),
     moments: Sequence[Mapping[int, list[FoundMomentView]]] = (),
@@ -459,7 +461,7 @@ def _result(
     rank: int,
     hit: Hit,
     video: _Known,
-    serving: Serving,
+    serving: SearchSnapshot,
     confidence: float | None,
     moments: list[FoundMomentView],
 ) -> SearchResult:
@@ -504,7 +506,7 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
         yield FieldError(f"{at}min_score", "This is no score.", "Give a number, such as 0.2.")
     if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
         yield FieldError(f"{at}min_confidence", "This is no probability.", "Give a number from 0 to 1.")
-    if query.routes is not None and read_routes(query.routes) is None:
+    if query.routes is not None and parse_routes(query.routes) is None:
         yield FieldError(
             f"{at}routes", "This is no way to choose tasks.", "Give auto, all, or a number from 1 on."
         )
@@ -515,7 +517,7 @@ def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldErro
 def _cursor_errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldError]:
     if query.cursor is None:
         return
-    cursor = read_cursor(query.cursor)
+    cursor = parse_cursor(query.cursor)
     if cursor is None:
         yield FieldError(
             f"{at}cursor",
@@ -540,8 +542,8 @@ def _named_tasks(query: SearchQuery) -> list[str] | None:
 
 def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
     """Of everything that decides which results come in which order, but for the release."""
-    chosen = read_filter(query)
-    return fingerprints(
+    chosen = parse_filter(query)
+    return parameter_digests(
         {
             "q": query.q.strip(),
             "task": _named_tasks(query),
@@ -554,14 +556,14 @@ def _fingerprints(query: SearchQuery, limits: Settings) -> dict[str, str]:
             "where": query.where or None,
             "min_score": query.min_score,
             "min_confidence": query.min_confidence,
-            "routes": query.routes and read_routes(query.routes),
+            "routes": query.routes and parse_routes(query.routes),
             "CINESTRATA_ROUTES": None if query.routes else limits.routes,
             "CINESTRATA_ROUTING_PRIOR": limits.routing_prior,
         }
     )
 
 
-def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
+def candidates(serving: SearchSnapshot, search: Search) -> tuple[str, ...]:
     """Ids of the tasks to search, in learned order, so that whoever names them in another asks the same.
 
     Those whose videos are all deleted are left out where others are not: words that speak for them would take weight
@@ -575,7 +577,7 @@ def candidates(serving: Serving, search: Search) -> tuple[str, ...]:
     )
 
 
-def _candidate(serving: Serving, task: str, field: str) -> str:
+def _candidate(serving: SearchSnapshot, task: str, field: str) -> str:
     # An id comes first: a task may be named like another one's id.
     named = [task] if task in serving.names else [key for key, name in serving.names.items() if name == task]
     for key in named:
@@ -586,7 +588,7 @@ def _candidate(serving: Serving, task: str, field: str) -> str:
     raise InvalidInput.at(field, f"No learned task is called {task[:100]!r}.", f"Learned so far: {known}.")
 
 
-def _mode(serving: Serving, search: Search, configured: Settings) -> QueryMode:
+def _mode(serving: SearchSnapshot, search: Search, configured: Settings) -> QueryMode:
     offered, mode = serving.modes, search.cursor.mode if search.cursor else search.query.mode
     if mode is None:
         return configured.served_mode(offered)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from index import FIRST_MOMENT, Hits, TaskVectors, are_moments, videos_of
 
-__all__ = ["by_video", "has_moments", "nearest", "whole_videos"]
+__all__ = ["best_per_video", "drop_moments", "has_moments", "nearest"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -26,7 +26,7 @@ def has_moments(shard: TaskVectors) -> bool:
     return any(part.last_id >= FIRST_MOMENT for part in shard.parts)
 
 
-def by_video(hits: Hits) -> Hits:
+def best_per_video(hits: Hits) -> Hits:
     """Every video once, at its best; the best first, equal ones by id."""
     videos = videos_of(hits.ids)
     order = np.lexsort((videos, -hits.scores))
@@ -35,7 +35,7 @@ def by_video(hits: Hits) -> Hits:
     return Hits(videos[best], hits.scores[best])
 
 
-def whole_videos(hits: Hits) -> Hits:
+def drop_moments(hits: Hits) -> Hits:
     """Without moments."""
     whole = ~are_moments(hits.ids)
     return Hits(hits.ids[whole], hits.scores[whole])

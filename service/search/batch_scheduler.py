@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
 
-__all__ = ["Admission", "Awaited", "Gathered", "Unfinished"]
+__all__ = ["Admission", "BatchScheduler", "CallCombiner", "Unfinished"]
 
 # Of the event loop: answers are written in one, what their clients ask next is read in another, and waits in the next;
 # the last one because a turn begins with what the turn before it has put off.
@@ -64,7 +64,7 @@ class _Call(Generic[Item, Result]):
     done: bool = False
 
 
-class Gathered(Generic[Item, Result]):
+class CallCombiner(Generic[Item, Result]):
     """Calls one function for many callers at once. Safe to be shared by threads.
 
     Whoever comes while no call runs starts at once. Whoever comes later waits, and one of those who wait takes all of
@@ -137,7 +137,7 @@ class Unfinished(Generic[Item]):
     item: Item
 
 
-class Awaited(Generic[Item, Result]):
+class BatchScheduler(Generic[Item, Result]):
     """Answers coroutines of an event loop, several in each step: who waits holds no thread, and none is woken in vain.
 
     Whoever comes while there is a free lane starts with all that this turn of the event loop brings. Whoever comes

@@ -29,9 +29,9 @@ from service.core.errors import InvalidInput, Unavailable
 from service.core.schemas import SearchQuery
 from service.core.settings import Settings, settings
 from service.search import engine as query_engine
-from service.search import planner
-from service.search.engine import QueryService
-from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
+from service.search.engine import SearchEngine
+from service.search.text_search import planner
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
 torch.set_num_threads(1)
@@ -54,13 +54,13 @@ def library(configured: Settings, backbone: Backbone) -> Library:
 @pytest.fixture(scope="module")
 def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, QueryService]]:
+) -> Iterator[tuple[Library, SearchEngine]]:
     """Birds and cars, and who searches them: for tests that change nothing."""
     with settled(tmp_path_factory.mktemp("shared"), backbone, max_results=20) as configured:
         library = Library(configured, backbone, "zero_shot")
         library.lay_down("birds", BIRDS)
         library.lay_down("cars", CARS)
-        service = QueryService(configured)
+        service = SearchEngine(configured)
         assert service.refresh()
         yield library, service
 
@@ -88,7 +88,7 @@ def _flip(path: Path) -> None:
 
 
 def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
-    shared: tuple[Library, QueryService],
+    shared: tuple[Library, SearchEngine],
 ) -> None:
     library, service = shared
     answer = service.search(f"  {CARS[1]} ", k=4)
@@ -105,7 +105,7 @@ def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
     assert answer.degraded == {}
 
 
-def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, QueryService]) -> None:
+def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, SearchEngine]) -> None:
     library, service = shared
     text = "something turns left"
     answer = service.search(text, k=20)
@@ -123,7 +123,7 @@ def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, Quer
     )
 
 
-def test_routing_weighs_every_task_best_first(shared: tuple[Library, QueryService]) -> None:
+def test_routing_weighs_every_task_best_first(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
         routing = service.search(captions[0]).routing
@@ -133,7 +133,7 @@ def test_routing_weighs_every_task_best_first(shared: tuple[Library, QueryServic
         assert sum(entry.weight for entry in routing) == pytest.approx(1)
 
 
-def test_the_parts_of_the_time_add_up(shared: tuple[Library, QueryService]) -> None:
+def test_the_parts_of_the_time_add_up(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     timing = service.search("a taxi").timing_ms
     assert timing.encode + timing.route + timing.search + timing.merge == pytest.approx(timing.total)
@@ -142,7 +142,7 @@ def test_the_parts_of_the_time_add_up(shared: tuple[Library, QueryService]) -> N
 
 @pytest.mark.parametrize("task", ["birds", "tsk_birds"])
 def test_a_known_task_is_searched_alone_and_encoded_alone(
-    shared: tuple[Library, QueryService], task: str, monkeypatch: pytest.MonkeyPatch
+    shared: tuple[Library, SearchEngine], task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, service = shared
     asked: list[Sequence[str]] = []
@@ -160,7 +160,7 @@ def test_a_known_task_is_searched_alone_and_encoded_alone(
 
 
 def test_a_query_is_encoded_once_for_all_tasks_and_remembered(
-    learning: Library, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    learning: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.refresh()
     asked: list[tuple[Any, ...]] = []
@@ -188,7 +188,7 @@ def test_a_query_is_encoded_once_for_all_tasks_and_remembered(
 
 
 def test_the_catalog_is_asked_once_and_what_it_no_longer_has_is_left_out(
-    library: Library, service: QueryService
+    library: Library, service: SearchEngine
 ) -> None:
     service.refresh()
     with session_scope(write=True) as session:
@@ -209,7 +209,7 @@ def test_the_catalog_is_asked_once_and_what_it_no_longer_has_is_left_out(
     assert [result.rank for result in answer.results] == [1, 2, 3, 4, 5]
 
 
-def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service: QueryService) -> None:
+def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service: SearchEngine) -> None:
     def scores(mode: str) -> list[float]:
         return [result.score for result in service.search("an owl", task="birds", mode=mode).results]
 
@@ -243,7 +243,7 @@ def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service:
     ],
 )
 def test_a_wrong_field_is_named_with_its_mend(
-    shared: tuple[Library, QueryService], q: str, fields: dict[str, Any], field: str, says: str
+    shared: tuple[Library, SearchEngine], q: str, fields: dict[str, Any], field: str, says: str
 ) -> None:
     _, service = shared
     with pytest.raises(InvalidInput) as refused:
@@ -252,7 +252,7 @@ def test_a_wrong_field_is_named_with_its_mend(
     assert says in refused.value.detail
 
 
-def test_all_wrong_fields_are_named_at_once(shared: tuple[Library, QueryService]) -> None:
+def test_all_wrong_fields_are_named_at_once(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     with pytest.raises(InvalidInput) as refused:
         service.search("", k=0)
@@ -260,7 +260,7 @@ def test_all_wrong_fields_are_named_at_once(shared: tuple[Library, QueryService]
 
 
 def test_a_method_without_snapshots_answers_with_the_latest(
-    configured: Settings, service: QueryService, backbone: Backbone
+    configured: Settings, service: SearchEngine, backbone: Backbone
 ) -> None:
     library = Library(configured, backbone, "finetune")
     library.lay_down("birds", BIRDS)
@@ -272,7 +272,7 @@ def test_a_method_without_snapshots_answers_with_the_latest(
 
 
 def test_without_a_wish_the_best_mode_answers(
-    configured: Settings, service: QueryService, backbone: Backbone
+    configured: Settings, service: SearchEngine, backbone: Backbone
 ) -> None:
     library = Library(configured, backbone, "drift_adapter")
     library.lay_down("birds", BIRDS)
@@ -298,7 +298,7 @@ def test_without_a_wish_the_best_mode_answers(
 @pytest.mark.parametrize(
     "text", ["🚕 → left", "כדור אדום זז שמאלה", "'; DROP TABLE videos; --", "%", "a " * 400]
 )
-def test_any_text_is_a_query(shared: tuple[Library, QueryService], text: str) -> None:
+def test_any_text_is_a_query(shared: tuple[Library, SearchEngine], text: str) -> None:
     _, service = shared
     assert len(service.search(text, k=20).results) == 6
 
@@ -307,13 +307,13 @@ def test_any_text_is_a_query(shared: tuple[Library, QueryService], text: str) ->
 
 
 def test_an_empty_library_is_ready_and_says_that_nothing_was_learned(
-    configured: Settings, service: QueryService
+    configured: Settings, service: SearchEngine
 ) -> None:
-    assert not service.ready().ready
+    assert not service.readiness().ready
     with pytest.raises(Unavailable, match="still being loaded"):
         service.search("a taxi")
     assert not service.refresh()
-    ready = service.ready()
+    ready = service.readiness()
     assert ready.ready  # or nobody who waits for readiness would ever post the first task
     assert (ready.tasks, ready.generation) == (0, 0)
     assert "POST /tasks" in ready.checks["index"]
@@ -323,13 +323,13 @@ def test_an_empty_library_is_ready_and_says_that_nothing_was_learned(
     assert not configured.index_dir.exists()  # a reader creates nothing
 
 
-def test_wrong_fields_are_named_even_then(configured: Settings, service: QueryService) -> None:
+def test_wrong_fields_are_named_even_then(configured: Settings, service: SearchEngine) -> None:
     with pytest.raises(InvalidInput):
         service.search("", k=5)
 
 
 def test_a_backbone_that_cannot_be_loaded_is_not_ready(
-    configured: Settings, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    configured: Settings, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[str] = []
 
@@ -339,7 +339,7 @@ def test_a_backbone_that_cannot_be_loaded_is_not_ready(
 
     monkeypatch.setattr(query_engine, "load_backbone", unavailable)
     assert not service.refresh()
-    ready = service.ready()
+    ready = service.readiness()
     assert not ready.ready
     assert "no-such-model" in ready.checks["model"]
     with pytest.raises(Unavailable, match="no-such-model"):
@@ -352,7 +352,7 @@ def test_a_backbone_that_cannot_be_loaded_is_not_ready(
 
 
 def test_nothing_is_opened_while_nothing_changes(
-    library: Library, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert service.refresh()
     serving = service._serving
@@ -369,7 +369,7 @@ def test_nothing_is_opened_while_nothing_changes(
 
 
 def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
-    library: Library, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.refresh()
     before = library.store.manifest()
@@ -390,7 +390,7 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
     assert service.search(SEA[2], k=20).generation == before.generation + 1
 
 
-def test_searches_go_on_while_generations_change(library: Library, service: QueryService) -> None:
+def test_searches_go_on_while_generations_change(library: Library, service: SearchEngine) -> None:
     service.refresh()
     releases = {2: library.store.manifest().release}
     failures: list[BaseException] = []
@@ -426,7 +426,7 @@ def test_searches_go_on_while_generations_change(library: Library, service: Quer
 
 
 def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
-    learning: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+    learning: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
 ) -> None:
     service.refresh()
     before = service.search("an owl")
@@ -439,7 +439,7 @@ def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
     assert "weights.safetensors was altered" in service.last_error
     after = service.search("an owl")
     assert (after.generation, after.results) == (before.generation, before.results)
-    ready = service.ready()
+    ready = service.readiness()
     assert ready.ready
     assert "was altered" in ready.checks["index"]
     _flip(path)
@@ -450,7 +450,7 @@ def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
     assert service.search("a whale", task="sea").generation == manifest.generation
 
 
-def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, service: QueryService) -> None:
+def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, service: SearchEngine) -> None:
     service.refresh()
     learning.method.begin_task("tsk_sea", "sea")
     torch.nn.init.constant_(learning.method.tame.a, float("nan"))  # type: ignore[attr-defined]
@@ -464,7 +464,7 @@ def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, s
 
 @pytest.mark.parametrize("text", ["{", "", '{"schema": 99, "checksum": "x"}'])
 def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
-    library: Library, service: QueryService, text: str
+    library: Library, service: SearchEngine, text: str
 ) -> None:
     service.refresh()
     library.store.manifest_path.write_text(text)
@@ -478,7 +478,7 @@ def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
 
 
 def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_before(
-    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+    library: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
 ) -> None:
     manifest = library.store.manifest()
     assert manifest.release is not None
@@ -486,7 +486,7 @@ def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_befor
     whole = weights.read_bytes()
     _flip(weights)
     assert service.refresh()
-    ready = service.ready()
+    ready = service.readiness()
     assert (ready.ready, ready.tasks, ready.generation) == (True, 1, 2)
     assert ready.release == next(iter(manifest.releases)) != manifest.release
     assert "weights.safetensors was altered" in ready.checks["index"]
@@ -505,16 +505,16 @@ def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_befor
     half_a_minute_later()
     half_a_minute_later()
     assert service.refresh()
-    assert (service.ready().release, service.ready().degraded) == (manifest.release, {})
+    assert (service.readiness().release, service.readiness().degraded) == (manifest.release, {})
     assert service.search(CARS[1]).results[0].video_id == "cars-1"
 
 
 def test_a_lost_manifest_is_not_taken_for_an_empty_library(
-    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+    library: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
 ) -> None:
     aside = library.store.manifest_path.rename(library.store.root / "manifest.aside")
     assert not service.refresh()
-    ready = service.ready()
+    ready = service.readiness()
     assert not ready.ready
     assert "the catalog says that domains were laid down (2)" in ready.checks["index"]
     with pytest.raises(Unavailable, match=r"manifest.json is gone, .* restore it from a backup"):
@@ -522,11 +522,11 @@ def test_a_lost_manifest_is_not_taken_for_an_empty_library(
     aside.rename(library.store.manifest_path)
     half_a_minute_later()
     assert service.refresh()
-    assert service.ready().ready
+    assert service.readiness().ready
 
 
 def test_a_broken_shard_is_named_and_the_others_are_searched(
-    library: Library, service: QueryService, half_a_minute_later: Callable[[], None]
+    library: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
 ) -> None:
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"
@@ -538,7 +538,7 @@ def test_a_broken_shard_is_named_and_the_others_are_searched(
     assert "vectors.faiss was altered" in answer.degraded["birds"]
     assert [entry.task for entry in answer.routing] == ["cars"]
     assert list(service.degraded()) == ["tsk_birds"]
-    assert (service.ready().ready, list(service.ready().degraded)) == (True, ["birds"])
+    assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
         service.search("an owl", task="birds")
     half_a_minute_later()
@@ -552,7 +552,7 @@ def test_a_broken_shard_is_named_and_the_others_are_searched(
 
 
 def test_a_shard_of_another_encoder_is_never_asked(
-    configured: Settings, backbone: Backbone, service: QueryService
+    configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
     library = Library(configured, backbone, "zero_shot")
     library.lay_down("birds", BIRDS)
@@ -563,7 +563,7 @@ def test_a_shard_of_another_encoder_is_never_asked(
     assert "made by encoder ffffffffffff" in answer.degraded["cars"]
 
 
-def test_a_task_that_the_release_does_not_know_is_named(library: Library, service: QueryService) -> None:
+def test_a_task_that_the_release_does_not_know_is_named(library: Library, service: SearchEngine) -> None:
     library.method.learned_tasks[:] = [
         ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned_tasks[:1]
     ]
@@ -576,7 +576,7 @@ def test_a_task_that_the_release_does_not_know_is_named(library: Library, servic
 
 
 def test_a_broken_release_of_an_older_task_takes_only_that_task_down(
-    learning: Library, service: QueryService
+    learning: Library, service: SearchEngine
 ) -> None:
     older = learning.store.manifest().shards["tsk_birds"].release
     (learning.store.release_folder(older) / "weights.safetensors").unlink()
@@ -586,12 +586,12 @@ def test_a_broken_release_of_an_older_task_takes_only_that_task_down(
     assert "weights.safetensors is missing" in answer.degraded["birds"]
 
 
-def test_when_nothing_is_left_that_is_said(library: Library, service: QueryService) -> None:
+def test_when_nothing_is_left_that_is_said(library: Library, service: SearchEngine) -> None:
     shutil.rmtree(library.settings.index_dir / "shards")
     assert not service.refresh()
     with pytest.raises(Unavailable, match=r"no shard can be searched: .*folder is missing"):
         service.search("a taxi")
-    assert not service.ready().ready
+    assert not service.readiness().ready
 
 
 def test_a_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
@@ -601,7 +601,7 @@ def test_a_library_of_another_backbone_is_refused(library: Library, configured: 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_engine, "load_backbone", lambda name, frames: other)
-        service = QueryService(configured)
+        service = SearchEngine(configured)
         assert not service.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):
         service.search("a taxi")
@@ -610,7 +610,7 @@ def test_a_library_of_another_backbone_is_refused(library: Library, configured: 
 def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
     library: Library, configured: Settings
 ) -> None:
-    service = QueryService(configured.model_copy(update={"open_bytes": 0}))  # closed after every search
+    service = SearchEngine(configured.model_copy(update={"open_bytes": 0}))  # closed after every search
     assert service.refresh()
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
     folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
@@ -618,30 +618,30 @@ def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
     answer = service.search("an owl", k=20)
     assert {result.task for result in answer.results} == {"cars"}
     assert "folder is missing" in answer.degraded["birds"]
-    assert (service.ready().ready, list(service.ready().degraded)) == (True, ["birds"])
+    assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match="folder is missing"):
         service.search("an owl", task="birds")
     assert service.refresh()  # at once, and then without it
-    assert (service.ready().tasks, list(service.ready().degraded)) == (1, ["birds"])
+    assert (service.readiness().tasks, list(service.readiness().degraded)) == (1, ["birds"])
     assert not service.refresh()
     folder.with_suffix(".away").rename(folder)
     service._retry_at = time.monotonic()
     assert service.refresh()
-    assert service.ready().degraded == {}
+    assert service.readiness().degraded == {}
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
 
 
 def test_the_background_thread_follows_the_index(
-    configured: Settings, backbone: Backbone, service: QueryService
+    configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
     service.start()
     library = Library(configured, backbone, "zero_shot")
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
         generation = library.lay_down(name, captions).generation
         deadline = time.monotonic() + 30
-        while service.ready().generation < generation and time.monotonic() < deadline:
+        while service.readiness().generation < generation and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert service.ready().generation == generation
+        assert service.readiness().generation == generation
     assert service.search(CARS[1], k=1).results[0].video_id == "cars-1"
     service.close()
     assert service._thread is not None
@@ -660,14 +660,14 @@ def test_a_query_takes_one_thread_unless_told_otherwise(
     monkeypatch.setattr(query_engine, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    service = QueryService(settings_factory(tmp_path, **({"torch_threads": asked} if asked else {})))
+    service = SearchEngine(settings_factory(tmp_path, **({"torch_threads": asked} if asked else {})))
     service.start()
     service.close()
     assert threads == [given]
 
 
 def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
-    shared: tuple[Library, QueryService], monkeypatch: pytest.MonkeyPatch
+    shared: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, service = shared
     alone = {text: service.search(text).results for text in ("a red bird", "a taxi", "a blue car")}
@@ -680,11 +680,11 @@ def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
         return begin(serving, searches, *rest)
 
     async def ask() -> None:
-        asked = [asyncio.create_task(service.searched(SearchQuery(q="a red bird")))]
+        asked = [asyncio.create_task(service.search_async(SearchQuery(q="a red bird")))]
         assert await asyncio.to_thread(started.wait, 10)
-        asked.append(asyncio.create_task(service.searched(SearchQuery(q="a taxi"))))
-        wrong = asyncio.create_task(service.searched(SearchQuery(q="a boat", task="nowhere")))
-        asked.append(asyncio.create_task(service.searched(SearchQuery(q="a blue car"))))
+        asked.append(asyncio.create_task(service.search_async(SearchQuery(q="a taxi"))))
+        wrong = asyncio.create_task(service.search_async(SearchQuery(q="a boat", task="nowhere")))
+        asked.append(asyncio.create_task(service.search_async(SearchQuery(q="a blue car"))))
         while len(service._together._waiting) < 3:
             await asyncio.sleep(0)
         go.set()
@@ -710,7 +710,7 @@ def test_a_search_ends_by_the_generation_that_it_began_on_and_holds_up_none_that
     """A search of all domains, one in each step, while another release takes over."""
     monkeypatch.setattr(planner, "_FIRST", 1)
     library.lay_down("sea", SEA)
-    service = QueryService(configured)
+    service = SearchEngine(configured)
     assert service.refresh()
     far, near = SearchQuery(q="a red bird", k=20, routes="all"), SearchQuery(q="a taxi", k=20, task="cars")
     alone = service.search("a red bird", 20, routes="all")
@@ -723,7 +723,7 @@ def test_a_search_ends_by_the_generation_that_it_began_on_and_holds_up_none_that
         step(serving, underway)
 
     async def ask(asked: SearchQuery) -> Any:
-        answer = await service.searched(asked)
+        answer = await service.search_async(asked)
         answered.append(asked.q)
         return answer
 

@@ -16,8 +16,8 @@ from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.core.schemas import SimilarResponse
 from service.core.settings import Settings
-from service.search.engine import QueryService
-from tests.service.caption_library import BIRDS, CARS, SEA, Library, settled
+from service.search.engine import SearchEngine
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
 torch.set_num_threads(1)
 
@@ -27,7 +27,7 @@ VIDEOS = {"birds": [*BIRDS, BIRDS[0]], "cars": CARS, "sea": SEA}
 @pytest.fixture(scope="module")
 def served(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
-) -> Iterator[tuple[Library, QueryService]]:
+) -> Iterator[tuple[Library, SearchEngine]]:
     """Birds and the sea by one encoder, cars by another; and videos without a vector."""
     with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
@@ -59,7 +59,7 @@ def served(
                 session.add(
                     Video(id=video, task_id=task, uri="x.mp4", status=status, reason="The file is empty.")
                 )
-        service = QueryService(configured)
+        service = SearchEngine(configured)
         assert service.refresh()
         yield library, service
 
@@ -84,39 +84,39 @@ def _same(answer: SimilarResponse, expected: list[tuple[str, float]]) -> None:
 
 
 @pytest.mark.parametrize("video", ["birds-1", "cars-2", "sea-0"])
-def test_the_nearest_of_its_own_task(served: tuple[Library, QueryService], video: str) -> None:
+def test_the_nearest_of_its_own_task(served: tuple[Library, SearchEngine], video: str) -> None:
     library, service = served
     name = video.partition("-")[0]
-    answer = service.similar(video)
+    answer = service.search_similar(video)
     _same(answer, _expected(library, video, [name]))
     assert (answer.task, answer.searched, answer.not_compared) == (name, [name], {})
-    _same(service.similar(video, k=1), _expected(library, video, [name])[:1])
+    _same(service.search_similar(video, k=1), _expected(library, video, [name])[:1])
 
 
-def test_itself_is_left_out_and_its_copy_is_not(served: tuple[Library, QueryService]) -> None:
+def test_itself_is_left_out_and_its_copy_is_not(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     for video, copy in (("birds-0", "birds-3"), ("birds-3", "birds-0")):
-        best = service.similar(video).results[0]
+        best = service.search_similar(video).results[0]
         assert best.video_id == copy
         assert best.score == pytest.approx(1, abs=1e-3)  # stored vectors are rounded
 
 
-def test_across_tasks_only_where_one_encoder_made_both(served: tuple[Library, QueryService]) -> None:
+def test_across_tasks_only_where_one_encoder_made_both(served: tuple[Library, SearchEngine]) -> None:
     library, service = served
-    answer = service.similar("birds-1", 100, "all")
+    answer = service.search_similar("birds-1", 100, "all")
     _same(answer, _expected(library, "birds-1", ["birds", "sea"]))
     assert answer.searched == ["birds", "sea"]
     assert list(answer.not_compared) == ["cars"]
     assert "encoder ffffffffffff" in answer.not_compared["cars"]
     with pytest.raises(Conflict, match="No other task's videos can be compared with those of 'cars'"):
-        service.similar("cars-0", scope="all")
+        service.search_similar("cars-0", scope="all")
 
 
-def test_a_least_score(served: tuple[Library, QueryService]) -> None:
+def test_a_least_score(served: tuple[Library, SearchEngine]) -> None:
     library, service = served
     expected = _expected(library, "birds-1", ["birds"])
-    found = service.similar("birds-1").results
-    _same(service.similar("birds-1", min_score=found[1].score), expected[:2])
+    found = service.search_similar("birds-1").results
+    _same(service.search_similar("birds-1", min_score=found[1].score), expected[:2])
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_a_least_score(served: tuple[Library, QueryService]) -> None:
     ids=["none", "a million", "a monster", "scope", "nan"],
 )
 def test_a_wrong_field_is_named(
-    served: tuple[Library, QueryService], asked: dict[str, Any], field: str
+    served: tuple[Library, SearchEngine], asked: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        served[1].similar("birds-0", **asked)
+        served[1].search_similar("birds-0", **asked)
     assert [error.field for error in refused.value.errors] == [field]
 
 
@@ -148,18 +148,18 @@ def test_a_wrong_field_is_named(
     ],
 )
 def test_a_video_without_a_vector_says_why(
-    served: tuple[Library, QueryService], video: str, error: type[Exception], says: str
+    served: tuple[Library, SearchEngine], video: str, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        served[1].similar(video)
+        served[1].search_similar(video)
 
 
 def test_a_broken_shard_and_an_empty_library(
-    configured: Settings, backbone: Backbone, service: QueryService
+    configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
     service.refresh()
     with pytest.raises(Unavailable, match="no domain has been learned yet"):
-        service.similar("birds-0")
+        service.search_similar("birds-0")
     library = Library(configured, backbone, "zero_shot")
     library.lay_down("birds", BIRDS)
     library.lay_down("cars", CARS)
@@ -168,14 +168,14 @@ def test_a_broken_shard_and_an_empty_library(
     (shard / "vectors.faiss").write_bytes(b"")
     service.refresh()
     with pytest.raises(Unavailable, match="'birds' cannot be searched"):
-        service.similar("birds-0")
-    answer = service.similar("cars-0", scope="all")
+        service.search_similar("birds-0")
+    answer = service.search_similar("cars-0", scope="all")
     assert list(answer.degraded) == ["birds"]
-    assert service.similar("cars-0").degraded == {}
+    assert service.search_similar("cars-0").degraded == {}
 
 
 def test_a_shard_that_breaks_while_it_serves_is_unavailable_and_set_aside(
-    configured: Settings, backbone: Backbone, service: QueryService, monkeypatch: pytest.MonkeyPatch
+    configured: Settings, backbone: Backbone, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(configured, backbone, "zero_shot")
     library.lay_down("birds", BIRDS)
@@ -188,6 +188,6 @@ def test_a_shard_that_breaks_while_it_serves_is_unavailable_and_set_aside(
     with monkeypatch.context() as patch:
         patch.setattr(Shard, "vectors", lost)
         with pytest.raises(Unavailable, match="'birds' cannot be searched: the store does not answer"):
-            service.similar("birds-0")
+            service.search_similar("birds-0")
     assert list(service.degraded().values()) == ["the store does not answer"]
-    assert service.similar("cars-0").results
+    assert service.search_similar("cars-0").results

@@ -12,7 +12,7 @@ import pytest
 
 from service.core.errors import Unavailable
 from service.search import video_metadata_cache
-from service.search.video_metadata_cache import Facts, FactsReader, Moments
+from service.search.video_metadata_cache import MomentSpans, VideoMetadata, VideoMetadataCache
 
 SECONDS = 20  # until a test gives up
 
@@ -24,21 +24,21 @@ class _Catalog:
         self.asked: list[str] = []
         self.begun, self.go, self.broken = threading.Event(), threading.Event(), False
 
-    def read(self, task: str) -> Facts:
+    def read(self, task: str) -> VideoMetadata:
         self.asked.append(task)
         if task == "slow":
             self.begun.set()
             assert self.go.wait(SECONDS)
         if self.broken:
             raise Unavailable("no")
-        return Facts([(len(self.asked), None, {})])
+        return VideoMetadata([(len(self.asked), None, {})])
 
 
 @pytest.fixture
 def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Catalog]:
     made = _Catalog()
     monkeypatch.setattr(video_metadata_cache, "_read_facts", made.read)
-    monkeypatch.setattr(video_metadata_cache, "_read_moments", lambda task: Moments([]))
+    monkeypatch.setattr(video_metadata_cache, "_read_moments", lambda task: MomentSpans([]))
     yield made
     made.go.set()
 
@@ -50,7 +50,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_who_needs_something_else_does_not_wait(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
-    reader = FactsReader()
+    reader = VideoMetadataCache()
     kept = reader.facts("quick", "1")
     slow = pool.submit(reader.facts, "slow", "1")
     assert catalog.begun.wait(SECONDS)
@@ -69,7 +69,7 @@ def test_who_needs_something_else_does_not_wait(catalog: _Catalog, pool: ThreadP
 
 
 def test_who_needs_the_same_reads_it_no_second_time(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
-    reader = FactsReader()
+    reader = VideoMetadataCache()
     asking = [pool.submit(reader.facts, "slow", "1") for _ in range(6)]
     assert catalog.begun.wait(SECONDS)
     catalog.go.set()
@@ -78,7 +78,7 @@ def test_who_needs_the_same_reads_it_no_second_time(catalog: _Catalog, pool: Thr
 
 
 def test_an_error_is_not_kept(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
-    reader, catalog.broken = FactsReader(), True
+    reader, catalog.broken = VideoMetadataCache(), True
     asking = [pool.submit(reader.facts, "slow", "1") for _ in range(3)]
     assert catalog.begun.wait(SECONDS)
     catalog.go.set()
@@ -98,7 +98,7 @@ def test_arrivals_are_read_beside_each_other(
         return {task: at for task in tasks if task != "unknown"}
 
     monkeypatch.setattr(video_metadata_cache, "_read_arrivals", read)
-    reader = FactsReader()
+    reader = VideoMetadataCache()
     slow = pool.submit(reader.arrivals, ["slow"])
     assert catalog.begun.wait(SECONDS)
     assert pool.submit(reader.arrivals, ["quick", "unknown"]).result(SECONDS) == {"quick": at}

@@ -1,0 +1,1 @@
+"""Parsing and validation of search requests: fields, filters and cursors."""

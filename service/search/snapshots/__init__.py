@@ -1,0 +1,1 @@
+"""Searchable snapshots: one index generation with its releases, shards and query encoder."""

@@ -1,0 +1,1 @@
+"""Execution of text searches: planning, scanning, confidence, moments and responses."""

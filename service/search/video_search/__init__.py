@@ -1,0 +1,1 @@
+"""Searches whose query is a video: similar videos, uploaded clips and captions."""
