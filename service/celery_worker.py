@@ -1,7 +1,7 @@
 """The Celery worker's side: what is run for a message, and the repair round that runs in every worker.
 
 Start workers with ``celery -A service.celery_worker worker --queues cpu`` and
-``celery -A service.celery_worker worker --queues gpu --pool solo --include trainer.worker``.
+``celery -A service.celery_worker worker --queues gpu --pool solo --include trainer.worker.learning_job``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from media import Examiner, Limits, MediaError, content_hash, frame_cache_path
 from trainer.errors import FramesMissing
-from trainer.task_data import Clip, without_frames
+from trainer.task_data import Clip, clips_without_frames
 
 __all__ = ["restore_frames"]
 
@@ -32,7 +32,7 @@ def restore_frames(
     Raises:
         FramesMissing: a video is gone, does not decode any more, or is not the one that was accepted.
     """
-    lacking = without_frames(clips, frames, size)
+    lacking = clips_without_frames(clips, frames, size)
     if not lacking:
         return
     with Examiner(limits) as examiner:

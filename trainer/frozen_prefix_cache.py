@@ -21,25 +21,25 @@ from torch import Tensor
 from models.backbones.loading import Backbone
 from models.encoders.tower_forward import first_blocks
 from trainer.methods.base import Method
-from trainer.task_data import Clip, Frames, load_clips, open_clips
+from trainer.task_data import Clip, Frames, load_frames, open_frames
 
-__all__ = ["training_videos"]
+__all__ = ["open_video_loader"]
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def training_videos(method: Method, folder: Path | None) -> Iterator[Callable[[Sequence[Clip]], Tensor]]:
+def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[[Sequence[Clip]], Tensor]]:
     """How the videos of a step are loaded: as frames, or as what the method's frozen blocks make of them.
 
-    What is loaded raises FramesMissing: see :func:`trainer.task_data.open_clips`.
+    What is loaded raises FramesMissing: see :func:`trainer.task_data.open_frames`.
 
     Args:
         folder: on the disk that has room; by default the system's for temporary files.
     """
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     if blocks == 0 or budget == 0:
-        yield load_clips
+        yield load_frames
         return
     folder = folder or Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class _Kept:
     def load(self, clips: Sequence[Clip]) -> Tensor:
         """Tokens ``[n, M, P+1, width]``, on the backbone's device."""
         # Opened even where they are not read: frames that are gone may be those of a deleted video.
-        opened = zip(clips, open_clips(clips), strict=True)
+        opened = zip(clips, open_frames(clips), strict=True)
         return torch.stack([self._tokens(clip.frames_path, frames) for clip, frames in opened])
 
     def _tokens(self, path: Path, frames: Frames) -> Tensor:

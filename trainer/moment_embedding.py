@@ -19,7 +19,7 @@ from torch import Tensor
 from index import moment_ids
 from media import Examiner, Limits, MediaError, content_hash, sample_times
 
-__all__ = ["LongVideo", "embed_moments", "segments"]
+__all__ = ["LongVideo", "embed_moments", "group_segments"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -55,7 +55,7 @@ def embed_moments(
     locate: Callable[[LongVideo], Path],
     scratch: Path,
     limits: Limits,
-    left_out: Callable[[LongVideo, str], None],
+    on_skip: Callable[[LongVideo, str], None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Iterator[tuple[Ids, Vectors]]:
     """Ids and unit vectors ``[n, dim]`` of the moments of each video, one video after the other.
@@ -69,7 +69,7 @@ def embed_moments(
         size: H and W.
         locate: the file of a video; may raise MediaError or OSError.
         scratch: a file that is written, and removed in the end.
-        left_out: told a video and the reason.
+        on_skip: told a video and the reason.
         report: called with the number of moments that are done, of all videos.
 
     Raises:
@@ -87,7 +87,7 @@ def embed_moments(
                         vectors.append(encode(pictures).float().cpu().numpy())
                         report(done + sum(map(len, vectors)))
                 except MediaError as error:
-                    left_out(video, error.reason)
+                    on_skip(video, error.reason)
                 else:
                     yield moment_ids(video.vector_id, len(video.spans)), np.concatenate(vectors)
                 done += len(video.spans)
@@ -95,12 +95,14 @@ def embed_moments(
         scratch.unlink(missing_ok=True)
 
 
-def segments(found: Iterable[tuple[Ids, Vectors]], most: int = _SEGMENT) -> Iterator[tuple[Ids, Vectors]]:
-    """Vectors of several videos put together, until there are ``most`` or more: what is written as one segment."""
+def group_segments(
+    found: Iterable[tuple[Ids, Vectors]], max_rows: int = _SEGMENT
+) -> Iterator[tuple[Ids, Vectors]]:
+    """Vectors of several videos put together, until there are ``max_rows`` or more: what is written as one segment."""
     waiting: list[tuple[Ids, Vectors]] = []
     for ids, vectors in found:
         waiting.append((ids, vectors))
-        if sum(len(ids) for ids, _ in waiting) >= most:
+        if sum(len(ids) for ids, _ in waiting) >= max_rows:
             yield _joined(waiting)
             waiting = []
     if waiting:

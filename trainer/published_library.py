@@ -54,13 +54,13 @@ class Library:
         """The newest release; None before the first task."""
         return self.release(self.manifest.release) if self.manifest.release else None
 
-    def before(self, state: ReleaseState) -> Before | None:
+    def parent_release(self, state: ReleaseState) -> Before | None:
         """Where a new release goes on; None before the first task, and for one that does not go on from the newest."""
         identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
         goes_on = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
         return Before(identifier, len(tasks)) if identifier and goes_on else None
 
-    def pinned(self) -> dict[str, ReleaseState]:
+    def pinned_releases(self) -> dict[str, ReleaseState]:
         """For each task, the release that made its shard: what queries are encoded with, without words for routing."""
         for shard in self.manifest.shards.values():
             if shard.release not in self._pinned:
@@ -95,7 +95,7 @@ class Library:
             return None
         return shard
 
-    def memory(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
+    def stored_vectors(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
         """Stored vectors of earlier tasks. What was deleted is not among them.
 
         Args:

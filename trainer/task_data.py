@@ -22,11 +22,11 @@ __all__ = [
     "StoredVectors",
     "TaskData",
     "VectorSource",
-    "batches",
-    "examples",
-    "load_clips",
-    "open_clips",
-    "without_frames",
+    "clips_without_frames",
+    "draw_batches",
+    "load_examples",
+    "load_frames",
+    "open_frames",
 ]
 
 Split = Literal["train", "val", "test"]
@@ -94,7 +94,7 @@ class TaskData:
         return [pair.caption for pair in self.pairs]
 
 
-def batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
+def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
     """All pairs once, in shuffled batches of at most ``size`` that differ by at most one in length.
 
     Two captions of one video in a batch would be each other's negatives although both are right, so they are
@@ -138,27 +138,27 @@ def _back(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> list[list[
     return levels
 
 
-def examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
+def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
     """All pairs once, in order, as frames ``uint8 [n, M, H, W, 3]`` and their captions, n ≤ ``size``.
 
     Raises:
-        FramesMissing: see :func:`load_clips`.
+        FramesMissing: see :func:`load_frames`.
     """
     for start in range(0, len(pairs), size):
         chunk = pairs[start : start + size]
-        yield load_clips([pair.clip for pair in chunk]), [pair.caption for pair in chunk]
+        yield load_frames([pair.clip for pair in chunk]), [pair.caption for pair in chunk]
 
 
-def load_clips(clips: Sequence[Clip]) -> Tensor:
+def load_frames(clips: Sequence[Clip]) -> Tensor:
     """Frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
 
     Raises:
         FramesMissing: names the video, and says what to do.
     """
-    return torch.from_numpy(np.stack(open_clips(clips)))
+    return torch.from_numpy(np.stack(open_frames(clips)))
 
 
-def open_clips(clips: Sequence[Clip]) -> list[Frames]:
+def open_frames(clips: Sequence[Clip]) -> list[Frames]:
     """Frames of several videos, ``[M, H, W, 3]`` each and all of one shape; mapped, and not yet read.
 
     Raises:
@@ -174,7 +174,7 @@ def open_clips(clips: Sequence[Clip]) -> list[Frames]:
     return opened
 
 
-def without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
+def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
     """The clips whose cache does not hold ``[frames, size, size, 3]``; only file headers are read."""
     lacking = []
     for clip in clips:

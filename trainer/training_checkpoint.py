@@ -1,4 +1,4 @@
-"""Checkpoints: the state of a task's training after an epoch, complete on disk or not there at all."""
+"""CheckpointStore: the state of a task's training after an epoch, complete on disk or not there at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from index.files.durable_files import sync
 
-__all__ = ["Checkpoint", "Checkpoints", "identity"]
+__all__ = ["Checkpoint", "CheckpointStore", "run_identity"]
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +55,12 @@ class Checkpoint:
     optimiser: dict[str, Any]
 
 
-def identity(*parts: Any) -> str:
+def run_identity(*parts: Any) -> str:
     """A short digest of what a training run depends on (release it starts from, settings, examples)."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints of one training run.
 
     Several claims may write into the folder, for a worker that hangs while it saves wakes when another one has long

@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from models.backbones.gradient_checkpointing import checkpointing
 from models.backbones.precision import bfloat16_pays, mixed_precision
 from trainer.errors import TrainingDiverged
-from trainer.frozen_prefix_cache import training_videos
+from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
-from trainer.task_data import Clip, Pair, StoredVectors, TaskData, batches
-from trainer.training_checkpoint import Checkpoint, Checkpoints
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, draw_batches
+from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
-__all__ = ["Progress", "fit", "learn_task", "learning_rate_factor"]
+__all__ = ["TrainingProgress", "fit", "learn_task", "learning_rate_factor"]
 
 CLIP_NORM = 1.0
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where training is, after a step.
 
     Attributes:
@@ -52,7 +52,7 @@ class Progress:
     eta_seconds: float
 
 
-def _silent(progress: Progress) -> None:
+def _silent(progress: TrainingProgress) -> None:
     """Nobody is listening."""
 
 
@@ -61,8 +61,8 @@ def learn_task(
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[Progress], None] = _silent,
-    checkpoints: Checkpoints | None = None,
+    report: Callable[[TrainingProgress], None] = _silent,
+    checkpoints: CheckpointStore | None = None,
 ) -> list[float]:
     """Learn one task from its first hook to its last.
 
@@ -88,8 +88,8 @@ def fit(
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[Progress], None] = _silent,
-    checkpoints: Checkpoints | None = None,
+    report: Callable[[TrainingProgress], None] = _silent,
+    checkpoints: CheckpointStore | None = None,
 ) -> list[float]:
     """Train what the method's :meth:`~trainer.methods.base.Method.begin_task` has opened, for all its epochs.
 
@@ -126,14 +126,14 @@ def fit(
     try:
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
-            training_videos(method, checkpoints.folder if checkpoints else None) as load,
+            open_video_loader(method, checkpoints.folder if checkpoints else None) as load,
         ):
             for epoch in range(first_epoch, config.epochs):
                 seed = np.random.SeedSequence([config.seed, len(method.learned_tasks), epoch])
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
                 total = 0.0
-                for batch in batches(pairs, size, rng):
+                for batch in draw_batches(pairs, size, rng):
                     factor = learning_rate_factor(
                         clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
@@ -218,11 +218,11 @@ class _Clock:
         self._videos = 0
         self._start = time.monotonic()
 
-    def tick(self, epoch: int, loss: float, videos: int) -> Progress:
+    def tick(self, epoch: int, loss: float, videos: int) -> TrainingProgress:
         self.step += 1
         self._videos += videos
         elapsed = max(time.monotonic() - self._start, 1e-9)
-        return Progress(
+        return TrainingProgress(
             epoch=epoch + 1,
             epochs=self.epochs,
             step=self.step,

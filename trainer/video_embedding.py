@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from trainer.task_data import Clip, load_clips
+from trainer.task_data import Clip, load_frames
 
-__all__ = ["MemoryShard", "embed"]
+__all__ = ["MemoryShard", "embed_clips"]
 
 _BATCH = 32  # fixed, so that a second run gives the same bits
 
 
-def embed(
+def embed_clips(
     encode: Callable[[Tensor], Tensor],
     clips: Sequence[Clip],
     *,
@@ -33,7 +33,7 @@ def embed(
     parts: list[npt.NDArray[np.float32]] = []
     for start in range(0, len(clips), _BATCH):
         chunk = clips[start : start + _BATCH]
-        parts.append(encode(load_clips(chunk)).float().cpu().numpy())
+        parts.append(encode(load_frames(chunk)).float().cpu().numpy())
         report(start + len(chunk))
     return np.concatenate(parts)
 

@@ -27,7 +27,7 @@ from benchmarks.learning.runner import run_method
 from models.backbones.loading import Backbone, load_backbone
 from trainer.methods import METHODS, configure
 from trainer.task_data import TaskData
-from trainer.training_checkpoint import identity
+from trainer.training_checkpoint import run_identity
 
 __all__ = ["Campaign", "Run"]
 
@@ -71,7 +71,7 @@ class Campaign:
         videos = [
             [(c.id, c.split, c.captions, c.frames_path.name) for c in task.clips] for task in self.tasks
         ]
-        return identity(self.fingerprint, self.frames, self.protocol.queries, videos)
+        return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos)
 
     def runs(self, entries: Sequence[Entry], seeds: int | None = None) -> list[Run]:
         """Every entry with every seed, seed by seed, so that a table is there early. Where nothing is trained, one
@@ -92,7 +92,7 @@ class Campaign:
     def identity(self, run: Run) -> str:
         """Identity of everything that a result depends on, besides code."""
         config = configure(run.entry.method, self.backbone, self._settings(run)).model_dump(mode="json")
-        return identity(self.data, run.entry.method, config, self._prior(run), run.entry.reindex)
+        return run_identity(self.data, run.entry.method, config, self._prior(run), run.entry.reindex)
 
     def done(self, run: Run) -> Result | None:
         """The result of an earlier campaign on the same data with the same settings."""

@@ -17,7 +17,7 @@ from benchmarks.data.footage import Filmed, Footage, store
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import Protocol
 from models.backbones.loading import FrameSpec
-from trainer.task_data import Clip, TaskData, without_frames
+from trainer.task_data import Clip, TaskData, clips_without_frames
 
 __all__ = ["prepare"]
 
@@ -64,7 +64,7 @@ def prepare(
         raise ProtocolError("no held-out video has a caption, so there is nothing to measure")
     if not any(task.pairs for task in prepared):
         raise ProtocolError("no training video has a caption, so there is nothing to learn from")
-    missing = {c.frames_path: c for task in prepared for c in without_frames(task.clips, *spec)}
+    missing = {c.frames_path: c for task in prepared for c in clips_without_frames(task.clips, *spec)}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         _make(list(missing.values()), sources, spec, workers, progress)

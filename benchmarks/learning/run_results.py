@@ -33,7 +33,7 @@ class Result:
         data: identity of what it was measured on; only results of the same data stand in one table.
         run: identity of everything it depends on besides code: data, method, settings, seed.
         tasks: ids, in the order in which they were learned.
-        rows: after each task the whole :class:`trainer.evaluation.recall_row.Row` as plain values (recalls 0..1); None
+        rows: after each task the whole :class:`trainer.evaluation.recall_row.RecallRow` as plain values (recalls 0..1); None
             where nothing was measured: joint training, which learns all tasks at once, has the last row alone.
         steps: optimiser steps per task.
         losses: mean loss of each epoch, per task.

@@ -20,11 +20,11 @@ from models.releases.release_files import ReleaseState
 from models.routing.router import PRIOR
 from trainer.evaluation.forward_transfer import recall_before_learning
 from trainer.evaluation.gallery import Gallery, Query, reindex, task_gallery
-from trainer.evaluation.recall_row import Ledger, QueryMemory, evaluate_row
+from trainer.evaluation.recall_row import QueryMemory, RankLedger, evaluate_row
 from trainer.methods import METHODS, Method, start_method
 from trainer.task_data import Clip, StoredVectors, TaskData
-from trainer.training_loop import Progress, fit, learn_task
-from trainer.video_embedding import MemoryShard, embed
+from trainer.training_loop import TrainingProgress, fit, learn_task
+from trainer.video_embedding import MemoryShard, embed_clips
 
 __all__ = ["Outcome", "run_method"]
 
@@ -93,8 +93,8 @@ class _Run:
         self._galleries: list[Gallery] = []
         self._pinned: dict[str, ReleaseState] = {}
         self._memory: QueryMemory = {}
-        self._served: Ledger = {}
-        self._ledger: Ledger = {}
+        self._served: RankLedger = {}
+        self._ledger: RankLedger = {}
         self._meter = Meter(backbone.device)
         self.outcome = Outcome({}, self._meter)
 
@@ -165,7 +165,7 @@ class _Run:
                 self._galleries = reindex(method.encode_videos, learned, self._captions)
                 return
             for task in tasks:
-                shard = MemoryShard(_ids(task.clips), embed(method.encode_videos, task.clips))
+                shard = MemoryShard(_ids(task.clips), embed_clips(method.encode_videos, task.clips))
                 self._galleries.append(task_gallery(task, shard, self._captions))
 
     def _measure(self, method: Method) -> None:
@@ -203,7 +203,7 @@ class _Steps:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: TrainingProgress) -> None:
         self.count += 1
 
 

@@ -31,7 +31,7 @@ from models.backbones.open_clip_backbone import PREFIX, OpenClipBackbone
 from models.backbones.precision import bfloat16_pays, mixed_precision
 from models.backbones.tokenizer import clip_tokenizer
 from trainer.methods import METHODS, Method, configure, start_method
-from trainer.task_data import Clip, Pair, TaskData, batches, load_clips
+from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
 from trainer.training_loop import fit
 
 __all__ = ["LOOPS", "Loop", "Plan", "Row", "Speed", "measure", "table"]
@@ -250,7 +250,7 @@ class _Bench:
         clips = [pair.clip for pair in self.task.pairs]
         began = time.perf_counter()
         for start in range(0, len(clips), self.plan.size):
-            load_clips(clips[start : start + self.plan.size])
+            load_frames(clips[start : start + self.plan.size])
         return len(clips) / (time.perf_counter() - began)
 
     def padding(self, loop: Loop) -> float:
@@ -270,7 +270,7 @@ class _Bench:
         method.train(True)
         for batch in self._batches():
             clips = [pair.clip for pair in batch]
-            frames = load_clips(clips) if loop.cached else self._decode(clips)
+            frames = load_frames(clips) if loop.cached else self._decode(clips)
             optimiser.zero_grad()
             with mixed_precision(enabled=loop.mixed and bfloat16_pays(device)):
                 loss = method.loss(frames.to(device), [pair.caption for pair in batch], None)
@@ -284,7 +284,7 @@ class _Bench:
         return self.backbone if loop.short else self._padded
 
     def _batches(self) -> list[list[Pair]]:
-        return batches(self.task.pairs, self.plan.size, np.random.default_rng(0))
+        return draw_batches(self.task.pairs, self.plan.size, np.random.default_rng(0))
 
     def _decode(self, clips: Sequence[Clip]) -> Tensor:
         spec = self.backbone.spec

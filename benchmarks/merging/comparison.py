@@ -46,11 +46,11 @@ from models.backbones.loading import Backbone
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_files import ReleaseState
 from models.routing.router import PRIOR, log_weights
-from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarise
+from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarize
 from trainer.methods import METHODS, Method, start_method
 from trainer.task_data import Split, StoredVectors, TaskData
 from trainer.training_loop import learn_task
-from trainer.video_embedding import MemoryShard, embed
+from trainer.video_embedding import MemoryShard, embed_clips
 
 __all__ = [
     "COSINE",
@@ -145,9 +145,9 @@ def learn(
         method = start_method(name, backbone, settings, release)
         learn_task(method, task, StoredVectors(earlier))
         release = pinned[task.task_id] = method.release()
-        videos.append(embed(method.encode_videos, task.clips))
+        videos.append(embed_clips(method.encode_videos, task.clips))
         if isinstance(method, EncodesFrames):
-            frames.append(embed(method.encode_frames, task.clips))
+            frames.append(embed_clips(method.encode_frames, task.clips))
         ids = np.array([clip.vector_id for clip in task.clips], np.int64)
         trained = np.array([clip.vector_id for clip in task.train], np.int64)
         earlier.append((MemoryShard(ids, videos[-1]), trained))
@@ -439,7 +439,7 @@ def measure(learned: Learned) -> list[Measure]:
     truth = captions["test"].truth
     measures = []
     for way, found in ranks.items():
-        recall = summarise(found)
+        recall = summarize(found)
         assert recall is not None
         measures.append(Measure(way, recall, *_gain(_hits(found) - reference, truth), **told[way]))
     return measures

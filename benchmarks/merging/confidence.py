@@ -30,17 +30,17 @@ from models.releases.release_files import ReleaseState
 from models.routing.confidence_model import Confidence, chance
 from models.routing.router import PRIOR
 from trainer.evaluation.confidence_fitting import (
-    Asked,
-    Known,
-    ask,
-    discrimination,
+    CalibrationTask,
+    LabeledResults,
+    area_under_roc,
     fit_confidence,
+    label_results,
     reliability,
 )
 from trainer.methods import start_method
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_loop import learn_task
-from trainer.video_embedding import MemoryShard, embed
+from trainer.video_embedding import MemoryShard, embed_clips
 
 __all__ = ["Learned", "Quality", "learn", "main", "measure"]
 
@@ -63,7 +63,9 @@ class Learned:
         """That keeps most."""
         return self.encoder.modes[-1]
 
-    def known(self, split: Split | None, galleries: Sequence[str], *, first: bool = False) -> list[Known]:
+    def known(
+        self, split: Split | None, galleries: Sequence[str], *, first: bool = False
+    ) -> list[CalibrationTask]:
         """Every task with the captions of a split, or without any.
 
         Args:
@@ -71,7 +73,7 @@ class Learned:
             first: only the first caption of each video.
         """
         return [
-            Known(
+            CalibrationTask(
                 task.task_id,
                 shard,
                 np.array([clip.vector_id for clip in task.clips if clip.split in galleries], np.int64),
@@ -85,12 +87,12 @@ class Learned:
             for task, shard in zip(self.tasks, self.shards, strict=True)
         ]
 
-    def lists(self, known: Sequence[Known]) -> list[Asked]:
+    def lists(self, known: Sequence[CalibrationTask]) -> list[LabeledResults]:
         """What captions are answered while their video is in the gallery, if it is in the library at all."""
-        answered = ask(self.encoder, known, self.profiles, mode=self.mode, prior=PRIOR)
+        answered = label_results(self.encoder, known, self.profiles, mode=self.mode, prior=PRIOR)
         return [asked for asked in answered if asked.present]
 
-    def fit(self, known: Sequence[Known]) -> Confidence | None:
+    def fit(self, known: Sequence[CalibrationTask]) -> Confidence | None:
         """As a worker fits it."""
         return fit_confidence(self.encoder, known, self.profiles, mode=self.mode, prior=PRIOR)
 
@@ -127,7 +129,7 @@ def learn(tasks: Sequence[TaskData], backbone: Backbone, method: str, settings: 
         release = learner.release()
         makers[task.task_id] = release.for_queries()
         ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-        stored = embed(learner.encode_videos, task.clips).astype(np.float16).astype(np.float32)
+        stored = embed_clips(learner.encode_videos, task.clips).astype(np.float16).astype(np.float32)
         shards.append(MemoryShard(ids, stored))
     if release is None:
         raise ValueError("nothing is to be learned")
@@ -156,23 +158,25 @@ def measure(learned: Learned, unlearned: Sequence[TaskData]) -> list[Quality]:
     return found
 
 
-def _scores(lists: Sequence[Asked]) -> Floats:
-    return np.array([asked.rows[0, 0] for asked in lists])
+def _scores(lists: Sequence[LabeledResults]) -> Floats:
+    return np.array([asked.features[0, 0] for asked in lists])
 
 
-def _said(lists: Sequence[Asked], confidence: Confidence) -> Floats:
-    rows = np.array([asked.rows[0] for asked in lists])
+def _said(lists: Sequence[LabeledResults], confidence: Confidence) -> Floats:
+    rows = np.array([asked.features[0] for asked in lists])
     return chance(rows @ np.array(confidence.weights) + confidence.bias)
 
 
-def _quality(name: str, said: Floats, elsewhere: Floats, there: Sequence[Asked], captions: int) -> Quality:
-    right = np.array([bool(asked.right[0]) for asked in there])
+def _quality(
+    name: str, said: Floats, elsewhere: Floats, there: Sequence[LabeledResults], captions: int
+) -> Quality:
+    right = np.array([bool(asked.relevant[0]) for asked in there])
     told = np.concatenate([np.ones(len(said), np.bool_), np.zeros(len(elsewhere), np.bool_)])
     return Quality(
         name=name,
         error=reliability(said, right).error,
-        right=discrimination(said, right),
-        learned=discrimination(np.concatenate([said, elsewhere]), told),
+        right=area_under_roc(said, right),
+        learned=area_under_roc(np.concatenate([said, elsewhere]), told),
         captions=captions,
     )
 

@@ -69,7 +69,7 @@ def run_worker(queue: str, data: Path | None) -> None:
     from service.celery_worker import celery_app
 
     if queue == "gpu":
-        import trainer.worker  # noqa: F401 - registers the learning job
+        import trainer.worker.learning_job  # noqa: F401 - registers the learning job
 
     celery_app.worker_main(
         [

@@ -17,7 +17,7 @@ from service.celery_worker import probe
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands
-from trainer.worker import learn_task
+from trainer.worker.learning_job import run_learning_job
 
 BASE = "http://127.0.0.1:8000"
 QUICK = {"epochs": 1, "rank": 4}
@@ -78,7 +78,7 @@ def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
     spec = TaskSpec.model_validate(given | fields)
     task = commands.create_task(spec).task
     probe(task.id)
-    learn_task(task.id)
+    run_learning_job(task.id)
     return task.id
 
 

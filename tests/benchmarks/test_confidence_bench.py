@@ -30,7 +30,7 @@ def test_captions_are_those_of_the_split_and_galleries_those_of_theirs(
     assert [text for _, text in once.captions] == [clip.captions[0] for clip in tasks[0].test]
     lists = learned.lists([once])
     assert len(lists) == len(tasks[0].test)
-    assert all(asked.right.sum() == 1 for asked in lists), (
+    assert all(asked.relevant.sum() == 1 for asked in lists), (
         "six videos at most, so each is among the first ten"
     )
 

@@ -29,11 +29,18 @@ from benchmarks.learning.run_results import (
 from benchmarks.learning.runner import Outcome, run_method
 from models.backbones.loading import Backbone, load_backbone
 from trainer.errors import TrainingDiverged
-from trainer.evaluation.recall_row import GALLERIES, Ledger, QueryMemory, Row, evaluate_row, recall_of
+from trainer.evaluation.recall_row import (
+    GALLERIES,
+    QueryMemory,
+    RankLedger,
+    RecallRow,
+    compute_recall,
+    evaluate_row,
+)
 from trainer.methods import Method, start_method
 from trainer.task_data import TaskData
 from trainer.training_loop import learn_task
-from trainer.video_embedding import embed
+from trainer.video_embedding import embed_clips
 
 SETTINGS = {"epochs": 2, "batch_size": 4}
 SMALL_FFA = {**SETTINGS, "experts": 2, "rank": 2}
@@ -57,7 +64,7 @@ def _local(method: Method, task: TaskData) -> float:
     texts = encoder.encode([clip.captions[0] for clip in task.test], [task.task_id])[:, 0]
     assert position >= 0
     ids = [clip.vector_id for clip in task.test]
-    recall = recall_of(texts, ids, embed(method.encode_videos, task.test), ids)
+    recall = compute_recall(texts, ids, embed_clips(method.encode_videos, task.test), ids)
     assert recall is not None
     return 100 * recall.r1
 
@@ -171,7 +178,7 @@ def test_every_caption_may_be_a_query(backbone: Backbone, tasks: list[TaskData])
 
 def test_new_measures_come_along_by_themselves() -> None:
     @dataclasses.dataclass
-    class Richer(Row):
+    class Richer(RecallRow):
         newest: dict[str, Any] = dataclasses.field(default_factory=dict)
         reached: dict[int, float] = dataclasses.field(default_factory=dict)
 
@@ -189,7 +196,7 @@ def test_a_task_is_looked_for_before_it_is_learned(backbone: Backbone, tasks: li
     learn_task(method, tasks[0])
     texts = method.query_encoder().encode([c.captions[0] for c in tasks[1].test], [tasks[0].task_id])[:, 0]
     ids = [clip.vector_id for clip in tasks[1].test]
-    by_hand = recall_of(texts, ids, embed(method.encode_videos, tasks[1].test), ids)
+    by_hand = compute_recall(texts, ids, embed_clips(method.encode_videos, tasks[1].test), ids)
     assert outcome.before == [None, plain(by_hand)]
 
 
@@ -205,13 +212,13 @@ def test_rows_go_on_from_the_last_and_equal_rows_afresh(
     backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, int]] = []
-    served: list[Row] = []
+    served: list[RecallRow] = []
     modes: list[str] = []
 
     def both(
-        *args: Any, ledger: Ledger, memory: QueryMemory | None = None, full: bool = True, **fields: Any
-    ) -> Row:
-        known.append({mode: len(page.standings) for mode, page in ledger.items()})
+        *args: Any, ledger: RankLedger, memory: QueryMemory | None = None, full: bool = True, **fields: Any
+    ) -> RecallRow:
+        known.append({mode: len(page.task_ranks) for mode, page in ledger.items()})
         noted = None if memory is None else dict(memory)
         afresh = evaluate_row(*args, memory=noted, full=full, **fields)
         row = evaluate_row(*args, memory=memory, ledger=ledger, full=full, **fields)

@@ -16,7 +16,7 @@ from benchmarks.learning.resource_meter import Meter
 from benchmarks.learning.training_speed import LOOPS, Plan, measure, table
 from models.encoders.tower_forward import encode_texts
 from trainer.methods import start_method
-from trainer.task_data import load_clips
+from trainer.task_data import load_frames
 
 PLAN = Plan(batch=2, frames=2, steps=2, repeats=2)
 
@@ -67,7 +67,7 @@ def test_all_loops_see_the_same_pictures_and_captions(folder: Path) -> None:
     bench = training_speed._Bench(PLAN, folder)
     assert len(bench.task.pairs) == 4
     clips = list(bench.task.clips)
-    assert torch.equal(bench._decode(clips), load_clips(clips))
+    assert torch.equal(bench._decode(clips), load_frames(clips))
     texts = [pair.caption for pair in bench.task.pairs]
     ids, padded = bench.backbone.tokenize(texts), bench._padded.tokenize(texts)
     assert padded.shape == (4, bench.backbone.text.context_length)
@@ -82,7 +82,7 @@ def test_the_straightforward_loop_decodes_at_every_step(
 ) -> None:
     bench = training_speed._Bench(PLAN, folder)
     decoded: list[int] = []
-    monkeypatch.setattr(bench, "_decode", lambda clips: (decoded.append(len(clips)), load_clips(clips))[1])
+    monkeypatch.setattr(bench, "_decode", lambda clips: (decoded.append(len(clips)), load_frames(clips))[1])
     for loop in LOOPS:
         decoded.clear()
         bench.run(loop, Meter(torch.device("cpu")))

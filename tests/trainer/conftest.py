@@ -25,12 +25,12 @@ SMALL = {"epochs": 3, "batch_size": 3, "experts": 2, "rank": 2}
 @pytest.fixture
 def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Settings of an empty library; its learning worker has an untrained small backbone."""
-    from trainer import worker
+    from trainer.worker import learning_job
 
-    monkeypatch.setattr(worker, "load_backbone", lambda name, frames: untrained_backbone(frames))
-    worker._backbone.cache_clear()
+    monkeypatch.setattr(learning_job, "load_backbone", lambda name, frames: untrained_backbone(frames))
+    learning_job.load_worker_backbone.cache_clear()
     yield settings_factory(tmp_path, frames=2, event_seconds=0, torch_threads=1, lease_seconds=600)
-    worker._backbone.cache_clear()
+    learning_job.load_worker_backbone.cache_clear()
 
 
 def untrained_backbone(frames: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.training_loop import Progress
+from trainer.training_loop import TrainingProgress
 
 __all__ = ["Killed", "kill_at"]
 
@@ -13,10 +13,10 @@ class Killed(BaseException):
     """Nothing catches it but the test."""
 
 
-def kill_at(step: int) -> Callable[[Progress], None]:
+def kill_at(step: int) -> Callable[[TrainingProgress], None]:
     """A listener under which training ends after a step."""
 
-    def report(progress: Progress) -> None:
+    def report(progress: TrainingProgress) -> None:
         if progress.step == step:
             raise Killed
 

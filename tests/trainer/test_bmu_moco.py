@@ -23,7 +23,7 @@ from trainer.methods.base_moco import BaseMoco, moco_loss
 from trainer.methods.bmu_moco import BmuMoco
 from trainer.methods.shared.key_queues import KeyQueues
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoints
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES, SIDE = 2, 56
@@ -604,7 +604,7 @@ def test_an_interrupted_second_task_ends_with_the_same_bits(
     whole, broken, resumed = (start_method(name, backbone, settings, release) for _ in range(3))
     recalls |= {id(whole): [0.1, 0.9, 0.5], id(broken): [0.1, 0.9], id(resumed): [0.5]}
     learn_task(whole, second)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(broken, second, checkpoints=checkpoints, report=kill_at(5))
     steps: list[int] = []

@@ -10,11 +10,11 @@ import pytest
 
 from models.routing.confidence_model import HEAD, OF_THE_RESULT
 from trainer.evaluation.confidence_fitting import (
-    Known,
-    ask,
-    discrimination,
+    CalibrationTask,
+    area_under_roc,
     fit_confidence,
     fit_logistic,
+    label_results,
     reliability,
 )
 from trainer.video_embedding import MemoryShard
@@ -57,7 +57,7 @@ class Reads:
         return None
 
 
-def _library(encoder: Reads, tasks: int = 3, videos: int = 30, captions: int = 12) -> list[Known]:
+def _library(encoder: Reads, tasks: int = 3, videos: int = 30, captions: int = 12) -> list[CalibrationTask]:
     """The vector of a video is that of its text without noise; captions ask for the first videos of each task."""
     clean = Reads()
     known = []
@@ -66,7 +66,7 @@ def _library(encoder: Reads, tasks: int = 3, videos: int = 30, captions: int = 1
         vectors = np.stack([clean.vector(f"{task} {number}", str(task)) for number in range(videos)])
         texts = tuple((100 * task + number, f"{task} {number}") for number in range(captions))
         known.append(
-            Known(str(task), MemoryShard(ids, vectors), ids[:-4], texts)
+            CalibrationTask(str(task), MemoryShard(ids, vectors), ids[:-4], texts)
         )  # the last four are held out
     return known
 
@@ -86,7 +86,7 @@ def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent
     if silent is not None:
         known[silent] = replace(known[silent], captions=())
         profiles[silent] = 0
-    answers = iter(list(ask(encoder, known, profiles, mode="pinned", prior=PRIOR)))
+    answers = iter(list(label_results(encoder, known, profiles, mode="pinned", prior=PRIOR)))
     number = 0
     for own, task in enumerate(known):
         for video, text in task.captions:
@@ -106,10 +106,10 @@ def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent
                 best = sorted(((c + PRIOR * (nats[t] - total), i) for c, t, i in found), reverse=True)[:HEAD]
                 answer = next(answers)
                 assert (answer.caption, answer.present) == (number, left_out is None and without is None)
-                np.testing.assert_allclose(answer.rows[:, 0], [score for score, _ in best], atol=1e-6)
-                np.testing.assert_array_equal(answer.right, [i == video for _, i in best])
-                np.testing.assert_allclose(answer.rows[:, 4], max(nats.values()) / 2, atol=1e-6)
-                np.testing.assert_allclose(answer.rows[:, 5], max(nats.values()) - total, atol=1e-6)
+                np.testing.assert_allclose(answer.features[:, 0], [score for score, _ in best], atol=1e-6)
+                np.testing.assert_array_equal(answer.relevant, [i == video for _, i in best])
+                np.testing.assert_allclose(answer.features[:, 4], max(nats.values()) / 2, atol=1e-6)
+                np.testing.assert_allclose(answer.features[:, 5], max(nats.values()) - total, atol=1e-6)
             number += 1
     assert next(answers, None) is None
 
@@ -126,7 +126,9 @@ def test_only_what_is_not_held_out_is_met_or_asked() -> None:
             return super().vectors(ids)
 
     watched = [
-        Known(task.task, Watched(task.shard.ids, task.shard.vectors(task.shard.ids)), task.ids, task.captions)
+        CalibrationTask(
+            task.task, Watched(task.shard.ids, task.shard.vectors(task.shard.ids)), task.ids, task.captions
+        )
         for task in known
     ]
     worked: list[int] = []
@@ -136,7 +138,7 @@ def test_only_what_is_not_held_out_is_met_or_asked() -> None:
         _profiles(3),
         mode="pinned",
         prior=PRIOR,
-        working=lambda: worked.append(len(encoder.asked)),
+        report_alive=lambda: worked.append(len(encoder.asked)),
     )
     assert fitted is not None
     assert worked == sorted(set(worked)), "between two tasks it says that it is still at work"
@@ -147,11 +149,11 @@ def test_only_what_is_not_held_out_is_met_or_asked() -> None:
 def test_a_caption_meets_its_own_task_and_a_few_others_however_many_there_are() -> None:
     encoder = Reads()
     few, many = _library(encoder, tasks=4, captions=10), _library(encoder, tasks=40, captions=1)
-    list(ask(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
+    list(label_results(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
     asked, encoder.asked = len(encoder.asked), []
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
     encoder.words = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
-    list(ask(encoder, many, profiles, mode="pinned", prior=PRIOR))
+    list(label_results(encoder, many, profiles, mode="pinned", prior=PRIOR))
     assert asked == 4 * 40
     assert 5 * 40 <= len(encoder.asked) <= 6 * 40
 
@@ -165,12 +167,12 @@ def test_confidence_is_high_where_the_right_video_stands_out_and_low_without_it(
     assert min(calibrated.weights[:OF_THE_RESULT]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     said, right = [], []
-    for asked in ask(encoder, known, profiles, mode="pinned", prior=PRIOR):
-        odds = asked.rows @ np.array(calibrated.weights) + calibrated.bias
+    for asked in label_results(encoder, known, profiles, mode="pinned", prior=PRIOR):
+        odds = asked.features @ np.array(calibrated.weights) + calibrated.bias
         sure[asked.present].append(1 / (1 + np.exp(-odds[0])))
         if asked.present:
             said.append(sure[True][-1])
-            right.append(asked.right[0])
+            right.append(asked.relevant[0])
     assert np.mean(sure[True]) > 2 * np.mean(sure[False])
     assert np.mean(said) == pytest.approx(np.mean(right), abs=0.1)
     assert calibrated.error < 0.3
@@ -238,5 +240,5 @@ def test_discrimination_counts_pairs() -> None:
     rng = np.random.default_rng(2)
     said, right = rng.integers(0, 6, 80) / 5, rng.random(80) < 0.4
     pairs = [(a > b) + 0.5 * (a == b) for a in said[right] for b in said[~right]]
-    assert discrimination(said, right) == pytest.approx(np.mean(pairs))
-    assert np.isnan(discrimination(said, np.ones(80, bool)))
+    assert area_under_roc(said, right) == pytest.approx(np.mean(pairs))
+    assert np.isnan(area_under_roc(said, np.ones(80, bool)))

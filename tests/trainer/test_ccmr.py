@@ -20,7 +20,7 @@ from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ccmr import Ccmr, distances, ranking_loss
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData
-from trainer.training_checkpoint import Checkpoints
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES = 2
@@ -360,7 +360,7 @@ def test_a_second_task_resumes_to_the_same_bits(
     memory = StoredVectors([(_Memory(), np.arange(9))])
     whole, broken, resumed = (_start(backbone, release, **settings) for _ in range(3))
     learn_task(whole, second, memory)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(broken, second, memory, checkpoints=checkpoints, report=kill_at(5))
     steps: list[int] = []

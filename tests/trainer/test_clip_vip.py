@@ -18,8 +18,8 @@ from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.clip_vip import ClipVip
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoint, Checkpoints
-from trainer.training_loop import Progress, learn_task
+from trainer.training_checkpoint import Checkpoint, CheckpointStore
+from trainer.training_loop import TrainingProgress, learn_task
 
 torch.set_num_threads(1)
 
@@ -134,11 +134,11 @@ def test_an_interrupted_task_ends_as_an_uninterrupted_one(
     class Interrupted(Exception):
         pass
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainingProgress) -> None:
         if progress.epoch == 2:
             raise Interrupted
 
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "same")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "same")
     with pytest.raises(Interrupted):
         learn_task(_start(backbone, first.release()), tasks[1], report=stop, checkpoints=checkpoints)
     assert isinstance(checkpoints.load(), Checkpoint)

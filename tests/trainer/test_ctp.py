@@ -18,7 +18,7 @@ from tests.trainer.killing import Killed, kill_at
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ctp import Ctp, mask_words, momentum_contrast_loss, topology_loss
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoints
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES = 2
@@ -398,7 +398,7 @@ def test_a_second_task_resumes_to_the_same_bits(backbone: Backbone, tmp_path: Pa
     release, second = method.release(), _task(tmp_path, "second")
     whole, broken, resumed = (_start(backbone, release, **settings) for _ in range(3))
     learn_task(whole, second)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(broken, second, checkpoints=checkpoints, report=kill_at(4))
     steps: list[int] = []

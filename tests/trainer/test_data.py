@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import FramesMissing
-from trainer.task_data import Clip, Pair, StoredVectors, TaskData, batches, load_clips
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, draw_batches, load_frames
 
 
 def _clip(number: int, captions: int, split: str = "train", path: Path = Path("none.npy")) -> Clip:
@@ -35,7 +35,7 @@ def test_only_training_videos_are_trained_on() -> None:
 @pytest.mark.parametrize("size", [1, 3, 8, 16, 500])
 def test_every_pair_comes_once_in_batches_of_like_size(size: int) -> None:
     pairs = _pairs(*([3] * 20), 7, 1, 1)
-    drawn = batches(pairs, size, np.random.default_rng(0))
+    drawn = draw_batches(pairs, size, np.random.default_rng(0))
     assert Counter(pair for batch in drawn for pair in batch) == Counter(pairs)
     lengths = {len(batch) for batch in drawn}
     assert max(lengths) <= size
@@ -47,29 +47,29 @@ def test_every_pair_comes_once_in_batches_of_like_size(size: int) -> None:
 )
 def test_captions_of_one_video_are_kept_apart(captions: tuple[int, ...], size: int) -> None:
     for seed in range(20):
-        drawn = batches(_pairs(*captions), size, np.random.default_rng(seed))
+        drawn = draw_batches(_pairs(*captions), size, np.random.default_rng(seed))
         assert [_repeats(batch) for batch in drawn] == [0] * len(drawn)
 
 
 def test_captions_meet_only_when_they_must() -> None:
-    drawn = batches(_pairs(6, 1), 2, np.random.default_rng(0))  # four batches, six captions of one video
+    drawn = draw_batches(_pairs(6, 1), 2, np.random.default_rng(0))  # four batches, six captions of one video
     assert sorted(map(len, drawn)) == [1, 2, 2, 2]
     assert sum(map(_repeats, drawn)) == 2
-    alone = batches(_pairs(20), 8, np.random.default_rng(0))
+    alone = draw_batches(_pairs(20), 8, np.random.default_rng(0))
     assert sorted(map(len, alone)) == [6, 7, 7]
-    assert batches(_pairs(1), 8, np.random.default_rng(0)) == [_pairs(1)]
+    assert draw_batches(_pairs(1), 8, np.random.default_rng(0)) == [_pairs(1)]
 
 
 def test_batches_follow_the_seed() -> None:
     pairs = _pairs(*([4] * 12))
-    first, again, other = (batches(pairs, 5, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    first, again, other = (draw_batches(pairs, 5, np.random.default_rng(seed)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
 
 
 def test_batches_of_a_large_task_come_quickly_enough_to_be_drawn_every_epoch() -> None:
     pairs = _pairs(*([2] * 20_000))
-    assert len(batches(pairs, 8, np.random.default_rng(0))) == 5_000
+    assert len(draw_batches(pairs, 8, np.random.default_rng(0))) == 5_000
 
 
 def test_frames_are_read_from_the_cache(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_frames_are_read_from_the_cache(tmp_path: Path) -> None:
     for number, video in enumerate(frames):
         np.save(tmp_path / f"{number}.npy", video)
         clips.append(_clip(number, 1, path=tmp_path / f"{number}.npy"))
-    loaded = load_clips(clips)
+    loaded = load_frames(clips)
     assert np.array_equal(loaded.numpy(), frames)
     assert loaded.numpy().flags.writeable
 
@@ -88,17 +88,17 @@ def test_missing_and_broken_frames_name_the_video(tmp_path: Path) -> None:
     np.save(good.frames_path, np.zeros((3, 4, 4, 3), np.uint8))
     gone = _clip(2, 1, path=tmp_path / "gone.npy")
     with pytest.raises(FramesMissing, match=r"'v2'.*gone\.npy.*retry the task"):
-        load_clips([good, gone])
+        load_frames([good, gone])
     for content in (b"", good.frames_path.read_bytes()[:150], b"no numpy file at all"):
         gone.frames_path.write_bytes(content)
         with pytest.raises(FramesMissing, match="'v2'"):
-            load_clips([gone])
+            load_frames([gone])
     np.save(gone.frames_path, np.zeros((3, 4, 4, 3), np.float32))
     with pytest.raises(FramesMissing, match="float32"):
-        load_clips([gone])
+        load_frames([gone])
     np.save(gone.frames_path, np.zeros((5, 4, 4, 3), np.uint8))
     with pytest.raises(FramesMissing, match=r"'v2'.*\[5, 4, 4, 3\]"):
-        load_clips([good, gone])
+        load_frames([good, gone])
 
 
 class _Shard:

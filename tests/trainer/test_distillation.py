@@ -21,7 +21,7 @@ from trainer.methods import MethodError, configure, start_method
 from trainer.methods.shared.distillation import distillation_loss, random_sentences
 from trainer.methods.zscl import Zscl, ZsclConfig
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoints
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES = 2
@@ -297,7 +297,7 @@ def test_a_second_task_resumes_to_the_same_bits(name: str, backbone: Backbone, t
     release, second = method.release(), _task(tmp_path, "other")
     whole, broken, resumed = (_start(name, backbone, release, **settings) for _ in range(3))
     learn_task(whole, second)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(broken, second, checkpoints=checkpoints, report=kill_at(2))
     steps: list[int] = []

@@ -20,12 +20,12 @@ from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, first_blocks
 from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing
-from trainer.frozen_prefix_cache import training_videos
+from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods import METHODS, Method, configure, start_method
 from trainer.methods.ffa_tame import FfaTame
-from trainer.task_data import Clip, TaskData, load_clips
-from trainer.training_checkpoint import Checkpoints
-from trainer.training_loop import Progress, learn_task
+from trainer.task_data import Clip, TaskData, load_frames
+from trainer.training_checkpoint import CheckpointStore
+from trainer.training_loop import TrainingProgress, learn_task
 
 FRAMES, SIDE, DEPTH, VIDEOS, CAPTIONS = 2, 56, 4, 5, 2
 SETTINGS: dict[str, Any] = {
@@ -78,7 +78,7 @@ def _start(backbone: Backbone, **settings: Any) -> Method:
 
 
 def _learned(
-    backbone: Backbone, task: TaskData, *, checkpoints: Checkpoints | None = None, **settings: Any
+    backbone: Backbone, task: TaskData, *, checkpoints: CheckpointStore | None = None, **settings: Any
 ) -> Method:
     method = _start(backbone, **settings)
     learn_task(method, task, checkpoints=checkpoints)
@@ -97,7 +97,7 @@ def _same(one: Method, other: Method) -> bool:
 def test_first_blocks_give_what_the_next_block_reads(
     backbone: Backbone, task: TaskData, *, mixed: bool
 ) -> None:
-    frames = load_clips(task.clips)
+    frames = load_frames(task.clips)
     read: list[Tensor] = []
     handles = [
         block.ln_1.register_forward_pre_hook(lambda _, given: read.append(given[0]))
@@ -132,9 +132,9 @@ def test_loss_and_gradients_are_those_of_frames(
     texts = [clip.captions[0] for clip in task.clips]
     parameters = [p for group in method.parameter_groups() for p in group["params"]]
     found = []
-    with mixed_precision(enabled=mixed), training_videos(method, None) as load:
+    with mixed_precision(enabled=mixed), open_video_loader(method, None) as load:
         load(task.clips)  # computes; what is read comes next
-        for videos in (load_clips(task.clips), load(task.clips)):
+        for videos in (load_frames(task.clips), load(task.clips)):
             runs.clear()
             loss = method.loss(videos, texts, None)
             found.append([loss, *torch.autograd.grad(loss, parameters)])
@@ -162,7 +162,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     backbone: Backbone, task: TaskData, tmp_path: Path, step: int
 ) -> None:
     whole = _learned(backbone, task)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     broken = _start(backbone)
     with pytest.raises(Killed):
         learn_task(broken, task, checkpoints=checkpoints, report=kill_at(step))
@@ -224,10 +224,10 @@ def test_no_file_is_ever_seen(backbone: Backbone, task: TaskData, tmp_path: Path
     folder = tmp_path / "checkpoints"
     seen: set[str] = set()
 
-    def look(progress: Progress) -> None:
+    def look(progress: TrainingProgress) -> None:
         seen.update(path.name for path in folder.iterdir())
 
-    learn_task(_start(backbone), task, checkpoints=Checkpoints(folder, "run"), report=look)
+    learn_task(_start(backbone), task, checkpoints=CheckpointStore(folder, "run"), report=look)
     assert seen == {"epoch-00001.0", "epoch-00002.0"}
     open_files = [
         os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)
@@ -243,7 +243,7 @@ def _is_open(descriptor: str) -> bool:
 def test_lost_frames_end_the_training_although_nothing_reads_them(backbone: Backbone, task: TaskData) -> None:
     """A deleted video must not be learned from any longer."""
 
-    def delete(progress: Progress) -> None:
+    def delete(progress: TrainingProgress) -> None:
         if progress.epoch == 2:
             task.clips[3].frames_path.unlink(missing_ok=True)
 
@@ -258,8 +258,8 @@ def test_methods_that_train_from_the_first_block_on_get_frames(backbone: Backbon
     for name in METHODS:
         method = start_method(name, backbone, {}, None)
         assert method.frozen_image_block_count == 0, name
-        with training_videos(method, None) as load:
-            assert load is load_clips
+        with open_video_loader(method, None) as load:
+            assert load is load_frames
 
 
 @pytest.mark.parametrize("layers", range(DEPTH + 2))
@@ -274,7 +274,7 @@ def test_a_block_is_frozen_when_no_gradient_needs_what_leaves_it(
         block.ln_1.register_forward_pre_hook(lambda _, given: needed.append(given[0].requires_grad))
         for block in backbone.visual_blocks
     ]
-    videos, _ = encode_frames(backbone, load_clips(task.clips[:1]), method.fusion)
+    videos, _ = encode_frames(backbone, load_frames(task.clips[:1]), method.fusion)
     for handle in handles:
         handle.remove()
     leaving = [*needed[1:], videos.requires_grad]

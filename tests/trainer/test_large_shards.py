@@ -13,8 +13,8 @@ from models.encoders.query_encoder import QueryEncoder
 from service.core.settings import settings
 from service.tasks import commands
 from tests.trainer.conftest import untrained_backbone
-from trainer import worker
 from trainer.published_library import Library
+from trainer.worker import learning_job
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -34,7 +34,7 @@ def test_a_large_shard_is_measured_with_its_training_captions(
 
     monkeypatch.setattr(ShardStore, "write_shard", write_shard)
     task = post_videos("day", videos=6, captions=captions, tests=2)
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     assert commands.get_task(task).state == "ready"
     [(policy, queries)] = written
     assert policy.exact_rows == exact_rows
@@ -44,6 +44,6 @@ def test_a_large_shard_is_measured_with_its_training_captions(
     store = ShardStore(settings().index_dir)
     library = Library(store)
     state = library.release(store.manifest().shards[task].release)
-    encoder = QueryEncoder.open(untrained_backbone(2), state, library.pinned())
+    encoder = QueryEncoder.open(untrained_backbone(2), state, library.pinned_releases())
     texts = [f"day number {number} said {said}" for number in range(2, 6) for said in range(2)]
     np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from trainer.evaluation.gallery import Gallery, Query, Vectors
-from trainer.evaluation.rank_ledger import Ledger, read_ledger, write_ledger
-from trainer.evaluation.recall_row import QueryMemory, Row, evaluate_row
+from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
+from trainer.evaluation.recall_row import QueryMemory, RecallRow, evaluate_row
 from trainer.video_embedding import MemoryShard
 
 TASKS, QUERIES, VIDEOS, HELD_OUT, WORDS, DIM = 4, 11, 9, 6, 40, 3
@@ -92,8 +92,8 @@ def _profiles() -> Vectors:
 
 
 def _rows(
-    encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float, ledger: Ledger | None
-) -> list[Row]:
+    encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float, ledger: RankLedger | None
+) -> list[RecallRow]:
     memory: QueryMemory = {}
     rows = []
     for count in range(1, len(galleries) + 1):
@@ -109,7 +109,7 @@ def _rows(
 @pytest.mark.parametrize("grid", [0, 1.5])
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_row_that_goes_on_equals_one_afresh(prior: float, grid: float, shared: bool) -> None:
-    galleries, profiles, ledger = _galleries(grid), _profiles(), Ledger()
+    galleries, profiles, ledger = _galleries(grid), _profiles(), RankLedger()
     afresh = _rows(Encoder(grid=grid, shared=shared), galleries, profiles, prior, None)
     goes_on = _rows(Encoder(grid=grid, shared=shared), galleries, profiles, prior, ledger)
     assert goes_on == afresh
@@ -117,14 +117,14 @@ def test_a_row_that_goes_on_equals_one_afresh(prior: float, grid: float, shared:
     last = goes_on[-1]
     assert last.recalls["pinned"]["global"] != last.recalls["pinned"]["local"]
     assert last.hubness["pinned"] is not None
-    equal = [standing.ranks["global_all"].equal for standing in ledger["pinned"].standings]
+    equal = [standing.ranks["global_all"].equal for standing in ledger["pinned"].task_ranks]
     assert (np.concatenate(equal) > 1).any() == bool(grid), "where scores are equal, they were met"
 
 
 def test_rounding_between_batches_changes_no_figure() -> None:
     galleries, profiles = _galleries(), _profiles()
     afresh = _rows(Encoder(), galleries, profiles, 0.02, None)
-    noisy = _rows(Encoder(noise=3e-8), galleries, profiles, 0.02, Ledger())
+    noisy = _rows(Encoder(noise=3e-8), galleries, profiles, 0.02, RankLedger())
     for row, other in zip(afresh, noisy, strict=True):
         row.drift, other.drift = {}, {}  # an angle, and no count
     assert noisy == afresh
@@ -133,7 +133,7 @@ def test_rounding_between_batches_changes_no_figure() -> None:
 def test_only_what_is_new_is_encoded() -> None:
     """Each query once under its own task, and once under each further task; whatever moves, under all again."""
     for shared in (False, True):
-        encoder, galleries, profiles, ledger = Encoder(shared=shared), _galleries(), _profiles(), Ledger()
+        encoder, galleries, profiles, ledger = Encoder(shared=shared), _galleries(), _profiles(), RankLedger()
         for count in range(1, TASKS + 1):
             before = dict(encoder.asked)
             evaluate_row(encoder, galleries[:count], profiles[:count], prior=0.02, ledger=ledger)
@@ -179,7 +179,7 @@ def _other_order(galleries: list[Gallery]) -> None:
     "change", [_other_text, _other_held_out, _other_vectors, _other_ids, _other_classes, _other_order]
 )
 def test_what_no_longer_fits_is_not_used(change: Callable[[list[Gallery]], None]) -> None:
-    galleries, profiles, ledger = _galleries(), _profiles(), Ledger()
+    galleries, profiles, ledger = _galleries(), _profiles(), RankLedger()
     _rows(Encoder(), galleries[:2], profiles, 0.02, ledger)
     change(galleries)
     _measures_afresh(Encoder(), galleries, profiles, 0.02, ledger)
@@ -199,13 +199,13 @@ def test_another_prior_profile_or_encoder_does_not_fit_either() -> None:
         (replaced, profiles, 0.02),
         (Encoder(), silent, 0.02),
     ):
-        ledger = Ledger()
+        ledger = RankLedger()
         _rows(Encoder(), galleries[:2], profiles, 0.02, ledger)
         _measures_afresh(encoder, galleries, words, prior, ledger)
 
 
 def _measures_afresh(
-    encoder: Encoder, galleries: list[Gallery], profiles: Vectors, prior: float, ledger: Ledger
+    encoder: Encoder, galleries: list[Gallery], profiles: Vectors, prior: float, ledger: RankLedger
 ) -> None:
     row = evaluate_row(encoder, galleries[:3], profiles[:3], prior=prior, ledger=ledger)
     assert encoder.asked["pinned"] == 3 * 3 * QUERIES
@@ -213,14 +213,14 @@ def _measures_afresh(
 
 
 def test_a_task_that_is_gone_does_not_fit() -> None:
-    galleries, profiles, ledger, encoder = _galleries(), _profiles(), Ledger(), Encoder()
+    galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     _rows(encoder, galleries[:3], profiles, 0.02, ledger)
     row = evaluate_row(encoder, galleries[:2], profiles[:2], prior=0.02, ledger=ledger)
     assert row == evaluate_row(encoder, galleries[:2], profiles[:2], prior=0.02)
 
 
 def test_a_row_that_is_broken_off_leaves_nothing_half_done() -> None:
-    galleries, profiles, ledger, encoder = _galleries(), _profiles(), Ledger(), Encoder()
+    galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     _rows(encoder, galleries[:2], profiles, 0.02, ledger)
     encoder.fail_after = sum(encoder.asked.values()) + 9 * QUERIES + 2 * QUERIES  # within the pinned pass
     with pytest.raises(KeyboardInterrupt):
@@ -231,7 +231,7 @@ def test_a_row_that_is_broken_off_leaves_nothing_half_done() -> None:
 
 
 def test_measuring_the_same_tasks_again_encodes_nothing() -> None:
-    galleries, profiles, ledger, encoder = _galleries(), _profiles(), Ledger(), Encoder()
+    galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     rows = _rows(encoder, galleries, profiles, 0.02, ledger)
     before, shares = encoder.asked["pinned"], []  # type: ignore[var-annotated]
     again = evaluate_row(
@@ -244,7 +244,7 @@ def test_measuring_the_same_tasks_again_encodes_nothing() -> None:
 # -- on disk ----------------------------------------------------------------------------------------------------
 
 
-def _values(ledger: Ledger) -> object:
+def _values(ledger: RankLedger) -> object:
     """Everything in a ledger, to be compared."""
 
     def plain(of: object) -> object:
@@ -252,7 +252,7 @@ def _values(ledger: Ledger) -> object:
             return of.dtype.str, of.tobytes()
         return {name: plain(part) for name, part in (of if isinstance(of, Mapping) else vars(of)).items()}
 
-    return {mode: (page.seals, [plain(s) for s in page.standings]) for mode, page in ledger.items()}
+    return {mode: (page.digests, [plain(s) for s in page.task_ranks]) for mode, page in ledger.items()}
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -275,7 +275,7 @@ def test_rows_go_on_from_a_file_as_from_memory(tmp_path: Path, shared: bool) -> 
 def test_a_file_that_missed_a_row_is_caught_up_with(tmp_path: Path) -> None:
     """Its writer died after a task was published and before the file was."""
     galleries, profiles, path, encoder = _galleries(), _profiles(), tmp_path / "ledger.npz", Encoder()
-    ledger = Ledger()
+    ledger = RankLedger()
     _rows(Encoder(), galleries[:2], profiles, 0.02, ledger)
     write_ledger(path, ledger)
     row = evaluate_row(encoder, galleries, profiles, prior=0.02, ledger=read_ledger(path))
@@ -286,7 +286,7 @@ def test_a_file_that_missed_a_row_is_caught_up_with(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_or_broken_only_costs_time(tmp_path: Path) -> None:
     galleries, profiles, path = _galleries(), _profiles(), tmp_path / "ledger.npz"
     assert read_ledger(path) == {}
-    ledger = Ledger()
+    ledger = RankLedger()
     _rows(Encoder(), galleries[:3], profiles, 0.02, ledger)
     write_ledger(path, ledger)
     good, known = path.read_bytes(), _values(ledger)
@@ -309,7 +309,7 @@ def test_a_file_that_is_missing_or_broken_only_costs_time(tmp_path: Path) -> Non
 
 
 def test_a_file_whose_columns_do_not_go_together_is_not_read(tmp_path: Path) -> None:
-    path, ledger = tmp_path / "ledger.npz", Ledger()
+    path, ledger = tmp_path / "ledger.npz", RankLedger()
     _rows(Encoder(), _galleries()[:2], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)
     with np.load(path) as file:
@@ -332,19 +332,19 @@ def test_a_file_whose_columns_do_not_go_together_is_not_read(tmp_path: Path) -> 
 
 
 def test_where_nothing_stands_still_no_file_is_left(tmp_path: Path) -> None:
-    path, ledger = tmp_path / "ledger.npz", Ledger()
+    path, ledger = tmp_path / "ledger.npz", RankLedger()
     write_ledger(path, ledger)
     _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)
     assert path.exists()
-    write_ledger(path, Ledger())
+    write_ledger(path, RankLedger())
     assert not path.exists()
 
 
 def test_a_full_disk_keeps_nothing_of_what_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, ledger = tmp_path / "ledger.npz", Ledger()
+    path, ledger = tmp_path / "ledger.npz", RankLedger()
     _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)
 
@@ -360,7 +360,7 @@ def test_a_full_disk_keeps_nothing_of_what_could_not_be_written(
 
 
 def test_a_writer_that_dies_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, ledger = tmp_path / "ledger.npz", Ledger()
+    path, ledger = tmp_path / "ledger.npz", RankLedger()
     _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)
     before = _values(ledger)
@@ -376,5 +376,5 @@ def test_a_writer_that_dies_leaves_the_last_file(tmp_path: Path, monkeypatch: py
                 write_ledger(path, ledger)
         assert _values(read_ledger(path)) == before
     write_ledger(path, ledger)
-    assert len(read_ledger(path)["pinned"].standings) == 2
+    assert len(read_ledger(path)["pinned"].task_ranks) == 2
     assert list(tmp_path.iterdir()) == [path]

@@ -31,7 +31,7 @@ def _state(tasks: int) -> ReleaseState:
 
 def _publish(store: ShardStore, state: ReleaseState) -> str:
     with store.staging() as staged:
-        write_release(staged, state, before=Library(store).before(state))
+        write_release(staged, state, before=Library(store).parent_release(state))
         release = store.adopt_release(staged)
     store.publish(release=release, shards=[])
     return release.id
@@ -55,11 +55,11 @@ def test_the_newest_is_read_with_all_before_it(store: ShardStore) -> None:
 def test_a_release_goes_on_only_from_what_it_continues(store: ShardStore) -> None:
     library = Library(store)
     newest = str(store.manifest().release)
-    assert library.before(_state(4)) == Before(newest, 3)
+    assert library.parent_release(_state(4)) == Before(newest, 3)
     other = _state(4)
     other.tasks[0] = ReleaseTask("t0", "t0", "another encoder")
-    assert [library.before(state) for state in (_state(3), _state(2), other)] == [None] * 3
-    assert Library(ShardStore(store.root / "empty")).before(_state(1)) is None
+    assert [library.parent_release(state) for state in (_state(3), _state(2), other)] == [None] * 3
+    assert Library(ShardStore(store.root / "empty")).parent_release(_state(1)) is None
 
 
 def test_a_damaged_release_in_the_line_is_named(store: ShardStore) -> None:

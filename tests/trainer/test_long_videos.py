@@ -29,10 +29,11 @@ from service.library.videos import get_video
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle.state_machine import drop_lease
 from service.tasks.task_events import events_after
-from trainer import moment_embedding, worker
+from trainer import moment_embedding
 from trainer.methods import start_method
-from trainer.moment_embedding import segments
+from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
+from trainer.worker import catalog_reader, learning_job, video_decoding
 
 Post = Callable[..., str]
 
@@ -45,7 +46,7 @@ def _one_decoder(library: Any, warm_examiner: Examiner, monkeypatch: pytest.Monk
 
 
 def _ready(task: str) -> str:
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error) == ("ready", None)
     return task
@@ -77,7 +78,7 @@ def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None
         ids["day-0"],
         ids["day-3"],
     }
-    backbone = worker._backbone(settings().backbone, 2, 1)
+    backbone = learning_job.load_worker_backbone(settings().backbone, 2, 1)
     library = Library(ShardStore(settings().index_dir))
     assert library.current is not None
     method = start_method(library.current.method, backbone, library.current.config, library.current)
@@ -109,12 +110,12 @@ def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
         if len(sampled) == 1:
             with session_scope(write=True) as session:
                 drop_lease(session.get_one(Task, task))
-            worker.learn_task(task)
+            learning_job.run_learning_job(task)
         elif len(sampled) == 2:
             sampled[0].unlink()  # what the first one does in the end
 
     monkeypatch.setattr(Examiner, "sample", watched)
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error, len(sampled)) == ("ready", None, 3)
     assert len(_vectors(task)) == 6 + 2 + 4
@@ -128,7 +129,7 @@ def test_nothing_else_changes_by_a_bit(
 
     def learn(folder: str, **further: Any) -> tuple[Any, ...]:
         settings_factory(tmp_path / folder, **fields, **further)
-        worker._backbone.cache_clear()  # what a method draws first follows from the backbone's seed
+        learning_job.load_worker_backbone.cache_clear()  # what a method draws first follows from the backbone's seed
         posted = [post_videos("day", seconds=LONG), post_videos("night", seconds={1: 60})]
         posted.append(post_videos("dusk", seconds={2: 21}))
         vectors = [_vectors(_ready(task)) for task in posted]
@@ -136,7 +137,7 @@ def test_nothing_else_changes_by_a_bit(
         store = ShardStore(settings().index_dir)
         entries = store.manifest()
         files = [entries.shards[task].files["vectors.faiss"] for task in posted]
-        training = Library(store).memory(worker._training_ids(Library(store)))
+        training = Library(store).stored_vectors(catalog_reader.training_video_ids(Library(store)))
         sampled = training.sample(len(training), np.random.default_rng(0))
         assert sampled is not None
         return vectors, figures, files, sampled.numpy(), [len(entries.parts(task)) for task in posted]
@@ -162,7 +163,7 @@ def test_after_compaction_the_next_row_is_the_same(
 
     def learn(folder: str, *, compacted: bool) -> Any:
         settings_factory(tmp_path / folder, **fields)
-        worker._backbone.cache_clear()
+        learning_job.load_worker_backbone.cache_clear()
         day = _ready(post_videos("day", seconds=LONG))
         if compacted:
             before = _vectors(day)
@@ -194,22 +195,23 @@ def test_a_video_that_cannot_be_read_any_more_is_found_as_a_whole(post_videos: P
     assert not any(str(settings().data_dir) in message for message in said)
 
 
-@pytest.mark.parametrize("stage", ["lay_down", "_long_videos", "_facts", "_publish"])
+@pytest.mark.parametrize("stage", ["index_task", "plan_moments", "evaluate_task", "publish_task"])
 def test_a_long_video_that_is_deleted_while_it_is_learned_leaves_no_moment(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Just before each stage, and just after its moments were settled. Where frames are missed it begins again."""
     task = post_videos("day", seconds=LONG)
-    ids, original = _by_name(task), getattr(worker, stage)
+    module = video_decoding if stage == "plan_moments" else learning_job
+    ids, original = _by_name(task), getattr(module, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
-        settled = original(*given, **how) if stage == "_long_videos" else None
+        settled = original(*given, **how) if stage == "plan_moments" else None
         delete_videos(["day-3"])
         (settings().media_root / "day" / "3.mp4").unlink(missing_ok=True)
-        return settled if stage == "_long_videos" else original(*given, **how)
+        return settled if stage == "plan_moments" else original(*given, **how)
 
-    monkeypatch.setattr(worker, stage, meanwhile)
-    worker.learn_task(task)
+    monkeypatch.setattr(module, stage, meanwhile)
+    learning_job.run_learning_job(task)
     _ready(task)
     expected = [i for name, i in ids.items() if name != "day-3"] + moment_ids(ids["day-0"], 2).tolist()
     assert sorted(_vectors(task)) == expected
@@ -253,7 +255,7 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
 
     with monkeypatch.context() as full:
         full.setattr(warm_examiner, "sample", sample)
-        worker.learn_task(task)
+        learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert view.state == "failed"
     assert "The disk is full" in str(view.error)
@@ -309,7 +311,7 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
             locate=lambda _: path,
             scratch=tmp_path / "new" / "moments.npy",
             limits=warm_examiner.limits,
-            left_out=lambda *told: pytest.fail(str(told)),
+            on_skip=lambda *told: pytest.fail(str(told)),
         )
         assert ids.tolist() == moment_ids(7, 8).tolist()
         assert list((tmp_path / "new").iterdir()) == []
@@ -326,8 +328,8 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
 def test_segments_hold_whole_videos_and_no_more_than_they_must() -> None:
     sizes = [3, 1, 4, 1, 5, 9, 2, 6]
     ids = [moment_ids(video, count) for video, count in enumerate(sizes)]
-    found = list(segments([(i, np.full((len(i), 2), i[0] % 7, np.float32)) for i in ids], most=8))
+    found = list(group_segments([(i, np.full((len(i), 2), i[0] % 7, np.float32)) for i in ids], max_rows=8))
     assert [len(part) for part, _ in found] == [8, 15, 8]
     assert np.array_equal(np.concatenate([part for part, _ in found]), np.concatenate(ids))
     assert all(len(part) == len(vectors) for part, vectors in found)
-    assert list(segments([])) == []
+    assert list(group_segments([])) == []

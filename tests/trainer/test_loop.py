@@ -20,8 +20,8 @@ from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.methods import Finetune, Method, MethodConfig, start_method
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData
-from trainer.training_checkpoint import Checkpoint, Checkpoints, identity
-from trainer.training_loop import Progress, fit, learn_task, learning_rate_factor
+from trainer.training_checkpoint import Checkpoint, CheckpointStore, run_identity
+from trainer.training_loop import TrainingProgress, fit, learn_task, learning_rate_factor
 
 FRAMES, SIDE = 2, 56
 
@@ -115,7 +115,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
 ) -> None:
     whole = _shift(backbone)
     losses = fit(whole, task)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     first = _shift(backbone)
     with pytest.raises(Killed):
         fit(first, task, checkpoints=checkpoints, report=kill_at(step))
@@ -142,7 +142,7 @@ def test_methods_resume_to_the_same_bits_on_their_second_task(
     assert backbone.dim == 128
     whole = start_method(name, backbone, settings, release)
     learn_task(whole, second, memory)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     broken = start_method(name, backbone, settings, release)
     with pytest.raises(Killed):
         learn_task(broken, second, memory, checkpoints=checkpoints, report=kill_at(4))
@@ -205,9 +205,9 @@ def test_seed_and_task_decide_the_run(backbone: Backbone, task: TaskData) -> Non
 def test_a_checkpoint_of_another_run_is_not_continued(
     backbone: Backbone, task: TaskData, tmp_path: Path
 ) -> None:
-    one = Checkpoints(tmp_path / "c", identity("task", {"lr": 1}))
+    one = CheckpointStore(tmp_path / "c", run_identity("task", {"lr": 1}))
     fit(_shift(backbone), task, checkpoints=one)
-    other = Checkpoints(tmp_path / "c", identity("task", {"lr": 2}))
+    other = CheckpointStore(tmp_path / "c", run_identity("task", {"lr": 2}))
     assert other.load() is None
     assert one.load() is not None
     one.clear()
@@ -222,7 +222,7 @@ def test_a_damaged_checkpoint_means_starting_over(
 ) -> None:
     whole = _shift(backbone)
     fit(whole, task)
-    checkpoints = Checkpoints(tmp_path / "c", "run")
+    checkpoints = CheckpointStore(tmp_path / "c", "run")
     with pytest.raises(Killed):
         fit(_shift(backbone), task, checkpoints=checkpoints, report=kill_at(5))
     (folder,) = (tmp_path / "c").iterdir()
@@ -243,7 +243,7 @@ def test_a_checkpoint_that_cannot_be_written_takes_no_room(
         path.write_bytes(b"some of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    kept = Checkpoints(tmp_path, "run")
+    kept = CheckpointStore(tmp_path, "run")
     kept.save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="No space left"):
@@ -288,7 +288,7 @@ def test_who_wakes_late_leaves_the_checkpoints_of_the_next_claim_alone(
         assert found is not None
         return found.method["weight"][0].item()
 
-    late, next_one = Checkpoints(tmp_path, "same", 4), Checkpoints(tmp_path, run, 6)
+    late, next_one = CheckpointStore(tmp_path, "same", 4), CheckpointStore(tmp_path, run, 6)
     late.save(checkpoint(1, 1.0))
 
     def meanwhile() -> None:
@@ -299,7 +299,7 @@ def test_who_wakes_late_leaves_the_checkpoints_of_the_next_claim_alone(
     with suppress(OSError, RuntimeError):  # the next claim has removed what it was writing
         late.save(checkpoint(2, 2.0))
     assert not hanging.left
-    kept = Checkpoints(tmp_path, run, 8).load()
+    kept = CheckpointStore(tmp_path, run, 8).load()
     assert weight(kept) == 10.0 * epochs[-1]
     next_one.save(checkpoint(4, 40.0))
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00004.6"], "and takes its leavings away"
@@ -309,7 +309,7 @@ def test_what_is_replaced_while_it_is_read_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next claim reads the newest checkpoint, when the one before wakes, saves another, and drops that."""
-    late = Checkpoints(tmp_path, "run", 4)
+    late = CheckpointStore(tmp_path, "run", 4)
     late.save(Checkpoint(1, [0.5], {"weight": torch.ones(3)}, {}))
     original = json.loads
     left = [lambda: late.save(Checkpoint(2, [0.5, 0.4], {"weight": torch.ones(3)}, {}))]
@@ -320,13 +320,13 @@ def test_what_is_replaced_while_it_is_read_is_not_lost(
         return original(text)
 
     monkeypatch.setattr(json, "loads", slowly)
-    found = Checkpoints(tmp_path, "run", 6).load()
+    found = CheckpointStore(tmp_path, "run", 6).load()
     assert found is not None
     assert found.epoch == 2
 
 
 def test_progress_is_reported_after_every_step(backbone: Backbone, task: TaskData) -> None:
-    reports: list[Progress] = []
+    reports: list[TrainingProgress] = []
     losses = fit(_shift(backbone), task, report=reports.append)
     assert [(p.epoch, p.step) for p in reports] == [(1 + s // 3, s + 1) for s in range(12)]
     assert {(p.epochs, p.steps) for p in reports} == {(4, 12)}

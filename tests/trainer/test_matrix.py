@@ -15,11 +15,11 @@ from trainer.evaluation.recall_row import (
     Gallery,
     Query,
     QueryMemory,
+    compute_recall,
     evaluate_row,
-    recall_of,
     routing_accuracy,
 )
-from trainer.evaluation.retrieval_metrics import summarise
+from trainer.evaluation.retrieval_metrics import summarize
 
 
 class Shard:
@@ -98,7 +98,7 @@ def test_by_hand() -> None:
     # "sun" at 4° and "noon" at 19° sound most like the profile at 10°, and so does "moon" at 10°
     assert row.routing == {"day": 1, "night": 0}
     assert row.routing_at == {"day": {1: 1, 2: 1, 4: 1}, "night": {1: 0, 2: 1, 4: 1}}
-    assert row.pooled["latest"]["global"] == summarise(np.array([2, 1, 4]))
+    assert row.pooled["latest"]["global"] == summarize(np.array([2, 1, 4]))
     # Video 10 (0°): sun 4°, noon 19°, moon 10° for its shard. Video 11 (20°): noon 1°, moon 10°, sun 16°.
     # Video 20 (90°): noon 30°, moon 45°, sun 90°.
     to_text = {
@@ -200,7 +200,7 @@ def test_videos_find_their_captions_as_a_slow_reference_says(
                     right = {query.text for query in own.queries if query.vector_id == video}
                     best = max(scores[text, video] for text in right)
                     ranks.append(1 + sum(scores[text, video] > best for text in texts if text not in right))
-                assert row.to_text[mode][scope][own.task] == summarise(np.array(ranks))
+                assert row.to_text[mode][scope][own.task] == summarize(np.array(ranks))
 
 
 def test_precision_and_hubness_as_a_slow_reference_says() -> None:
@@ -327,7 +327,7 @@ def test_the_union_is_lifted_by_the_log_weights_of_the_router() -> None:
             ranks.append(
                 sorted(scores, key=lambda video, scores=scores: -scores[video]).index(query.vector_id) + 1
             )
-        assert row.recalls["latest"]["global"][own.task] == summarise(np.array(ranks))
+        assert row.recalls["latest"]["global"][own.task] == summarize(np.array(ranks))
 
 
 def test_queries_ask_for_held_out_videos_only() -> None:
@@ -385,14 +385,14 @@ def test_a_caption_counts_with_its_log_weight_among_the_tasks_that_were_there_wh
             right = {query.text for query in own.queries if query.vector_id == video}
             best = max(scores[text, video] for text in right)
             ranks.append(1 + sum(scores[text, video] > best for text in words if text not in right))
-        assert row.to_text["latest"]["global"][own.task] == summarise(np.array(ranks))
+        assert row.to_text["latest"]["global"][own.task] == summarize(np.array(ranks))
 
 
 def test_plain_recall() -> None:
-    recall = recall_of(_unit(0, 10).astype(np.float32), [5, 5], _unit(2, 9).astype(np.float32), [5, 6])
+    recall = compute_recall(_unit(0, 10).astype(np.float32), [5, 5], _unit(2, 9).astype(np.float32), [5, 6])
     assert recall is not None
     assert (recall.r1, recall.meanr) == (0.5, 1.5)
-    assert recall_of(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None
+    assert compute_recall(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None
 
 
 def test_raw_merging_knows_nothing_of_routing() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from trainer.errors import EvaluationError
 from trainer.evaluation.retrieval_metrics import (
-    BestOf,
     Matrix,
     RankCount,
+    TopItems,
     backward_forgetting,
     forgetting_rate,
     forgetting_rates,
@@ -23,7 +23,7 @@ from trainer.evaluation.retrieval_metrics import (
     rank_by_id,
     recall_at,
     skewness,
-    summarise,
+    summarize,
 )
 
 SCORES = np.array(
@@ -100,11 +100,11 @@ def test_wrong_galleries_are_refused() -> None:
 
 
 def test_the_five_figures() -> None:
-    recall = summarise(np.array([1, 1, 4, 10, 14.0]))
+    recall = summarize(np.array([1, 1, 4, 10, 14.0]))
     assert recall is not None
     assert (recall.r1, recall.r5, recall.r10) == (0.4, 0.6, 0.8)
     assert (recall.medr, recall.meanr, recall.queries) == (4, 6, 5)
-    assert summarise(np.array([])) is None
+    assert summarize(np.array([])) is None
 
 
 MATRIX: Matrix = [
@@ -189,7 +189,7 @@ def test_precision_against_a_slow_reference(k: int) -> None:
 
 def test_the_best_of_parts_are_the_best_of_the_whole() -> None:
     scores = np.random.default_rng(1).normal(size=(7, 40))
-    best = BestOf(6, 7)
+    best = TopItems(6, 7)
     for columns in np.array_split(np.arange(40), [3, 3, 20, 38]):
         best.add(scores[:, columns], columns)
     assert best.marks.tolist() == np.argsort(-scores, axis=1)[:, :6].tolist()

@@ -29,7 +29,7 @@ from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.moe_adapter import MoeAdapter
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoints
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES, SIDE = 2, 56
@@ -260,7 +260,7 @@ def test_a_resumed_second_task_ends_with_the_same_bits(backbone: Backbone, tmp_p
     release = method.release()
     whole = _start(backbone, release)
     learn_task(whole, second)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(_start(backbone, release), second, checkpoints=checkpoints, report=kill_at(3))
     resumed = _start(backbone, release)

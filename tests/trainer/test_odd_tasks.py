@@ -15,7 +15,7 @@ from trainer.errors import TrainingDiverged
 from trainer.methods import METHODS, Method, MethodError, start_method
 from trainer.task_data import Clip, StoredVectors, TaskData
 from trainer.training_loop import learn_task
-from trainer.video_embedding import embed
+from trainer.video_embedding import embed_clips
 
 FRAMES = 2
 TRAINING = sorted(name for name, method in METHODS.items() if method.is_trainable)
@@ -62,7 +62,7 @@ def test_one_video_then_one_caption_then_identical_videos(
         losses = learn_task(method, task, StoredVectors())
         assert len(losses) == 1
         assert np.isfinite(losses).all()
-        vectors = embed(method.encode_videos, task.clips)
+        vectors = embed_clips(method.encode_videos, task.clips)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
         releases[task.task_id] = method.release()
     encoder = QueryEncoder.open(backbone, releases["thirds"], releases)

@@ -23,8 +23,8 @@ from trainer.methods.mas import MasConfig
 from trainer.methods.rwalk import Rwalk, RwalkConfig
 from trainer.methods.shared.weight_penalty import Penalty, mean_gradients
 from trainer.methods.si import Si, SiConfig
-from trainer.task_data import Clip, Pair, TaskData, load_clips
-from trainer.training_checkpoint import Checkpoints
+from trainer.task_data import Clip, Pair, TaskData, load_frames
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES = 2
@@ -64,7 +64,7 @@ def _weights(method: Finetune) -> dict[str, Tensor]:
 
 def _video_output(model: Backbone, clip: Clip) -> Tensor:
     """``[dim]``, by open_clip's own forward pass, not brought to unit length."""
-    pixels = load_clips([clip])[0].permute(0, 3, 1, 2).float()
+    pixels = load_frames([clip])[0].permute(0, 3, 1, 2).float()
     return model.clip.encode_image((pixels - model.mean) / model.std, normalize=False).mean(dim=0)
 
 
@@ -175,7 +175,7 @@ def _fisher(method: Ewc, pairs: list[Pair], size: int) -> Tensor:
     waiting = [pair.caption for pair in pairs]
     for frames, texts in method.small_batches(pairs, size):
         chosen = [next(pair for pair in pairs if pair.caption == text) for text in texts]
-        assert torch.equal(frames, load_clips([pair.clip for pair in chosen]))
+        assert torch.equal(frames, load_frames([pair.clip for pair in chosen]))
         queries = torch.stack([_text_output(method.model, text) for text in texts])
         videos = torch.stack([_video_output(method.model, pair.clip) for pair in chosen])
         queries, videos = (v / v.norm(dim=-1, keepdim=True) for v in (queries, videos))
@@ -406,7 +406,7 @@ def test_a_second_task_resumes_to_the_same_bits(name: str, backbone: Backbone, t
     release, second = method.release(), _task(tmp_path, "other")
     whole, broken, resumed = (_start(name, backbone, release, **settings) for _ in range(3))
     learn_task(whole, second)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(broken, second, checkpoints=checkpoints, report=kill_at(2))
     steps: list[int] = []

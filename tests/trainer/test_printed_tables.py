@@ -21,7 +21,7 @@ from trainer.evaluation.retrieval_metrics import (
     harmonic_mean,
     mean_current,
     mean_final,
-    summarise,
+    summarize,
 )
 
 ROUNDING = 0.0151  # of sums and means of figures with two decimals
@@ -164,7 +164,7 @@ def test_zero_shot_recalls_of_ctvr_are_shares_of_all_queries(
     """One run, no training: R@k are whole numbers of queries of all tasks, and no mean over tasks of unequal size."""
     at_1, at_5, at_10 = hits
     ranks = np.repeat([1, 5, 10, 11], [at_1, at_5 - at_1, at_10 - at_5, queries - at_10])
-    recall = summarise(ranks)
+    recall = summarize(ranks)
     assert recall is not None
     assert (100 * recall.r1, 100 * recall.r5, 100 * recall.r10) == pytest.approx(printed, abs=0.005)
     assert backward_forgetting([[22.14, None], [22.14, 22.14]]) == 0

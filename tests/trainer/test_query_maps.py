@@ -19,9 +19,9 @@ from trainer.evaluation.retrieval_metrics import mean_angle
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.drift_adapter import procrustes
-from trainer.task_data import Clip, Pair, TaskData, load_clips
-from trainer.training_checkpoint import Checkpoints
-from trainer.training_loop import Progress, learn_task
+from trainer.task_data import Clip, Pair, TaskData, load_frames
+from trainer.training_checkpoint import CheckpointStore
+from trainer.training_loop import TrainingProgress, learn_task
 
 FRAMES = 2
 NAMES = ["drift_adapter", "qdc"]
@@ -302,7 +302,7 @@ def test_videos_join_the_fit_once_each(backbone: Backbone, tmp_path: Path) -> No
     captions = alone.examples_of(backbone, task.pairs)
     np.testing.assert_allclose(captions.numpy(), _vectors(backbone, task.training_captions), atol=1e-6)
     examples = both.examples_of(backbone, task.pairs)
-    videos = encode_frames(backbone, load_clips(task.clips))[0]
+    videos = encode_frames(backbone, load_frames(task.clips))[0]
     torch.testing.assert_close(examples, torch.cat([captions, videos]), atol=1e-6, rtol=0)
 
 
@@ -324,11 +324,11 @@ def test_resuming_in_the_second_task_gives_the_same_maps(
     whole = continued()
     learn_task(whole, tasks[1])
 
-    def stop(at: Progress) -> None:
+    def stop(at: TrainingProgress) -> None:
         if at.epoch == 3:
             raise _Stop
 
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(_Stop):
         learn_task(continued(), tasks[1], report=stop, checkpoints=checkpoints)
     resumed = continued()

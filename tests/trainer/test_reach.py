@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from models.routing.router import COSINE_LIMIT
 from trainer.evaluation import recall_row
 from trainer.evaluation.gallery import Gallery, Query, Vectors
-from trainer.evaluation.rank_ledger import Ledger, read_ledger, write_ledger
-from trainer.evaluation.recall_row import QueryMemory, Row, evaluate_row
+from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
+from trainer.evaluation.recall_row import QueryMemory, RecallRow, evaluate_row
 from trainer.video_embedding import MemoryShard
 
 WORDS = 12
@@ -92,16 +92,16 @@ class Library:
         prior: float,
         *,
         full: bool,
-        ledger: Ledger | None = None,
+        ledger: RankLedger | None = None,
         memory: QueryMemory | None = None,
-    ) -> Row:
+    ) -> RecallRow:
         profiles = self.profiles[:tasks]
         return evaluate_row(
             self, self.galleries[:tasks], profiles, prior=prior, full=full, ledger=ledger, memory=memory
         )
 
 
-def _lean(row: Row) -> Row:
+def _lean(row: RecallRow) -> RecallRow:
     """What a full row has of what a user meets."""
     for found in (row.recalls, row.pooled):
         for galleries in found.values():
@@ -138,7 +138,7 @@ def test_all_that_a_user_meets_is_as_in_a_full_row(
     library = Library(
         seed, tasks=tasks, queries=queries, grid=grid, classes=classes, apart=apart, silent=quiet
     )
-    ledgers: tuple[Ledger, Ledger] = ({}, {})
+    ledgers: tuple[RankLedger, RankLedger] = ({}, {})
     memories: tuple[QueryMemory, QueryMemory] = ({}, {})
     with patch.object(recall_row, "_VECTORS", budget):
         for count in range(1, tasks + 1):
@@ -171,7 +171,7 @@ def test_a_shard_that_is_left_out_wrongly_would_be_missed(grid: bool) -> None:
 
 def test_where_words_tell_tasks_apart_a_query_is_encoded_once() -> None:
     """Under its own task, when it comes; however many tasks there are, and whatever comes later."""
-    library, ledger = Library(2, apart=80), Ledger()
+    library, ledger = Library(2, apart=80), RankLedger()
     for count in range(1, 5):
         before = dict(library.asked)
         library.row(count, 0.04, full=False, ledger=ledger)
@@ -181,7 +181,7 @@ def test_where_words_tell_tasks_apart_a_query_is_encoded_once() -> None:
 
 @pytest.mark.parametrize(("apart", "prior"), [(80, 0), (0.5, 0.04)])
 def test_where_nothing_tells_them_apart_all_are_encoded(apart: float, prior: float) -> None:
-    library, ledger = Library(3, apart=apart), Ledger()
+    library, ledger = Library(3, apart=apart), RankLedger()
     for count in range(1, 5):
         before = dict(library.asked)
         library.row(count, prior, full=False, ledger=ledger)
@@ -211,7 +211,7 @@ def test_a_shard_whose_videos_could_just_come_level_is_looked_at(margin: float) 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_one_kind_of_row_does_not_go_on_from_the_other(tmp_path: Path, full: bool) -> None:
-    library, ledger, path = Library(5, apart=80, classes=True), Ledger(), tmp_path / "ledger.npz"
+    library, ledger, path = Library(5, apart=80, classes=True), RankLedger(), tmp_path / "ledger.npz"
     library.row(2, 0.04, full=full, ledger=ledger)
     write_ledger(path, ledger)
     expected = {kind: library.row(3, 0.04, full=kind) for kind in (False, True)}
@@ -222,7 +222,7 @@ def test_one_kind_of_row_does_not_go_on_from_the_other(tmp_path: Path, full: boo
         afresh = {False: 7 * 3, True: 7 * 3 * 3}
         goes_on = {False: 7, True: 7 * (3 + 2)}
         assert library.asked["pinned"] - before == (goes_on if kind == full else afresh)[kind]
-        assert ("global_raw" in known["pinned"].standings[0].ranks) is kind
+        assert ("global_raw" in known["pinned"].task_ranks[0].ranks) is kind
 
 
 def test_what_a_text_has_for_all_tasks_is_encoded_once() -> None:

@@ -25,7 +25,7 @@ from trainer.methods.er import Er
 from trainer.methods.lump import Lump
 from trainer.methods.shared.replay import Memory, Replay, Rows
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoints
+from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
 
 FRAMES, SIDE = 2, 56
@@ -172,7 +172,7 @@ def test_a_resumed_second_task_ends_with_the_same_bits(
     release = read_release(tmp_path)
     whole = _start(name, backbone, release, fill=fill)
     learn_task(whole, second)
-    checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
     with pytest.raises(Killed):
         learn_task(
             _start(name, backbone, release, fill=fill), second, checkpoints=checkpoints, report=kill_at(3)

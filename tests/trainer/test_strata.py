@@ -16,7 +16,7 @@ from trainer.losses import in_task_loss
 from trainer.methods import Method, MethodError, start_method
 from trainer.task_data import Clip, StoredVectors, TaskData
 from trainer.training_loop import learn_task
-from trainer.video_embedding import embed
+from trainer.video_embedding import embed_clips
 
 FRAMES = 2
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
@@ -73,7 +73,7 @@ def test_what_was_learned_answers_the_same_for_ever(backbone: Backbone, tmp_path
         task = _task(tmp_path, name, [f"{text} {name}" for text in TEXTS])
         learn_task(method, task, StoredVectors())
         if vectors is None:
-            vectors = embed(method.encode_videos, task.clips)
+            vectors = embed_clips(method.encode_videos, task.clips)
         (tmp_path / str(number)).mkdir()
         write_release(tmp_path / str(number), method.release())
         releases[name] = read_release(tmp_path / str(number), for_queries=True)

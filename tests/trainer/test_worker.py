@@ -17,7 +17,7 @@ from index import ShardStore, Snapshot
 from models.releases.lineage import Before
 from models.releases.release_files import ReleaseState, read_learned, read_release
 from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Release, Shard, Video
+from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.celery_worker import probe
 from service.core.schemas import TaskView
 from service.core.settings import settings
@@ -25,13 +25,14 @@ from service.library.recall_matrix import forgetting
 from service.tasks import commands
 from service.tasks.lifecycle import Publication
 from service.tasks.task_events import events_after
-from trainer import steps as learning
-from trainer import training_loop, worker
+from trainer import task_pipeline as learning
+from trainer import training_loop
 from trainer.errors import TrainingDiverged
-from trainer.evaluation.rank_ledger import Ledger, read_ledger
-from trainer.evaluation.recall_row import Row
+from trainer.evaluation.rank_ledger import RankLedger, read_ledger
+from trainer.evaluation.recall_row import RecallRow
 from trainer.methods import FfaTame
-from trainer.training_checkpoint import Checkpoint, Checkpoints
+from trainer.training_checkpoint import Checkpoint, CheckpointStore
+from trainer.worker import learning_job, release_metrics
 
 Post = Callable[..., str]
 
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 
 def _learn(task: str) -> TaskView:
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     return commands.get_task(task)
 
 
@@ -151,8 +152,8 @@ def test_a_row_goes_on_from_the_ledger_and_equals_one_afresh(
     path, known = settings().index_dir / "ledger.npz", []
     original = learning.evaluate_row
 
-    def evaluate_row(*args: Any, ledger: Ledger, **fields: Any) -> Row:
-        known.append(len(ledger["pinned"].standings) if ledger else 0)
+    def evaluate_row(*args: Any, ledger: RankLedger, **fields: Any) -> RecallRow:
+        known.append(len(ledger["pinned"].task_ranks) if ledger else 0)
         row = original(*args, ledger=ledger, **fields)
         assert row == original(*args, **fields)
         whole = original(*args, **{**fields, "full": True})
@@ -172,7 +173,7 @@ def test_a_row_goes_on_from_the_ledger_and_equals_one_afresh(
         )
         _ready(task)
     assert known == [0, 1, 2, 0, 4]
-    assert len(read_ledger(path)["pinned"].standings) == 4
+    assert len(read_ledger(path)["pinned"].task_ranks) == 4
     assert {(i, t) for i, t, _, _ in _recalls() if i == 5} == {(5, t) for t in (1, 2, 3, 4, 5)}
 
 
@@ -208,13 +209,13 @@ def test_what_is_laid_down_is_ready_though_it_cannot_be_measured(
     with monkeypatch.context() as patch:
         patch.setattr(Publication, "complete", killed)
         with pytest.raises(KeyboardInterrupt):
-            worker.learn_task(task)
+            learning_job.run_learning_job(task)
     assert task in _store().manifest().shards
 
     def too_large(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(worker, "measure", too_large)
+    monkeypatch.setattr(release_metrics, "evaluate_release", too_large)
     assert _ready(task).progress.unmeasured == "CUDA out of memory"
     assert _recalls() == {}
     assert any("could not be measured: CUDA" in e.data.get("message", "") for e in events_after(task))
@@ -411,7 +412,7 @@ def test_a_worker_that_lost_its_lease_publishes_nothing(
     def write_shard(self: ShardStore, **fields: Any) -> Any:
         entry = original(self, **fields)
         with session_scope(write=True) as session:  # what another worker's claim does
-            row = session.get_one(worker.Task, task)
+            row = session.get_one(Task, task)
             row.fencing_token += 1
         return entry
 
@@ -430,11 +431,13 @@ def test_a_worker_that_lost_its_lease_drops_no_checkpoints(
     def lose(*_: Any, **__: Any) -> None:
         kept.mkdir(parents=True)  # what another worker has saved meanwhile
         with session_scope(write=True) as session:
-            session.get_one(worker.Task, task).fencing_token += 1
+            session.get_one(Task, task).fencing_token += 1
         if late == "when it diverged":
             raise TrainingDiverged("the loss became nan")
 
-    monkeypatch.setattr(worker, "learn" if late == "when it diverged" else "_restore_frames", lose)
+    monkeypatch.setattr(
+        learning_job, "train_task" if late == "when it diverged" else "restore_task_frames", lose
+    )
     assert _learn(task).state == "training"
     assert kept.is_dir()
 
@@ -443,15 +446,15 @@ def test_checkpoints_are_named_by_the_claim_that_wrote_them(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, seen = post_videos("day"), set()
-    original = Checkpoints.save
+    original = CheckpointStore.save
 
-    def save(self: Checkpoints, checkpoint: Checkpoint) -> None:
+    def save(self: CheckpointStore, checkpoint: Checkpoint) -> None:
         original(self, checkpoint)
         with session_scope() as session:
-            token = session.get_one(worker.Task, task).fencing_token
+            token = session.get_one(Task, task).fencing_token
         seen.add((token, *(path.name for path in self.folder.iterdir())))
 
-    monkeypatch.setattr(Checkpoints, "save", save)
+    monkeypatch.setattr(CheckpointStore, "save", save)
     _ready(task)
     assert seen
     assert all(name.endswith(f".{token}") for token, name in seen)
@@ -517,7 +520,7 @@ def test_progress_tells_epochs_and_losses(post_videos: Post) -> None:
 
 
 def test_the_loop_is_the_one_that_researchers_use() -> None:
-    assert worker.learn.__globals__["learn_task"] is training_loop.learn_task
+    assert learning_job.train_task.__globals__["learn_task"] is training_loop.learn_task
 
 
 def test_a_release_tells_how_sure_its_searches_are_once_there_are_captions_for_it(post_videos: Post) -> None:

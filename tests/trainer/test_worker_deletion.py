@@ -20,10 +20,11 @@ from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.storage import library_paths
 from service.tasks import commands
-from trainer import steps, worker
+from trainer import task_pipeline
 from trainer.evaluation.rank_ledger import read_ledger
 from trainer.published_library import Library
 from trainer.task_data import StoredVectors
+from trainer.worker import catalog_reader, learning_job, release_metrics
 
 Post = Callable[..., str]
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 
 def _ready(task: str) -> None:
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error) == ("ready", None)
 
@@ -57,20 +58,22 @@ def _number(video: str) -> int:
         return session.scalars(select(Video.vector_id).where(Video.id == video)).one()
 
 
-@pytest.mark.parametrize("stage", ["_restore_frames", "learn", "lay_down", "_facts", "_publish"])
+@pytest.mark.parametrize(
+    "stage", ["restore_task_frames", "train_task", "index_task", "evaluate_task", "publish_task"]
+)
 @pytest.mark.parametrize("victim", ["day-0", "day-3"], ids=["held out", "for training"])
 def test_what_is_deleted_while_it_is_learned_does_not_come_back(
     post_videos: Post, stage: str, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Just before each stage; where its frames are missed, the task begins again and is ready all the same."""
     task = post_videos("day")
-    original, number = getattr(worker, stage), _number(victim)
+    original, number = getattr(learning_job, stage), _number(victim)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
         delete_videos([victim])
         return original(*given, **how)
 
-    monkeypatch.setattr(worker, stage, meanwhile)
+    monkeypatch.setattr(learning_job, stage, meanwhile)
     shown: list[set[str]] = []
     publish = ShardStore._publish
 
@@ -81,7 +84,7 @@ def test_what_is_deleted_while_it_is_learned_does_not_come_back(
 
     monkeypatch.setattr(ShardStore, "_publish", watched)
     for _ in range(2):
-        worker.learn_task(task)
+        learning_job.run_learning_job(task)
         if commands.get_task(task).state == "ready":
             break
     view = commands.get_task(task)
@@ -93,21 +96,21 @@ def test_what_is_deleted_while_it_is_learned_does_not_come_back(
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("stage", ["_load_task", "_restore_frames", "learn", "_left"])
+@pytest.mark.parametrize("stage", ["load_task", "restore_task_frames", "train_task", "remaining_videos"])
 def test_a_task_whose_videos_are_all_deleted_says_so(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Just before each stage."""
     task = post_videos("day")
-    original = getattr(worker, stage)
+    original = getattr(learning_job, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
         delete_videos([f"day-{number}" for number in range(6)])
         return original(*given, **how)
 
-    monkeypatch.setattr(worker, stage, meanwhile)
+    monkeypatch.setattr(learning_job, stage, meanwhile)
     for _ in range(2):  # where frames are missed, it begins again
-        worker.learn_task(task)
+        learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error) == ("failed", "All accepted videos of the task were deleted.")
     assert view.error_hint == "Post a task with the videos that you want to keep."
@@ -124,7 +127,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
     assert not library_paths.ledger().exists(), "it keeps what was made of captions"
     negatives: list[set[int]] = []
     galleries: list[Any] = []
-    init, evaluate_row = StoredVectors.__init__, steps.evaluate_row
+    init, evaluate_row = StoredVectors.__init__, task_pipeline.evaluate_row
 
     def watched(self: StoredVectors, sources: Any = ()) -> None:
         negatives.append({int(number) for _, ids in sources for number in ids})
@@ -135,7 +138,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
         return evaluate_row(encoder, given, *rest, **how)
 
     monkeypatch.setattr(StoredVectors, "__init__", watched)
-    monkeypatch.setattr(steps, "evaluate_row", measured)
+    monkeypatch.setattr(task_pipeline, "evaluate_row", measured)
     two = post_videos("night")
     _ready(two)
     assert negatives == [{_number(f"day-{n}") for n in (2, 4, 5)}]
@@ -151,7 +154,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
     assert counted[1, 1, "local"] == 2, "what was measured then stays as it was"
     assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
     page = read_ledger(library_paths.ledger())["pinned"]
-    assert [standing.queries for standing in page.standings] == [1, 2]
+    assert [standing.queries for standing in page.task_ranks] == [1, 2]
 
 
 def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_videos: Post) -> None:
@@ -160,25 +163,26 @@ def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_
     _ready(one)
     _store().delete([_number("day-0"), _number("day-3")])
     library = Library(_store())
-    memory = library.memory(worker._training_ids(library))
+    memory = library.stored_vectors(catalog_reader.training_video_ids(library))
     assert len(memory) == 3
     assert memory.sample(10, np.random.default_rng(0)).shape[0] == 3  # type: ignore[union-attr]
     _ready(post_videos("night"))
 
 
-@pytest.mark.parametrize("stage", ["_publish", "write_ledger"])
+@pytest.mark.parametrize("stage", ["publish_task", "write_ledger"])
 def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A video of an earlier task goes once the next one is measured: before it is published, or at the very last."""
     _ready(post_videos("day"))
-    original = getattr(worker, stage)
+    module = release_metrics if stage == "write_ledger" else learning_job
+    original = getattr(module, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
         delete_videos(["day-0"])
         return original(*given, **how)
 
-    monkeypatch.setattr(worker, stage, meanwhile)
+    monkeypatch.setattr(module, stage, meanwhile)
     _ready(post_videos("night"))
     assert not library_paths.ledger().exists()
 
@@ -224,7 +228,7 @@ def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
     """Deleted and compacted while the next one is measured: no tombstone tells of it any more."""
     one = post_videos("day")
     _ready(one)
-    facts = worker._facts
+    facts = learning_job.evaluate_task
 
     def meanwhile(*given: Any) -> Any:
         measured = facts(*given)
@@ -232,7 +236,7 @@ def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
         compaction.compact(one)
         return measured
 
-    monkeypatch.setattr(worker, "_facts", meanwhile)
+    monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
     two = post_videos("night")
     _ready(two)
     assert not library_paths.ledger().exists()
@@ -240,13 +244,15 @@ def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
 
-@pytest.mark.parametrize("stage", ["prepare", "learn", "lay_down", "_facts", "_publish"])
+@pytest.mark.parametrize(
+    "stage", ["prepare_method", "train_task", "index_task", "evaluate_task", "publish_task"]
+)
 def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = post_videos("day"), post_videos("night")
     _ready(one)
-    original = getattr(worker, stage)
+    original = getattr(learning_job, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
         delete_task(one)
@@ -256,7 +262,7 @@ def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
         compaction.sweep()
         return original(*given, **how)
 
-    monkeypatch.setattr(worker, stage, meanwhile)
+    monkeypatch.setattr(learning_job, stage, meanwhile)
     with pytest.raises(Conflict, match="cancel it, then delete it"):
         delete_task(two)
     _ready(two)
@@ -270,16 +276,16 @@ def test_a_cancelled_task_is_deleted_once_its_worker_has_stopped(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day")
-    lay_down = worker.lay_down
+    original = learning_job.index_task
 
     def meanwhile(*given: Any, **how: Any) -> Any:
         commands.cancel_task(task)
         with pytest.raises(Conflict, match="is indexing; cancel it"):
             delete_task(task)
-        return lay_down(*given, **how)
+        return original(*given, **how)
 
-    monkeypatch.setattr(worker, "lay_down", meanwhile)
-    worker.learn_task(task)
+    monkeypatch.setattr(learning_job, "index_task", meanwhile)
+    learning_job.run_learning_job(task)
     assert commands.get_task(task).state == "cancelled"
     assert (settings().checkpoints_dir / task).exists()
     assert len(delete_task(task).deleted) == 6

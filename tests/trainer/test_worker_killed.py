@@ -25,7 +25,7 @@ from service.library.recall_matrix import forgetting
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Claim
 from service.tasks.task_events import events_after
-from trainer import worker
+from trainer.worker import learning_job, release_metrics, video_decoding
 
 Post = Callable[..., str]
 
@@ -65,19 +65,19 @@ def _in_epoch(number: int) -> None:
 
 # In the order in which a worker comes past them.
 POINTS: dict[str, Callable[[], None]] = {
-    "claimed": lambda: _before(worker, "_load_task"),
+    "claimed": lambda: _before(learning_job, "load_task"),
     "in the first epoch": lambda: _in_epoch(1),
     "in the third epoch": lambda: _in_epoch(3),
-    "trained": lambda: _after(worker, "learn"),
+    "trained": lambda: _after(learning_job, "train_task"),
     "release written": lambda: _after(ShardStore, "adopt_release"),
     "shard written": lambda: _after(ShardStore, "write_shard"),
-    "moments settled": lambda: _after(worker, "_long_videos"),
+    "moments settled": lambda: _after(video_decoding, "plan_moments"),
     "moments decoded": lambda: _after(Examiner, "sample"),
-    "moments written": lambda: _after(worker, "lay_down"),
-    "measuring": lambda: _before(worker, "measure"),
-    "measured": lambda: _after(worker, "_facts"),
+    "moments written": lambda: _after(learning_job, "index_task"),
+    "measuring": lambda: _before(release_metrics, "evaluate_release"),
+    "measured": lambda: _after(learning_job, "evaluate_task"),
     "manifest replaced": lambda: _after(ShardStore, "publish"),
-    "committed": lambda: _before(worker, "_keep"),
+    "committed": lambda: _before(learning_job, "save_ledger"),
 }
 
 
@@ -89,7 +89,7 @@ def _run(task: str, point: str | None = None) -> int:
         try:
             if point:
                 POINTS[point]()
-            worker.learn_task(task)
+            learning_job.run_learning_job(task)
             code = 0
         except BaseException:
             traceback.print_exc()

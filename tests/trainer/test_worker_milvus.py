@@ -11,8 +11,8 @@ from service.core.settings import settings
 from service.storage.vector_store_selection import library_store
 from service.tasks import commands
 from tests.milvus import Milvus
-from trainer import worker
-from trainer.failure_messages import in_words
+from trainer.worker import learning_job
+from trainer.worker.failure_messages import failure_message
 
 pytest.importorskip("milvus_lite")
 pytestmark = pytest.mark.usefixtures("library")
@@ -29,7 +29,7 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
 
     uses("http://127.0.0.1:9")
     task = post_videos("day")
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     failed = commands.get_task(task)
     assert failed.state == "failed"
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
@@ -38,7 +38,7 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
     uses(milvus_server.uri)
     commands.retry_task(task)
     probe(task)
-    worker.learn_task(task)
+    learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error) == ("ready", None)
     store = library_store(settings())
@@ -51,6 +51,8 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
 def test_its_words_name_the_store() -> None:
     from index import StoreUnavailable
 
-    words = in_words(StoreUnavailable("Milvus at http://m:1 could not be reached"), "POST /tasks/t/retry")
+    words = failure_message(
+        StoreUnavailable("Milvus at http://m:1 could not be reached"), "POST /tasks/t/retry"
+    )
     assert words is not None
     assert words.hint == "Bring the store of the vectors back, then POST /tasks/t/retry."

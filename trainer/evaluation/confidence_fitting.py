@@ -23,20 +23,20 @@ from models.routing.router import fill_silent, silent_tasks
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 
 __all__ = [
-    "CAPTIONS",
+    "MAX_CAPTIONS",
     "Bin",
-    "Known",
+    "CalibrationTask",
     "Reliability",
-    "ask",
-    "discrimination",
+    "area_under_roc",
     "fit_confidence",
     "fit_logistic",
+    "label_results",
     "reliability",
 ]
 
 Floats = npt.NDArray[np.floating]
 
-CAPTIONS = 512  # that a release is calibrated with, of all tasks together
+MAX_CAPTIONS = 512  # that a release is calibrated with, of all tasks together
 _CANDIDATES = 4  # tasks that a caption meets beside its own: those that it sounds most like
 _ABSENT = 0.1  # share of the lists that ask for a video that is not there; and as many for a task that is not
 _FEWEST = 20  # captions, below which nothing is fitted
@@ -47,7 +47,7 @@ _TEXTS = 64  # whose words are laid out at a time, a vocabulary wide
 
 
 @dataclass(frozen=True)
-class Known:
+class CalibrationTask:
     """A task that captions meet: its videos but for those that it is measured with, and captions of them.
 
     Attributes:
@@ -63,30 +63,30 @@ class Known:
     captions: tuple[tuple[int, str], ...]
 
 
-class Asked(NamedTuple):
+class LabeledResults(NamedTuple):
     """What a caption was answered, once.
 
     Attributes:
-        rows: ``[n, F]`` evidence of each result.
-        right: ``[n]``, whether it is the caption's video.
+        features: ``[n, F]`` evidence of each result.
+        relevant: ``[n]``, whether it is the caption's video.
         caption: its number.
         present: whether its video could be found.
     """
 
-    rows: Floats
-    right: npt.NDArray[np.bool_]
+    features: Floats
+    relevant: npt.NDArray[np.bool_]
     caption: int
     present: bool
 
 
 def fit_confidence(
     encoder: Encoder,
-    known: Sequence[Known],
+    known: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
     mode: str,
     prior: float,
-    working: Callable[[], object] = lambda: None,
+    report_alive: Callable[[], object] = lambda: None,
 ) -> Confidence | None:
     """The confidence of a release; None where there are too few captions to tell.
 
@@ -96,11 +96,11 @@ def fit_confidence(
         profiles: ``[T, V]`` of the tasks, in the same order.
         mode: query mode.
         prior: cosine per nat of routing evidence.
-        working: called now and then while it takes its time.
+        report_alive: called now and then while it takes its time.
     """
-    lists = list(ask(encoder, known, profiles, mode=mode, prior=prior, working=working))
+    lists = list(label_results(encoder, known, profiles, mode=mode, prior=prior, report_alive=report_alive))
     captions = sum(len(task.captions) for task in known)
-    if captions < _FEWEST or sum(asked.right.any() for asked in lists) < _FOLDS:
+    if captions < _FEWEST or sum(asked.relevant.any() for asked in lists) < _FOLDS:
         return None
     weights, bias = _fit(lists)
     said, right = _by_others(lists)
@@ -108,35 +108,35 @@ def fit_confidence(
     return Confidence(mode, prior, tuple(float(w) for w in weights), bias, captions, error)
 
 
-def _fit(lists: Sequence[Asked]) -> tuple[Floats, float]:
-    rows = np.concatenate([asked.rows for asked in lists])
-    right = np.concatenate([asked.right for asked in lists])
+def _fit(lists: Sequence[LabeledResults]) -> tuple[Floats, float]:
+    rows = np.concatenate([asked.features for asked in lists])
+    right = np.concatenate([asked.relevant for asked in lists])
     shares = [1 - 2 * _ABSENT if asked.present else _ABSENT for asked in lists]
-    counts = np.repeat(shares, [len(asked.rows) for asked in lists])
+    counts = np.repeat(shares, [len(asked.features) for asked in lists])
     return fit_logistic(rows, right, counts, OF_THE_RESULT)
 
 
-def _by_others(lists: Sequence[Asked]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _by_others(lists: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """For the first result of every list that has the video: what a fit to other captions says of it, and the truth."""
     said: list[float] = []
     right: list[bool] = []
     for fold in range(_FOLDS):
         weights, bias = _fit([asked for asked in lists if asked.caption % _FOLDS != fold])
-        tried = [a for a in lists if a.caption % _FOLDS == fold and a.present and len(a.rows)]
-        said += [float(chance(asked.rows[:1] @ weights + bias)[0]) for asked in tried]
-        right += [bool(asked.right[0]) for asked in tried]
+        tried = [a for a in lists if a.caption % _FOLDS == fold and a.present and len(a.features)]
+        said += [float(chance(asked.features[:1] @ weights + bias)[0]) for asked in tried]
+        right += [bool(asked.relevant[0]) for asked in tried]
     return np.array(said), np.array(right, np.bool_)
 
 
-def ask(
+def label_results(
     encoder: Encoder,
-    known: Sequence[Known],
+    known: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
     mode: str,
     prior: float,
-    working: Callable[[], object] = lambda: None,
-) -> Iterator[Asked]:
+    report_alive: Callable[[], object] = lambda: None,
+) -> Iterator[LabeledResults]:
     """Every caption is asked of the library: as it is, without the caption's video, and without its task."""
     listed = [(text, t, video) for t, task in enumerate(known) for video, text in task.captions]
     if not listed:
@@ -152,7 +152,7 @@ def ask(
     heads = []
     for t, task in enumerate(known):
         heads.append(dict(_heads(task, encoder, texts, np.flatnonzero(met[:, t]), mode)))
-        working()
+        report_alive()
     for number, (_, own, video) in enumerate(listed):
         for left_out, without in ((None, None), (None, video), (own, None)):
             searched = np.array([t for t in range(len(known)) if t != left_out], np.int64)
@@ -169,7 +169,7 @@ def ask(
                 scores, ids = scores[ids != without], ids[ids != without]
             order = np.argsort(-scores, kind="stable")[:HEAD]
             rows = evidence(scores[order], familiarity(heard, int(tokens[number])), float(log_weights.max()))
-            yield Asked(rows, ids[order] == video, number, left_out is None and without is None)
+            yield LabeledResults(rows, ids[order] == video, number, left_out is None and without is None)
 
 
 def _evidence(encoder: Encoder, texts: Sequence[str], profiles: Vectors) -> tuple[Floats, Ids]:
@@ -183,7 +183,7 @@ def _evidence(encoder: Encoder, texts: Sequence[str], profiles: Vectors) -> tupl
 
 
 def _heads(
-    task: Known, encoder: Encoder, texts: Sequence[str], rows: Ids, mode: str
+    task: CalibrationTask, encoder: Encoder, texts: Sequence[str], rows: Ids, mode: str
 ) -> Iterator[tuple[int, tuple[Floats, Ids]]]:
     """For each of some texts the cosines and ids of the nearest videos of a task, one more than a head has."""
     if not len(rows):
@@ -285,7 +285,7 @@ def reliability(said: Floats, right: npt.NDArray[np.bool_], bins: int = 10) -> R
     return Reliability(float(error), float(np.mean((said - right) ** 2)), found)
 
 
-def discrimination(said: Floats, right: npt.NDArray[np.bool_]) -> float:
+def area_under_roc(said: Floats, right: npt.NDArray[np.bool_]) -> float:
     """AUROC: the chance that what is right was given more than what is wrong; ties count half. NaN without both."""
     order = np.argsort(said, kind="stable")
     _, first, counts = np.unique(said[order], return_index=True, return_counts=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from trainer.evaluation.gallery import Encoder, Query
-from trainer.evaluation.recall_row import recall_of
+from trainer.evaluation.recall_row import compute_recall
 from trainer.evaluation.retrieval_metrics import Recall
 from trainer.task_data import Clip
-from trainer.video_embedding import embed
+from trainer.video_embedding import embed_clips
 
 __all__ = ["recall_before_learning"]
 
@@ -39,4 +39,4 @@ def recall_before_learning(
         return None
     texts = encoder.encode([query.text for query in queries], [newest], "latest")[:, 0]
     truth = [query.vector_id for query in queries]
-    return recall_of(texts, truth, embed(encode_videos, clips), [clip.vector_id for clip in clips])
+    return compute_recall(texts, truth, embed_clips(encode_videos, clips), [clip.vector_id for clip in clips])

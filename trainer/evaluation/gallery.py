@@ -14,7 +14,7 @@ from torch import Tensor
 from index import are_moments
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData
-from trainer.video_embedding import MemoryShard, embed
+from trainer.video_embedding import MemoryShard, embed_clips
 
 __all__ = [
     "Encoder",
@@ -23,7 +23,7 @@ __all__ = [
     "Query",
     "ShardVectors",
     "Vectors",
-    "WholeVideos",
+    "WholeVideoShard",
     "reindex",
     "task_gallery",
 ]
@@ -56,7 +56,7 @@ class ShardVectors(Protocol):
     def vectors(self, ids: Ids) -> Vectors: ...
 
 
-class WholeVideos:
+class WholeVideoShard:
     """A shard without the moments of its videos: what is measured is how videos are found, each by its one vector."""
 
     def __init__(self, shard: ShardVectors) -> None:
@@ -142,5 +142,5 @@ def reindex(
     galleries = []
     for task in tasks:
         ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-        galleries.append(task_gallery(task, MemoryShard(ids, embed(encode, task.clips)), captions))
+        galleries.append(task_gallery(task, MemoryShard(ids, embed_clips(encode, task.clips)), captions))
     return galleries

@@ -23,16 +23,16 @@ import numpy.typing as npt
 
 from index.files.durable_files import replacing
 from trainer.evaluation.gallery import Vectors
-from trainer.evaluation.retrieval_metrics import BestOf, Precisions, RankCount
+from trainer.evaluation.retrieval_metrics import PrecisionCount, RankCount, TopItems
 
 __all__ = [
     "GALLERIES",
     "SCOPES",
     "GalleryName",
-    "Ledger",
-    "Page",
+    "LedgerPage",
+    "RankLedger",
     "Scope",
-    "Standing",
+    "TaskRanks",
     "read_ledger",
     "write_ledger",
 ]
@@ -44,7 +44,7 @@ GALLERIES: tuple[GalleryName, ...] = ("local", "global", "global_raw", "local_al
 
 
 @dataclass(frozen=True)
-class Standing:
+class TaskRanks:
     """Where the Q queries of one task stand among the videos that they have met, and its videos among the captions.
 
     Attributes:
@@ -57,8 +57,8 @@ class Standing:
 
     own: Vectors
     ranks: Mapping[GalleryName, RankCount]
-    alike: Mapping[Scope, Precisions]
-    nearest: BestOf
+    alike: Mapping[Scope, PrecisionCount]
+    nearest: TopItems
     captions: Mapping[Scope, RankCount]
 
     @property
@@ -81,7 +81,7 @@ class Standing:
         galleries: Collection[GalleryName],
         nearest: int,
         alike: int,
-    ) -> Standing:
+    ) -> TaskRanks:
         """Before anything is met.
 
         Args:
@@ -99,40 +99,40 @@ class Standing:
         return cls(
             own=own,
             ranks={name: RankCount(truth + lift if name in lifted else truth) for name in galleries},
-            alike={scope: Precisions(alike, len(truth)) for scope in SCOPES},
-            nearest=BestOf(nearest, len(truth)),
+            alike={scope: PrecisionCount(alike, len(truth)) for scope in SCOPES},
+            nearest=TopItems(nearest, len(truth)),
             captions=counts,
         )
 
 
 @dataclass(frozen=True)
-class Page:
+class LedgerPage:
     """Where the tasks of a library stand in one query mode, after all of them have met.
 
     Attributes:
-        seals: of every task, in order: digests of all that its figures depend on.
-        standings: likewise.
+        digests: of every task, in order: digests of all that its figures depend on.
+        task_ranks: likewise.
     """
 
-    seals: tuple[str, ...]
-    standings: tuple[Standing, ...]
+    digests: tuple[str, ...]
+    task_ranks: tuple[TaskRanks, ...]
 
 
-Ledger = dict[str, Page]  # by query mode
+RankLedger = dict[str, LedgerPage]  # by query mode
 
 
-def write_ledger(path: Path, ledger: Ledger) -> None:
+def write_ledger(path: Path, ledger: RankLedger) -> None:
     """Replace the file of a ledger durably; remove it where nothing stands still."""
     if not ledger:
         path.unlink(missing_ok=True)
         return
     columns: dict[str, npt.NDArray[Any]] = {}
     for mode, page in ledger.items():
-        columns[f"{mode}/seals"] = np.array(page.seals)
-        columns[f"{mode}/galleries"] = np.array(list(page.standings[0].ranks))
+        columns[f"{mode}/seals"] = np.array(page.digests)
+        columns[f"{mode}/galleries"] = np.array(list(page.task_ranks[0].ranks))
         for name in ("queries", "videos"):
-            columns[f"{mode}/{name}"] = np.array([getattr(s, name) for s in page.standings], np.int64)
-        tables = [dict(_tables(standing)) for standing in page.standings]
+            columns[f"{mode}/{name}"] = np.array([getattr(s, name) for s in page.task_ranks], np.int64)
+        tables = [dict(_tables(standing)) for standing in page.task_ranks]
         for name in tables[0]:
             # Of all tasks, one after the other. A task without queries does not know how wide its vectors are.
             parts = [table[name] for table in tables]
@@ -141,7 +141,7 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
         np.savez(file, **columns)  # type: ignore[arg-type]
 
 
-def read_ledger(path: Path) -> Ledger:
+def read_ledger(path: Path) -> RankLedger:
     """The ledger in a file; an empty one where there is none that can be read."""
     try:
         with np.load(path, allow_pickle=False) as columns:
@@ -151,7 +151,7 @@ def read_ledger(path: Path) -> Ledger:
         return {}
 
 
-def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> Page:
+def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
     """Raises ValueError where the columns do not go together."""
     seals, queries, videos = (columns[f"{mode}/{name}"].tolist() for name in ("seals", "queries", "videos"))
     own, near, alike = (
@@ -159,7 +159,7 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> Page:
     )
     galleries = columns[f"{mode}/galleries"].tolist()
     standings = [
-        Standing.begin(
+        TaskRanks.begin(
             np.empty((count, own.shape[1]), own.dtype),
             np.zeros(count),
             np.zeros(count),
@@ -181,7 +181,7 @@ def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> Page:
         for table in tables:
             table[:] = column[start : start + len(table)]
             start += len(table)
-    return Page(tuple(seals), tuple(standings))
+    return LedgerPage(tuple(seals), tuple(standings))
 
 
 def _tables(of: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:

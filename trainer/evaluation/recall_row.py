@@ -37,7 +37,15 @@ import numpy.typing as npt
 
 from models.routing.router import PRIOR, fill_silent, silent_tasks, within_reach
 from trainer.evaluation.gallery import Encoder, Gallery, Ids, Query, ShardVectors, Vectors
-from trainer.evaluation.rank_ledger import GALLERIES, SCOPES, GalleryName, Ledger, Page, Scope, Standing
+from trainer.evaluation.rank_ledger import (
+    GALLERIES,
+    SCOPES,
+    GalleryName,
+    LedgerPage,
+    RankLedger,
+    Scope,
+    TaskRanks,
+)
 from trainer.evaluation.retrieval_metrics import (
     TIE,
     Recall,
@@ -45,7 +53,7 @@ from trainer.evaluation.retrieval_metrics import (
     rank_by_id,
     recall_at,
     skewness,
-    summarise,
+    summarize,
 )
 
 __all__ = [
@@ -53,13 +61,13 @@ __all__ = [
     "Encoder",
     "Gallery",
     "GalleryName",
-    "Ledger",
     "Query",
     "QueryMemory",
-    "Row",
+    "RankLedger",
+    "RecallRow",
     "ShardVectors",
+    "compute_recall",
     "evaluate_row",
-    "recall_of",
     "routing_accuracy",
 ]
 
@@ -76,7 +84,7 @@ _DEFINITION = 1  # of the figures: with another number, what was counted before 
 
 
 @dataclass
-class Row:
+class RecallRow:
     """Measures of one release. Recalls and shares are 0..1; None for a task without queries.
 
     Attributes:
@@ -112,9 +120,9 @@ def evaluate_row(
     modes: Sequence[str] | None = None,
     full: bool = True,
     memory: QueryMemory | None = None,
-    ledger: Ledger | None = None,
+    ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
-) -> Row:
+) -> RecallRow:
     """Measure a release.
 
     Args:
@@ -132,7 +140,7 @@ def evaluate_row(
             afresh.
         report: called with the share that is done.
     """
-    row = Row()
+    row = RecallRow()
     tasks = _laid_out(encoder, galleries, profiles, prior)
     for position, task in enumerate(tasks):
         name = task.gallery.task
@@ -144,8 +152,8 @@ def evaluate_row(
     for mode in encoder.modes if modes is None else modes:
         seals = _seals(encoder, tasks, mode, full) if steady else None
         page = ledger.pop(mode, None) if ledger else None  # until it is whole again
-        fits = page is not None and seals is not None and page.seals == seals[: len(page.seals)]
-        passes.append((_Pass(encoder, tasks, mode, full, page.standings if page and fits else ()), seals))
+        fits = page is not None and seals is not None and page.digests == seals[: len(page.digests)]
+        passes.append((_Pass(encoder, tasks, mode, full, page.task_ranks if page and fits else ()), seals))
     work = max(1, sum(measuring.work for measuring, _ in passes))
     done = 0
     for measuring, seals in passes:
@@ -154,13 +162,15 @@ def evaluate_row(
             report(done / work)
         measuring.fill(row, memory)
         if ledger is not None and seals is not None:
-            ledger[measuring.mode] = Page(seals, tuple(measuring.standings))
+            ledger[measuring.mode] = LedgerPage(seals, tuple(measuring.standings))
     return row
 
 
-def recall_of(texts: Vectors, truth: Sequence[int], videos: Vectors, ids: Sequence[int]) -> Recall | None:
+def compute_recall(
+    texts: Vectors, truth: Sequence[int], videos: Vectors, ids: Sequence[int]
+) -> Recall | None:
     """Recall of query vectors ``[Q, dim]`` against video vectors ``[G, dim]`` of these ids."""
-    return summarise(rank_by_id(texts @ videos.T, ids, truth)) if len(truth) else None
+    return summarize(rank_by_id(texts @ videos.T, ids, truth)) if len(truth) else None
 
 
 def routing_accuracy(weights: Floats, own: int, m: int = 1) -> float:
@@ -304,7 +314,7 @@ class _Pass:
         tasks: Sequence[_Task],
         mode: str,
         full: bool,
-        standings: Sequence[Standing],
+        standings: Sequence[TaskRanks],
     ) -> None:
         self.mode = mode
         self._full = full
@@ -332,24 +342,24 @@ class _Pass:
                 self._meet(position, part)
                 yield len(unmet) * (part.stop - part.start)
 
-    def fill(self, row: Row, memory: QueryMemory | None) -> None:
+    def fill(self, row: RecallRow, memory: QueryMemory | None) -> None:
         """Write down what was measured."""
         mode, names = self.mode, [task.gallery.task for task in self._tasks]
         if memory is not None:
             row.drift[mode] = self._drift(memory)
         ranks = [{g: s.ranks[g].ranks() for g in self._galleries} for s in self.standings]
         row.recalls[mode] = {
-            g: {name: summarise(found[g]) for name, found in zip(names, ranks, strict=True)}
+            g: {name: summarize(found[g]) for name, found in zip(names, ranks, strict=True)}
             for g in self._galleries
         }
         row.pooled[mode] = {
-            g: summarise(np.concatenate([found[g] for found in ranks])) for g in self._galleries
+            g: summarize(np.concatenate([found[g] for found in ranks])) for g in self._galleries
         }
         if not self._full:
             return
         row.to_text[mode] = {
             scope: {
-                name: summarise(s.captions[scope].ranks())
+                name: summarize(s.captions[scope].ranks())
                 for name, s in zip(names, self.standings, strict=True)
             }
             for scope in SCOPES
@@ -380,7 +390,7 @@ class _Pass:
     def _encode(self, texts: Sequence[str], tasks: Sequence[_Task]) -> Vectors:
         return self._encoder.encode(texts, [task.gallery.task for task in tasks], self.mode)
 
-    def _begin(self, position: int) -> Standing:
+    def _begin(self, position: int) -> TaskRanks:
         """A task's queries are encoded for its own shard, and find their own videos."""
         task, own, truth = self._tasks[position], np.empty((0, 0), np.float32), np.empty(0)
         if task.texts:
@@ -398,7 +408,7 @@ class _Pass:
         for scope, lift in lifts.items() if self._full else ():
             captions[scope] = np.full(len(task.asking), -np.inf)
             np.maximum.at(captions[scope], task.askers, truth + lift)
-        return Standing.begin(
+        return TaskRanks.begin(
             own,
             truth,
             task.lift(every, position)[:, 0],

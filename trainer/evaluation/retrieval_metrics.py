@@ -27,11 +27,11 @@ from models.forgetting_measures import (
 from trainer.errors import EvaluationError
 
 __all__ = [
-    "BestOf",
     "Matrix",
-    "Precisions",
+    "PrecisionCount",
     "RankCount",
     "Recall",
+    "TopItems",
     "average_precision",
     "backward_forgetting",
     "forgetting_rate",
@@ -47,7 +47,7 @@ __all__ = [
     "rank_by_id",
     "recall_at",
     "skewness",
-    "summarise",
+    "summarize",
 ]
 
 Floats = npt.NDArray[np.floating]
@@ -141,7 +141,7 @@ class Recall:
     queries: int
 
 
-def summarise(ranks: Floats) -> Recall | None:
+def summarize(ranks: Floats) -> Recall | None:
     """The usual five figures; None without queries."""
     if not len(ranks):
         return None
@@ -168,7 +168,7 @@ def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_], k: i
         scores: ``[Q, G]``, higher is better.
         relevant: ``[Q, G]``.
     """
-    found = Precisions(k, len(scores))
+    found = PrecisionCount(k, len(scores))
     found.add(scores, relevant)
     precisions = found.at(k)
     return float(precisions.mean()) if len(precisions) else None
@@ -191,7 +191,7 @@ def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64]
     return np.asarray((precision * first).sum(axis=1) / np.minimum(k, totals))
 
 
-class BestOf:
+class TopItems:
     """The k best items of each of Q queries, found over a gallery that arrives in parts.
 
     Attributes:
@@ -203,7 +203,7 @@ class BestOf:
         self.scores: Floats = np.full((queries, k), -np.inf)
         self.marks = np.full((queries, k), -1, np.int64)
 
-    def __getitem__(self, queries: slice) -> BestOf:
+    def __getitem__(self, queries: slice) -> TopItems:
         """Some of the queries; what is found for them is found here."""
         return _view(self, queries)
 
@@ -219,7 +219,7 @@ class BestOf:
         self.scores[:], self.marks[:] = _take(together, order), _take(marks, order)
 
 
-class Precisions:
+class PrecisionCount:
     """AP@k of each of Q queries, as in :func:`mean_average_precision`, over a gallery that arrives in parts.
 
     Attributes:
@@ -229,9 +229,9 @@ class Precisions:
 
     def __init__(self, k: int, queries: int) -> None:
         self.totals = np.zeros(queries, np.int64)
-        self.best = BestOf(k, queries)
+        self.best = TopItems(k, queries)
 
-    def __getitem__(self, queries: slice) -> Precisions:
+    def __getitem__(self, queries: slice) -> PrecisionCount:
         """Some of the queries; what is found for them is found here."""
         return _view(self, queries)
 

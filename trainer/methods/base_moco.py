@@ -30,7 +30,7 @@ from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.key_queues import KeyQueues
-from trainer.task_data import Clip, Pair, load_clips
+from trainer.task_data import Clip, Pair, load_frames
 
 __all__ = ["BaseMoco", "BaseMocoConfig", "MomentumEncoders", "moco_loss"]
 
@@ -207,7 +207,7 @@ class BaseMoco(Finetune):
         size = self.config.batch_size
         videos = torch.cat(
             [
-                self.encode_videos(load_clips(clips[start : start + size]))
+                self.encode_videos(load_frames(clips[start : start + size]))
                 for start in range(0, len(clips), size)
             ]
         )

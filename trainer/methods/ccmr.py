@@ -29,7 +29,7 @@ from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.mas import squared_text_length, squared_video_length
 from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
-from trainer.task_data import Pair, load_clips
+from trainer.task_data import Pair, load_frames
 
 __all__ = ["Ccmr", "CcmrConfig", "distances", "ranking_loss"]
 
@@ -171,7 +171,7 @@ class Ccmr(Penalty):
         sensitivity = {name: torch.zeros_like(weight) for name, weight in held.items()}
         clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, however many captions it has
         branches = {
-            "video": (self._squared_video_length(load_clips([clip])) for clip in clips),
+            "video": (self._squared_video_length(load_frames([clip])) for clip in clips),
             "text": (self._squared_text_length([pair.caption]) for pair in pairs),
         }
         for branch, lengths in branches.items():

@@ -29,7 +29,7 @@ from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_frames
 from trainer.methods.finetune import FinetuneConfig
 from trainer.methods.shared.query_maps import QueryMaps, Step
-from trainer.task_data import Pair, load_clips
+from trainer.task_data import Pair, load_frames
 
 __all__ = ["DriftAdapter", "DriftAdapterConfig", "procrustes"]
 
@@ -64,7 +64,7 @@ class DriftAdapter(QueryMaps):
             list({pair.clip.vector_id: pair.clip for pair in pairs}.values()),
             self.config.batch_size,
         )
-        chunks = [load_clips(clips[start : start + size]) for start in range(0, len(clips), size)]
+        chunks = [load_frames(clips[start : start + size]) for start in range(0, len(clips), size)]
         return torch.cat([captions, *(encode_frames(model, chunk)[0] for chunk in chunks)])
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
-from trainer.task_data import Pair, load_clips
+from trainer.task_data import Pair, load_frames
 
 __all__ = ["Mas", "MasConfig", "squared_text_length", "squared_video_length"]
 
@@ -47,7 +47,7 @@ class Mas(Penalty):
         """Equation 6, for both branches."""
         held = self.held()
         clips = dict.fromkeys(pair.clip for pair in pairs)  # each video once, however many captions it has
-        videos = (squared_video_length(self.model, load_clips([clip])) for clip in clips)
+        videos = (squared_video_length(self.model, load_frames([clip])) for clip in clips)
         texts = (squared_text_length(self.model, [pair.caption]) for pair in pairs)
         of_videos, of_texts = (mean_gradients(lengths, held, torch.abs) for lengths in (videos, texts))
         earlier = self.importance

@@ -27,7 +27,7 @@ from torch import Tensor
 from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.task_data import Pair, examples
+from trainer.task_data import Pair, load_examples
 
 __all__ = ["Fill", "Memory", "MemoryConfig", "Replay", "ReplayConfig", "Rows"]
 
@@ -243,7 +243,7 @@ class Replay(Finetune):
         order = sorted(range(len(shuffled)), key=turns.__getitem__)
         chosen = [shuffled[i] for i in order[: self.memory.next_share()]]
         parts = []
-        for frames, texts in examples(chosen, self.config.batch_size):
+        for frames, texts in load_examples(chosen, self.config.batch_size):
             ids = self.tokenize(texts)
             parts.append(self._rows(frames, ids, self.encode(frames, ids) if self.keeps_vectors else None))
         self.memory.add_to_ring({name: torch.cat([part[name] for part in parts]) for name in parts[0]})

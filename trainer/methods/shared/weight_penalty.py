@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 
 from models.backbones.loading import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
-from trainer.task_data import Pair, batches, load_clips
+from trainer.task_data import Pair, draw_batches, load_frames
 
 __all__ = ["PathPenalty", "Penalty", "PenaltyConfig", "mean_gradients"]
 
@@ -113,8 +113,8 @@ class Penalty(Finetune):
     def small_batches(self, pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
         """All pairs once, drawn like a training epoch, so that the captions of one video are kept apart."""
         rng = np.random.default_rng([self.config.seed, len(self.learned_tasks)])
-        for batch in batches(pairs, size, rng) if pairs else ():
-            yield load_clips([pair.clip for pair in batch]), [pair.caption for pair in batch]
+        for batch in draw_batches(pairs, size, rng) if pairs else ():
+            yield load_frames([pair.clip for pair in batch]), [pair.caption for pair in batch]
 
     # -- training ---------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 ::
 
-    task ──learn──▶ method ──lay_down──▶ release + shard ──measure──▶ row of the recall matrix
+    task ──learn──▶ method ──index_task──▶ release + shard ──measure──▶ row of the recall matrix
 """
 
 from __future__ import annotations
@@ -23,19 +23,36 @@ from models.releases.probe_queries import OLDER_TASKS, Probes, write_probes
 from models.releases.release_files import ReleaseState, write_release
 from models.routing.confidence_model import Confidence
 from models.routing.router import PRIOR
-from trainer.evaluation.confidence_fitting import Known, fit_confidence
-from trainer.evaluation.gallery import WholeVideos
-from trainer.evaluation.recall_row import Gallery, Ledger, Query, Row, ShardVectors, evaluate_row, recall_of
+from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence
+from trainer.evaluation.gallery import WholeVideoShard
+from trainer.evaluation.recall_row import (
+    Gallery,
+    Query,
+    RankLedger,
+    RecallRow,
+    ShardVectors,
+    compute_recall,
+    evaluate_row,
+)
 from trainer.evaluation.retrieval_metrics import Recall
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import Checkpoints, identity
-from trainer.training_loop import Progress, learn_task
-from trainer.video_embedding import MemoryShard, embed
+from trainer.training_checkpoint import CheckpointStore, run_identity
+from trainer.training_loop import TrainingProgress, learn_task
+from trainer.video_embedding import MemoryShard, embed_clips
 
-__all__ = ["HeldOut", "Laid", "calibrate", "lay_down", "learn", "measure", "prepare", "zero_shot_recall"]
+__all__ = [
+    "HeldOutVideos",
+    "WrittenRelease",
+    "calibrate_release",
+    "evaluate_release",
+    "index_task",
+    "prepare_method",
+    "train_task",
+    "zero_shot_recall",
+]
 
 _GATE_QUERIES = 1000
 
@@ -44,7 +61,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Laid:
+class WrittenRelease:
     """What a task has put into the store.
 
     Attributes:
@@ -62,7 +79,7 @@ class Laid:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutVideos:
     """The videos of a task that it is measured with.
 
     Attributes:
@@ -74,23 +91,25 @@ class HeldOut:
     queries: tuple[Query, ...]
 
     @classmethod
-    def of(cls, videos: Sequence[tuple[int, Sequence[str]]]) -> HeldOut:
+    def from_captions(cls, videos: Sequence[tuple[int, Sequence[str]]]) -> HeldOutVideos:
         """From vector ids and captions."""
         return cls(
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
             queries=tuple(Query(captions[0], vector_id) for vector_id, captions in videos if captions),
         )
 
-    def within(self, ids: Ids) -> HeldOut:
+    def within(self, ids: Ids) -> HeldOutVideos:
         """Those that are among these ids. Where some were deleted, there is less to measure."""
         left = np.isin(self.ids, ids)
         if left.all():
             return self
         known = set(self.ids[left].tolist())
-        return HeldOut(self.ids[left], tuple(query for query in self.queries if query.vector_id in known))
+        return HeldOutVideos(
+            self.ids[left], tuple(query for query in self.queries if query.vector_id in known)
+        )
 
 
-def prepare(
+def prepare_method(
     backbone: Backbone, library: Library, task: TaskData, name: str, settings: Mapping[str, Any]
 ) -> Method:
     """The method that is going to learn a task, as the newest release left it.
@@ -109,24 +128,24 @@ def prepare(
     return start_method(current.method, backbone, current.config, current)
 
 
-def learn(
+def train_task(
     method: Method,
     library: Library,
     task: TaskData,
     training: Mapping[str, Ids],
     *,
     checkpoints: Path,
-    claim: int,
-    report: Callable[[Progress], None],
+    fencing_token: int,
+    report: Callable[[TrainingProgress], None],
 ) -> bool:
     """Learn a task; whether anything was trained.
 
     Args:
         training: for each earlier task, the vector ids of its training videos.
         checkpoints: folder of this task's checkpoints.
-        claim: whose they are; see :class:`~trainer.training_checkpoint.Checkpoints`.
+        fencing_token: whose they are; see :class:`~trainer.training_checkpoint.CheckpointStore`.
     """
-    run = identity(
+    run = run_identity(
         task.task_id,
         library.manifest.release,
         method.backbone.fingerprint,
@@ -137,14 +156,14 @@ def learn(
     losses = learn_task(
         method,
         task,
-        library.memory(training),
+        library.stored_vectors(training),
         report=report,
-        checkpoints=Checkpoints(checkpoints, run, claim),
+        checkpoints=CheckpointStore(checkpoints, run, fencing_token),
     )
     return bool(losses)
 
 
-def lay_down(
+def index_task(
     method: Method,
     library: Library,
     task: TaskData,
@@ -155,7 +174,7 @@ def lay_down(
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
     report: Callable[[int], None] = lambda done: None,
-) -> Laid:
+) -> WrittenRelease:
     """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
 
     Args:
@@ -167,12 +186,12 @@ def lay_down(
     """
     store = library.store
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-    vectors = embed(method.encode_videos, task.clips, report=report)
+    vectors = embed_clips(method.encode_videos, task.clips, report=report)
     state = method.release()
-    encoder = QueryEncoder.open(method.backbone, state, {**library.pinned(), task.task_id: state})
+    encoder = QueryEncoder.open(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
     state = replace(state, confidence=calibrate(encoder, state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
-        write_release(staged, state, before=library.before(state))
+        write_release(staged, state, before=library.parent_release(state))
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
     captions = cache(partial(_captions, encoder, task))
@@ -192,20 +211,20 @@ def lay_down(
     # A segment of their own: the shard is the same, byte by byte, as without them.
     segments = tuple(write(*segment) for segment in moments)
     # Read back, because what is measured must be what is found: the store rounds.
-    return Laid(state, release, shard, store.open([shard]), segments)
+    return WrittenRelease(state, release, shard, store.open([shard]), segments)
 
 
-def calibrate(
+def calibrate_release(
     encoder: QueryEncoder,
     library: Library,
     state: ReleaseState,
     vectors: ShardVectors,
-    held_out: Mapping[str, HeldOut],
+    held_out: Mapping[str, HeldOutVideos],
     captions: Mapping[str, Sequence[tuple[int, str]]],
     *,
     prior: float = PRIOR,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
-    working: Callable[[], object] = lambda: None,
+    report_alive: Callable[[], object] = lambda: None,
 ) -> Confidence | None:
     """How sure searches with a release are, before it is written; None where too little is there to tell.
 
@@ -217,19 +236,21 @@ def calibrate(
         captions: by task id, vector ids and texts of videos that were neither trained on nor held out.
         prior: cosine per nat of routing evidence.
         mode: the query mode that is going to be served, of those that the release offers.
-        working: called once for every task.
+        report_alive: called once for every task.
     """
-    known: list[Known] = []
+    known: list[CalibrationTask] = []
     rows: list[int] = []
     for position, task, shard in _readable(library, state, state.tasks[-1].task_id, vectors):
         measured = held_out[task].ids if task in held_out else np.empty(0, np.int64)
-        ids = np.setdiff1d(WholeVideos(shard).ids, measured)
+        ids = np.setdiff1d(WholeVideoShard(shard).ids, measured)
         present = set(ids.tolist())
         texts = tuple((video, text) for video, text in captions.get(task, ()) if video in present)
-        known.append(Known(task, shard, ids, texts))
+        known.append(CalibrationTask(task, shard, ids, texts))
         rows.append(position)
     profiles = state.profiles.dense(rows)
-    return fit_confidence(encoder, known, profiles, mode=mode(encoder.modes), prior=prior, working=working)
+    return fit_confidence(
+        encoder, known, profiles, mode=mode(encoder.modes), prior=prior, report_alive=report_alive
+    )
 
 
 def _readable(
@@ -269,18 +290,18 @@ def _captions(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] 
     return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
 
 
-def measure(
+def evaluate_release(
     backbone: Backbone,
     library: Library,
-    laid: Laid,
-    held_out: Mapping[str, HeldOut],
+    written: WrittenRelease,
+    held_out: Mapping[str, HeldOutVideos],
     *,
     prior: float = PRIOR,
     modes: Callable[[Sequence[str]], Sequence[str]] = lambda offered: offered,
-    ledger: Ledger | None = None,
+    ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
-) -> Row:
-    """The row of the recall matrix of a release that was just laid down, as far as a user meets it.
+) -> RecallRow:
+    """The row of the recall matrix of a release that was just written down, as far as a user meets it.
 
     Tasks whose shards cannot be read are left out.
 
@@ -290,14 +311,14 @@ def measure(
         prior, ledger: see :func:`trainer.evaluation.recall_row.evaluate_row`.
         report: called with the share that is done.
     """
-    state = laid.state
-    pinned = {**library.pinned(), laid.shard.task: state}
+    state = written.state
+    pinned = {**library.pinned_releases(), written.shard.task: state}
     encoder = QueryEncoder.open(backbone, state, pinned)
     galleries: list[Gallery] = []
     rows: list[int] = []
-    nothing = HeldOut.of([])
-    for position, task, shard in _readable(library, state, laid.shard.task, laid.vectors):
-        whole = WholeVideos(shard)
+    nothing = HeldOutVideos.from_captions([])
+    for position, task, shard in _readable(library, state, written.shard.task, written.vectors):
+        whole = WholeVideoShard(shard)
         held = held_out.get(task, nothing).within(whole.ids)
         galleries.append(Gallery(task, whole, held.ids, held.queries))
         rows.append(position)
@@ -317,7 +338,7 @@ def measure(
 def zero_shot_recall(
     backbone: Backbone,
     clips: Sequence[Clip],
-    held_out: HeldOut,
+    held_out: HeldOutVideos,
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> Recall | None:
@@ -327,8 +348,8 @@ def zero_shot_recall(
     frozen = start_method("zero_shot", backbone, {}, None)
     wanted = {int(i) for i in held_out.ids}
     chosen = [clip for clip in clips if clip.vector_id in wanted]
-    videos = embed(frozen.encode_videos, chosen, report=report)
+    videos = embed_clips(frozen.encode_videos, chosen, report=report)
     texts = QueryEncoder.open(backbone, frozen.release(), {}).frozen([q.text for q in held_out.queries])
-    return recall_of(
+    return compute_recall(
         texts, [q.vector_id for q in held_out.queries], videos, [clip.vector_id for clip in chosen]
     )

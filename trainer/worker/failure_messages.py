@@ -11,17 +11,17 @@ from models.errors import ModelError
 from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
 from trainer.methods import MethodError
 
-__all__ = ["Words", "in_words"]
+__all__ = ["FailureMessage", "failure_message"]
 
 
-class Words(NamedTuple):
+class FailureMessage(NamedTuple):
     """A sentence that says what happened, and one that says what to do."""
 
     reason: str
     hint: str
 
 
-def in_words(error: BaseException, retry: str) -> Words | None:
+def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
     """The words of an error of learning; None for one that is not known here.
 
     Args:
@@ -29,28 +29,30 @@ def in_words(error: BaseException, retry: str) -> Words | None:
     """
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
     if isinstance(error, TrainingDiverged):
-        return Words(
+        return FailureMessage(
             f"Training diverged: {message}.",
             "Post the task again with a smaller learning rate in its settings.",
         )
     if isinstance(error, MethodError):
-        return Words(f"{message}.", "Post the task again with a method and settings that fit.")
+        return FailureMessage(f"{message}.", "Post the task again with a method and settings that fit.")
     if isinstance(error, FramesMissing):
-        return Words(f"{message}.", f"Put the video back where it was, then {retry}.")
+        return FailureMessage(f"{message}.", f"Put the video back where it was, then {retry}.")
     if isinstance(error, NothingToLearn):
-        return Words(f"{message}.", "Post a task with the videos that you want to keep.")
+        return FailureMessage(f"{message}.", "Post a task with the videos that you want to keep.")
     if isinstance(error, StoreUnavailable):
-        return Words(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
+        return FailureMessage(f"{message}.", f"Bring the store of the vectors back, then {retry}.")
     if isinstance(error, LibraryDamaged | ShardStoreError):
-        return Words(f"{message}.", f"Restore the index folder from a backup, then {retry}.")
+        return FailureMessage(f"{message}.", f"Restore the index folder from a backup, then {retry}.")
     if isinstance(error, ModelError):
-        return Words(
+        return FailureMessage(
             f"{message}.", f"Start the worker with the backbone that the library needs, then {retry}."
         )
     if "No space left on device" in str(error):
-        return Words(f"The disk is full ({message}).", f"Make room for the data folder, then {retry}.")
+        return FailureMessage(
+            f"The disk is full ({message}).", f"Make room for the data folder, then {retry}."
+        )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return Words(
+        return FailureMessage(
             f"Out of memory while learning ({message}).",
             f"Give the worker more memory, then {retry}; or post the task again with a smaller batch_size in its "
             "settings.",

@@ -1,0 +1,120 @@
+"""Catalog queries of the learning job: videos, captions and vector ids of tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+
+from media import frame_cache_path
+from models.backbones.loading import Backbone
+from service.catalog.database import session_scope
+from service.catalog.tables import Task, Video
+from service.core.settings import settings
+from service.tasks.lifecycle import Claim
+from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
+from trainer.published_library import Library
+from trainer.task_data import Clip, TaskData
+from trainer.task_pipeline import HeldOutVideos
+
+__all__ = [
+    "calibration_captions",
+    "held_out_videos",
+    "load_task",
+    "remaining_videos",
+    "training_video_ids",
+    "video_uris",
+]
+
+Ids = npt.NDArray[np.int64]
+
+
+def load_task(claim: Claim, backbone: Backbone) -> TaskData:
+    """The accepted videos of the claimed task, by vector id; the backbone determines their frame files."""
+    frames, size = backbone.spec
+    with session_scope() as session:
+        videos = session.scalars(
+            select(Video)
+            .where(Video.task_id == claim.task.id, Video.status == "accepted")
+            .order_by(Video.vector_id)
+        ).all()
+    clips = tuple(
+        Clip(
+            id=video.id,
+            vector_id=video.vector_id,
+            frames_path=frame_cache_path(settings().cache_dir, frames, size, video.content_hash or ""),
+            captions=tuple(video.captions),
+            split=video.effective_split,  # type: ignore[arg-type]
+        )
+        for video in videos
+    )
+    return TaskData(claim.task.id, claim.task.name, clips)
+
+
+def remaining_videos(task: TaskData) -> TaskData:
+    """The task without the videos that were deleted since it was loaded."""
+    with session_scope() as session:
+        remaining = set(session.scalars(select(Video.vector_id).where(Video.task_id == task.task_id)))
+    return TaskData(
+        task.task_id, task.name, tuple(clip for clip in task.clips if clip.vector_id in remaining)
+    )
+
+
+def video_uris(task_id: str) -> dict[str, str]:
+    """URI of each video of a task, by video id."""
+    with session_scope() as session:
+        query = select(Video.id, Video.uri).where(Video.task_id == task_id)
+        return {video: uri for video, uri in session.execute(query)}
+
+
+def training_video_ids(library: Library) -> dict[str, Ids]:
+    """Vector ids of the training videos of every published task, by task id."""
+    query = select(Video.task_id, Video.vector_id).where(
+        Video.status == "accepted",
+        Video.effective_split == "train",
+        Video.task_id.in_(library.manifest.shards),
+    )
+    by_task: dict[str, list[int]] = {}
+    with session_scope() as session:
+        for task, vector_id in session.execute(query.order_by(Video.vector_id)):
+            by_task.setdefault(task, []).append(vector_id)
+    return {task: np.array(ids, np.int64) for task, ids in by_task.items()}
+
+
+def held_out_videos(task_id: str) -> dict[str, HeldOutVideos]:
+    """Held-out videos of the task and of every learned task, by task id."""
+    by_task: dict[str, list[tuple[int, list[str]]]] = {}
+    for task, vector_id, captions in _captions_of_split(task_id, "test"):
+        by_task.setdefault(task, []).append((vector_id, captions))
+    return {task: HeldOutVideos.from_captions(videos) for task, videos in by_task.items()}
+
+
+def calibration_captions(task_id: str) -> dict[str, list[tuple[int, str]]]:
+    """Vector ids and captions of validation videos, by task id: a sample of fixed size over all tasks.
+
+    Validation videos are neither trained on nor held out.
+    """
+    videos = _captions_of_split(task_id, "val")
+    captions = [(task, vector_id, text) for task, vector_id, texts in videos for text in texts]
+    sample = np.random.default_rng(0).permutation(len(captions))[:MAX_CAPTIONS]
+    by_task: dict[str, list[tuple[int, str]]] = {}
+    for number in np.sort(sample):
+        task, vector_id, text = captions[number]
+        by_task.setdefault(task, []).append((vector_id, text))
+    return by_task
+
+
+def _captions_of_split(task_id: str, split: str) -> list[tuple[str, int, list[str]]]:
+    """Task id, vector id and captions of the split's videos, of the task and of every learned task."""
+    query = (
+        select(Video.task_id, Video.vector_id, Video.captions)
+        .join(Task)
+        .where(
+            Video.status == "accepted",
+            Video.effective_split == split,
+            Task.learned_order.is_not(None) | (Task.id == task_id),
+        )
+        .order_by(Video.vector_id)
+    )
+    with session_scope() as session:
+        return [(task, vector_id, captions) for task, vector_id, captions in session.execute(query)]

@@ -1,0 +1,305 @@
+"""Learning job: the Celery task that learns, indexes, evaluates and publishes one domain.
+
+::
+
+    claim ─▶ training ─▶ indexing ─▶ evaluating ─▶ publish ─▶ ready
+
+The process may be killed at any line and the job started again: training resumes from its last checkpoint, releases
+and shards are named by their content, and for a task whose shard is in the manifest only the catalog is completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import structlog
+import torch
+
+from index import ReleaseEntry, ShardEntry
+from models.backbones.loading import Backbone, load_backbone
+from models.backbones.precision import compute_device
+from models.releases.release_files import ReleaseState
+from service.celery_worker import send_due, worker_name
+from service.core.errors import CinestrataError, VideosDeleted
+from service.core.settings import settings
+from service.storage import library_paths
+from service.storage.vector_store_selection import library_store
+from service.tasks import lifecycle
+from service.tasks.broker import LEARN, celery_app
+from service.tasks.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
+from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
+from trainer.evaluation.rank_ledger import RankLedger
+from trainer.methods import METHODS
+from trainer.moment_embedding import group_segments
+from trainer.published_library import Library
+from trainer.task_data import TaskData
+from trainer.task_pipeline import WrittenRelease, calibrate_release, index_task, prepare_method, train_task
+from trainer.training_loop import TrainingProgress
+from trainer.worker.catalog_reader import (
+    calibration_captions,
+    held_out_videos,
+    load_task,
+    remaining_videos,
+    training_video_ids,
+)
+from trainer.worker.cleanup import clean_up, remove_checkpoints, remove_other_checkpoints
+from trainer.worker.failure_messages import failure_message
+from trainer.worker.release_metrics import evaluate_task, save_ledger
+from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
+
+__all__ = ["load_worker_backbone", "process_claim", "publish_task", "run_learning_job"]
+
+log = structlog.get_logger(__name__)
+
+
+@celery_app.task(name=LEARN, ignore_result=True)
+def run_learning_job(task_id: str) -> None:
+    """Learn a task if it is due, then send the message for the next due task."""
+    claim = lifecycle.claim(task_id, worker_name())
+    if claim is not None:
+        with claim, _recorded_failure(claim):
+            process_claim(claim)
+    send_due()
+
+
+def process_claim(claim: Claim) -> None:
+    """Take a claimed task to the state ``ready``.
+
+    Raises:
+        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+    """
+    claim.progress("loading")
+    backbone = load_worker_backbone(settings().backbone, settings().frames, settings().torch_threads)
+    # Evaluation encodes queries in the precision in which the query service encodes them.
+    backbone.query_precision = settings().query_precision
+    library = Library(library_store(settings()))
+    library_paths.require_found(library.manifest)
+    for damaged, reason in library.degraded.items():
+        claim.log(f"The shard of task {damaged} cannot be read; learning continues without it. {reason}")
+    task = load_task(claim, backbone)
+    if claim.task.id in library.manifest.shards:
+        _complete_catalog(claim, backbone, library, task)
+    elif not task.clips:
+        raise NothingToLearn("All accepted videos of the task were deleted")
+    else:
+        try:
+            _learn(claim, backbone, library, task)
+        except FramesMissing as error:
+            if len(remaining_videos(task).clips) < len(task.clips):
+                raise VideosDeleted(
+                    "Videos of the task were deleted; it begins again without them."
+                ) from error
+            raise
+    clean_up(library.store, task.task_id)
+
+
+def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
+    """Learn a task whose shard is not published yet."""
+    method = prepare_method(backbone, library, task, claim.task.method, claim.task.settings)
+    claim.advance("training")
+    restore_task_frames(claim, task, backbone)
+
+    def report_training(progress: TrainingProgress) -> None:
+        claim.progress(
+            "training",
+            progress.step / progress.steps,
+            epoch=progress.epoch,
+            epochs=progress.epochs,
+            loss=progress.loss,
+            videos_per_second=progress.videos_per_second,
+            eta_seconds=progress.eta_seconds,
+        )
+
+    # Checkpoints of other tasks belong to an older release, or to tasks that will start from a newer one. The claim is
+    # verified first: a worker that lost its lease must not remove the next task's checkpoints.
+    with claim.writing():
+        remove_other_checkpoints(task.task_id)
+    trained = train_task(
+        method,
+        library,
+        task,
+        training_video_ids(library),
+        checkpoints=settings().checkpoints_dir / task.task_id,
+        fencing_token=claim.token,
+        report=report_training,
+    )
+    claim.advance("indexing")
+    task = remaining_videos(task)
+    if not task.clips:
+        raise NothingToLearn("All accepted videos of the task were deleted")
+    total = len(task.clips)
+    held_out, captions = held_out_videos(task.task_id), calibration_captions(task.task_id)
+
+    def report_embedding(done: int) -> None:
+        claim.progress("indexing", done / total, done=done, total=total)
+
+    written = index_task(
+        method,
+        library,
+        task,
+        calibrate=lambda encoder, state, vectors: calibrate_release(
+            encoder,
+            library,
+            state,
+            vectors,
+            held_out,
+            captions,
+            prior=settings().routing_prior,
+            mode=settings().served_mode,
+            report_alive=lambda: report_embedding(total),  # the lease is renewed only by progress reports
+        ),
+        mode=settings().served_mode,
+        moments=group_segments(embed_task_moments(claim, method, backbone)),
+        report=report_embedding,
+    )
+    claim.advance("evaluating")
+    recalls, ledger = evaluate_task(claim, backbone, library, written, task)
+    publish_task(
+        claim,
+        library,
+        task,
+        written.state,
+        written.release,
+        written.shard,
+        recalls,
+        moments=written.moments,
+        trained=trained,
+    )
+    save_ledger(library, ledger)
+
+
+def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
+    """Complete the catalog for a task whose shard is in the manifest: its worker stopped between the two writes."""
+    shard = library.manifest.shards[task.task_id]
+    release = library.manifest.releases[shard.release]
+    state = library.release(shard.release)
+    recalls: list[RecallFacts] = []
+    ledger: RankLedger | None = None
+    evaluation_error: str | None = None
+    claim.advance("evaluating")
+    # A published task becomes ready even without figures: if each attempt to evaluate it ended the worker, the last
+    # attempt skips the evaluation.
+    if claim.task.attempts >= settings().max_attempts:
+        evaluation_error = "Its worker stopped again and again before that was done, without a message."
+    else:
+        try:
+            vectors = library.shard(task.task_id)
+            if vectors is None:
+                raise LibraryDamaged("Its shard cannot be read.")
+            restore_task_frames(claim, task, backbone)
+            written = WrittenRelease(state, release, shard, vectors)
+            recalls, ledger = evaluate_task(claim, backbone, library, written, task)
+        except CinestrataError:
+            raise
+        except Exception as error:
+            evaluation_error = str(error)
+    if evaluation_error:
+        claim.log(f"The task could not be measured: {evaluation_error}")
+    trained = METHODS[state.method].is_trainable and bool(task.pairs)
+    moments = library.manifest.parts(task.task_id)[1:]
+    publish_task(
+        claim,
+        library,
+        task,
+        state,
+        release,
+        shard,
+        recalls,
+        moments=moments,
+        trained=trained,
+        evaluation_error=evaluation_error,
+    )
+    if ledger is not None:
+        save_ledger(library, ledger)
+
+
+def publish_task(
+    claim: Claim,
+    library: Library,
+    task: TaskData,
+    state: ReleaseState,
+    release: ReleaseEntry,
+    shard: ShardEntry,
+    recalls: list[RecallFacts],
+    *,
+    moments: Sequence[ShardEntry],
+    trained: bool,
+    evaluation_error: str | None = None,
+) -> None:
+    """Publish the release and the shard in the manifest, and record both in the catalog.
+
+    Args:
+        claim: Claim on the task; the publication checks its fencing token.
+        library: Library that the task was learned from.
+        task: Videos of the shard; those deleted since are published as tombstones.
+        state: Release after the task.
+        release: Manifest entry of the release.
+        shard: Manifest entry of the shard.
+        recalls: Cells of the recall matrix.
+        moments: Manifest entries of the shard's moment segments.
+        trained: Whether the task changed any weights.
+        evaluation_error: Reason why ``recalls`` is empty.
+    """
+    with claim.publishing() as publication:
+        # The transaction locks the task's row, so every later deletion finds the shard published.
+        remaining = {clip.vector_id for clip in remaining_videos(task).clips}
+        deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]
+        library.store.publish(release=release, shards=[shard], segments=moments, deleted=deleted)
+        publication.complete(
+            release=ReleaseFacts(
+                id=release.id,
+                method=state.method,
+                backbone=state.backbone,
+                kind=state.kind,
+                fingerprint=state.fingerprint,
+                bytes=release.bytes,
+                metrics={"calibration_error": state.confidence.error} if state.confidence else {},
+            ),
+            shard=ShardFacts(
+                id=shard.id,
+                release=shard.release,
+                fingerprint=shard.fingerprint,
+                count=sum(part.count for part in (shard, *moments)),
+                dim=shard.dim,
+                bytes=sum(part.bytes for part in (shard, *moments)),
+            ),
+            recalls=recalls,
+            trained=trained,
+            unmeasured=evaluation_error,
+        )
+
+
+@lru_cache(maxsize=1)
+def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
+    """The worker's backbone, loaded once per process onto its compute device.
+
+    Args:
+        name: Name of the backbone.
+        frames: Frames per video; None for the backbone's own number.
+        threads: Number of CPU threads that torch may use; None for its default.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    return load_backbone(name, frames).to(compute_device("auto"))
+
+
+@contextmanager
+def _recorded_failure(claim: Claim) -> Iterator[None]:
+    """Fail the task with a reason and a hint for known errors; other errors are left to the claim."""
+    try:
+        yield
+    except CinestrataError:
+        raise
+    except Exception as error:
+        message = failure_message(error, f"POST /tasks/{claim.task.id}/retry")
+        if message is None:
+            raise
+        log.warning("task_failed", task=claim.task.id, exc_info=error)
+        if isinstance(
+            error, TrainingDiverged
+        ):  # training resumed from its checkpoint would only diverge again
+            with claim.writing():
+                remove_checkpoints(claim.task.id)
+        claim.fail(*message)

@@ -1,0 +1,102 @@
+"""Decoding of a task's source videos during the learning job: missing frame caches, and moments of long videos."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+
+from media import Limits, windows
+from models.backbones.loading import Backbone
+from service.catalog.moment_rows import drop_moments, set_moments
+from service.catalog.tables import Video
+from service.core.settings import settings
+from service.storage import library_paths
+from service.tasks.lifecycle import Claim
+from trainer.frame_restoration import restore_frames
+from trainer.methods import Method
+from trainer.moment_embedding import LongVideo, embed_moments
+from trainer.task_data import TaskData
+from trainer.worker.catalog_reader import video_uris
+
+__all__ = ["embed_task_moments", "plan_moments", "restore_task_frames"]
+
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+
+def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
+    """Decode the task's videos whose frames are missing from the cache.
+
+    Raises:
+        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
+    """
+    uris = video_uris(task.task_id)
+    restore_frames(
+        [clip for clip in task.clips if clip.id in uris],
+        *backbone.spec,
+        cache=settings().cache_dir,
+        locate=lambda clip: library_paths.locate(uris[clip.id]),
+        limits=Limits(max_bytes=settings().max_video_bytes),
+        report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
+    )
+
+
+def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
+    """Divide the task's long videos into moments and record these in the catalog.
+
+    Returns:
+        The videos with moments and their URIs, ordered by vector id.
+    """
+    query = (
+        select(Video.id, Video.vector_id, Video.content_hash, Video.duration, Video.uri)
+        .where(
+            Video.task_id == claim.task.id,
+            Video.status == "accepted",
+            Video.duration > settings().moment_seconds,
+        )
+        .order_by(Video.vector_id)
+    )
+    length, overlap, maximum = settings().moment_seconds, settings().moment_overlap, settings().max_moments
+    videos: list[tuple[LongVideo, str]] = []
+    with claim.writing() as session:
+        for name, vector_id, content, duration, uri in session.execute(query):
+            spans = windows(duration or 0.0, length, overlap, maximum)
+            if spans:
+                videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
+        set_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
+    return videos
+
+
+def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple[Ids, Vectors]]:
+    """Plan the moments of the task's long videos, then yield the ids and vectors ``[n, dim]`` of each video's moments.
+
+    Moments of a video that cannot be decoded are removed from the catalog, and a new attempt replaces all moments of
+    the one before, so that the catalog lists exactly the moments that are published.
+    """
+    videos = plan_moments(claim)
+    uris = {video.vector_id: uri for video, uri in videos}
+    total = sum(len(video.spans) for video, _ in videos)
+
+    def skip(video: LongVideo, reason: str) -> None:
+        with claim.writing() as session:
+            drop_moments(session, video.vector_id)
+            if session.get(Video, video.vector_id) is None:  # deleted in the meantime: no log entry
+                return
+        message = f"Video {video.id!r} is searchable as a whole, but not by its moments: {reason}"
+        claim.log(message, video_id=video.id)
+
+    if videos:
+        yield from embed_moments(
+            method.encode_videos,
+            [video for video, _ in videos],
+            *backbone.spec,
+            locate=lambda video: library_paths.locate(uris[video.vector_id]),
+            # One file per claim: a worker that lost its lease may still write to its own file.
+            scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
+            limits=Limits(max_bytes=settings().max_video_bytes),
+            on_skip=skip,
+            report=lambda done: claim.progress("moments", done / total, done=done, total=total),
+        )
