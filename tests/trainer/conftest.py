@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -15,11 +15,47 @@ import pytest
 import torch
 
 from media import Examiner
+from models.backbones.loading import Backbone
+from trainer.task_data import Clip, Split, TaskData
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
 torch.set_num_threads(1)
 
 SMALL = {"epochs": 3, "batch_size": 3, "experts": 2, "rank": 2}
+
+
+FRAMES, SIDE = 2, 56  # frames per video of the small backbone, and their size in pixels
+
+
+@pytest.fixture(scope="session")
+def small_backbone() -> Backbone:
+    """An untrained small backbone with :data:`FRAMES` frames per video; tests must not change it."""
+    return untrained_backbone(FRAMES)
+
+
+@pytest.fixture
+def random_task(tmp_path: Path) -> Callable[..., TaskData]:
+    """``random_task(name, captions, splits=None, first_id=0)``: a task whose videos are random frames.
+
+    Each element of ``captions`` is the captions of one video; videos without a split in ``splits`` are training videos.
+    """
+
+    def make(
+        name: str,
+        captions: Sequence[Sequence[str]],
+        splits: Sequence[Split] = (),
+        first_id: int = 0,
+    ) -> TaskData:
+        clips = []
+        for number, texts in enumerate(captions):
+            path = tmp_path / f"{name}-{number}.npy"
+            rng = np.random.default_rng([*name.encode(), number])
+            np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+            split = splits[number] if number < len(splits) else "train"
+            clips.append(Clip(f"{name}-{number}", first_id + number, path, tuple(texts), split))
+        return TaskData(name, name, tuple(clips))
+
+    return make
 
 
 @pytest.fixture
