@@ -8,7 +8,7 @@ ShardStoreError
 ├── StoreUnavailable      the server that holds the vectors does not answer, or refuses
 ├── DeviceMissing         vectors are to be searched on a GPU, and there is none
 ├── FingerprintMismatch   a query of one encoder was about to meet vectors of another
-└── ShardRefused          what was to be written or published breaks a rule (also a ValueError)
+└── ShardInvalid          what was to be written or published breaks a rule (also a ValueError)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = [
     "ManifestError",
     "ReleaseCorrupt",
     "ShardCorrupt",
+    "ShardInvalid",
     "ShardMissing",
-    "ShardRefused",
     "ShardStoreError",
     "StoreUnavailable",
 ]
@@ -58,5 +58,5 @@ class FingerprintMismatch(ShardStoreError):
     """Query and shard come from different encoders."""
 
 
-class ShardRefused(ShardStoreError, ValueError):
+class ShardInvalid(ShardStoreError, ValueError):
     """What was to be written or published breaks a rule of the format."""

@@ -12,7 +12,7 @@ from index.errors import ShardStoreError
 from index.files.durable_files import damage
 from index.files.manifest_format import Manifest
 from index.scanning.segment import require_whole
-from index.writer import ShardStore
+from index.shard_store import ShardStore
 
 __all__ = ["Audit", "audit"]
 
@@ -41,7 +41,7 @@ class Audit:
     leftovers: list[Path]
 
     @property
-    def wrong(self) -> list[str]:
+    def problems(self) -> list[str]:
         """All that must be mended, each with the folder or the task that it is about."""
         releases = [
             f"release {release[:12]}: {problem}; restore releases/{release} from a backup"
@@ -75,7 +75,7 @@ def audit(store: ShardStore) -> Audit:
             f"the current release {manifest.release[:12]} is not among the releases of the manifest"
         )
     for task in manifest.shards:
-        parts = manifest.parts(task)
+        parts = manifest.segments(task)
         try:
             deleted[task] = store.tombstones(manifest, task)
             for part in parts:
@@ -99,7 +99,7 @@ def audit(store: ShardStore) -> Audit:
                 )
     contradictions += _shared(ids)
     found = {task: np.setdiff1d(every, deleted[task]) for task, every in ids.items()}
-    named = manifest.folders()
+    named = manifest.folder_ids()
     leftovers = [path for path in folders if path.name not in named]
     return Audit(manifest, found, damaged_releases, damaged_shards, contradictions, leftovers)
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from media.errors import DecoderUnavailable, MediaError
 from media.media_paths import content_hash, frame_cache_path, load_frames, resolve_uri
-from media.video_examiner import Examiner, examine
-from media.video_limits import Limits, VideoInfo, sample_times, windows
+from media.video_decoder import VideoDecoder
+from media.video_limits import VideoInfo, VideoLimits, moment_windows, sample_times
 
 __all__ = [
     "DecoderUnavailable",
-    "Examiner",
-    "Limits",
     "MediaError",
+    "VideoDecoder",
     "VideoInfo",
+    "VideoLimits",
     "content_hash",
-    "examine",
     "frame_cache_path",
     "load_frames",
+    "moment_windows",
     "resolve_uri",
     "sample_times",
-    "windows",
 ]

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from media.errors import MediaError
-from media.frame_images import square
+from media.frame_images import crop_square
 from media.media_paths import frame_cache_path, staged_path
-from media.video_decoding import decode
-from media.video_limits import Limits, sample_times
+from media.pyav_decoding import decode
+from media.video_limits import VideoLimits, sample_times
 
 __all__ = ["main"]
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _examine(request: dict[str, Any]) -> dict[str, Any]:
-    limits = Limits(**request["limits"])
+    limits = VideoLimits(**request["limits"])
     name, path, frames, size = request["name"], Path(request["path"]), request["frames"], request["size"]
     _bound(limits, frames * size * size * 3)
     squares: list[npt.NDArray[np.uint8]] = []
@@ -75,7 +75,7 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
         if len(squares) == frames // 2:
             middle.append(image.copy())
             middle[0].thumbnail((_THUMBNAIL, _THUMBNAIL * 4))
-        squares.append(square(image, size))
+        squares.append(crop_square(image, size))
 
     try:
         size_bytes = limits.admit(path, name)
@@ -106,13 +106,13 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
 
 def _sample(request: dict[str, Any]) -> None:
     """Squares at given times, one after the other into a file: they may be many."""
-    limits = Limits(**request["limits"])
+    limits = VideoLimits(**request["limits"])
     name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
     _bound(limits, len(times) * size * size * 3)
 
     def write(staged: Path) -> None:
         def receive(image: Image.Image) -> None:
-            squares.write(square(image, size).tobytes())
+            squares.write(crop_square(image, size).tobytes())
 
         with staged.open("wb") as squares:
             header = {"descr": "|u1", "fortran_order": False, "shape": (len(times), size, size, 3)}
@@ -140,7 +140,7 @@ def _unreadable(name: str, error: OSError) -> MediaError:
     return MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there")
 
 
-def _bound(limits: Limits, frame_bytes: int) -> None:
+def _bound(limits: VideoLimits, frame_bytes: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime + limits.timeout_seconds) + 2
     for what, bound in (

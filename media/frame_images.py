@@ -11,13 +11,13 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from PIL import Image, ImageOps
 
-__all__ = ["Upright", "square"]
+__all__ = ["FrameConverter", "crop_square"]
 
 _Pixels = npt.NDArray[np.uint8]
 _AS_STORED = (1, 0, 0, 1)
 
 
-class Upright:
+class FrameConverter:
     """Makes pictures of the frames of one stream: RGB, square pixels, turned and mirrored as the file asks.
 
     What is transparent lies on black.
@@ -56,7 +56,7 @@ class Upright:
         return np.asarray(self._reformatter.reformat(frame, format=layout, threads=1).to_ndarray(), np.uint8)
 
 
-def square(image: Image.Image, size: int) -> _Pixels:
+def crop_square(image: Image.Image, size: int) -> _Pixels:
     """Short side to ``size`` (bicubic), centre crop: ``uint8 [size, size, 3]``."""
     return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC), np.uint8)
 

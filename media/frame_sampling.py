@@ -13,14 +13,14 @@ from av.video.stream import VideoStream
 
 from media.errors import MediaError
 
-__all__ = ["Extent", "frames_on_display", "slack"]
+__all__ = ["StreamExtent", "end_tolerance", "frames_on_display"]
 
 _JUMP_BEYOND = 60.0  # seconds of duration; shorter videos are read through, which is exact and fast enough
 _NEAR = 2.0  # seconds; to decode as much costs about what a jump costs
 _STEPS_BACK = (0.0, 10.0, 60.0)  # seconds before the wanted moment; not every container jumps to a key frame
 
 
-class Extent(NamedTuple):
+class StreamExtent(NamedTuple):
     """How a stream lies in time."""
 
     duration: float  # seconds
@@ -34,13 +34,13 @@ class _Shown(NamedTuple):
     ends: float
 
 
-def slack(stream: VideoStream, duration: float) -> float:
+def end_tolerance(stream: VideoStream, duration: float) -> float:
     """Seconds of the end that may be missing: headers are often off by a frame or two, and a little in long videos."""
     return min(1.0, max(0.1, 2 / float(stream.average_rate or 25), 0.05 * duration))
 
 
 def frames_on_display(
-    container: InputContainer, stream: VideoStream, extent: Extent, times: Sequence[float], name: str
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
     """For each of the rising ``times`` (seconds since the first frame), the frame on display then.
 
@@ -54,7 +54,7 @@ def frames_on_display(
 
 
 def _by_reading(
-    container: InputContainer, stream: VideoStream, extent: Extent, times: Sequence[float], name: str
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
     """One pass through all frames."""
     waiting = list(reversed(times))
@@ -68,7 +68,7 @@ def _by_reading(
         shown = following
     if shown is None:
         raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
-    if waiting[0] - shown.ends > slack(stream, extent.duration):
+    if waiting[0] - shown.ends > end_tolerance(stream, extent.duration):
         there = max(shown.ends, 0.0)
         raise MediaError(
             f"{name} breaks off after {there:.1f} of {extent.duration:.1f} s; it is truncated; copy it again"
@@ -78,7 +78,7 @@ def _by_reading(
 
 
 def _by_jumping(
-    container: InputContainer, stream: VideoStream, extent: Extent, times: Sequence[float], name: str
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
     """For each moment a jump to before it, then forward; no jump where forward alone is the shorter way.
 
@@ -101,19 +101,19 @@ class _Place:
 
     Args:
         ahead: frames from here on.
-        slack: seconds of the end that may be missing.
+        end_tolerance: seconds of the end that may be missing.
 
     Attributes:
         walked: seconds that were decoded to get here from where the last jump had led.
     """
 
-    def __init__(self, first: _Shown, ahead: Iterator[_Shown], slack: float) -> None:
+    def __init__(self, first: _Shown, ahead: Iterator[_Shown], end_tolerance: float) -> None:
         self.shown = first
         self.walked = 0.0
         self._landed = first.begins
         self._ahead = ahead
         self._next = next(ahead, None)
-        self._slack = slack
+        self._slack = end_tolerance
 
     def land(self, target: float) -> bool:
         """Go forward from where a jump led."""
@@ -128,7 +128,9 @@ class _Place:
         return self._next is not None or target - self.shown.ends <= self._slack
 
 
-def _jump(container: InputContainer, stream: VideoStream, extent: Extent, target: float) -> _Place | None:
+def _jump(
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, target: float
+) -> _Place | None:
     """The place at ``target``; None where no jump led to it."""
     for back in _STEPS_BACK:
         jump = max(target - back, 0.0) / float(stream.time_base or Fraction(1, 1000))
@@ -140,13 +142,13 @@ def _jump(container: InputContainer, stream: VideoStream, extent: Extent, target
         first = next(ahead, None)
         if first is None or first.begins > target:
             continue  # landed too late: step back
-        place = _Place(first, ahead, slack(stream, extent.duration))
+        place = _Place(first, ahead, end_tolerance(stream, extent.duration))
         if place.land(target):
             return place
     return None
 
 
-def _timed(container: InputContainer, stream: VideoStream, extent: Extent) -> Iterator[_Shown]:
+def _timed(container: InputContainer, stream: VideoStream, extent: StreamExtent) -> Iterator[_Shown]:
     """Frames in order of display; damaged packets are passed over."""
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from media.errors import MediaError
 
-__all__ = ["Limits", "VideoInfo", "sample_times", "windows"]
+__all__ = ["VideoInfo", "VideoLimits", "moment_windows", "sample_times"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class VideoLimits:
     """What a single video may cost."""
 
     max_bytes: int = 4 * 1024**3
@@ -74,8 +74,8 @@ def sample_times(duration: float, count: int) -> list[float]:
     return [(index + 0.5) / count * duration for index in range(count)]
 
 
-def windows(duration: float, seconds: float, overlap: float, most: int) -> list[tuple[float, float]]:
-    """The moments of a long video: windows of equal length that cover it, each from its start to its end in seconds.
+def moment_windows(duration: float, seconds: float, overlap: float, most: int) -> list[tuple[float, float]]:
+    """The moments of a long video: moment_windows of equal length that cover it, each from its start to its end in seconds.
 
     As many as are needed if none is longer than ``seconds``, and no more than ``most``, which makes them longer. Every
     window shares ``overlap`` of its length with the next.
@@ -85,7 +85,7 @@ def windows(duration: float, seconds: float, overlap: float, most: int) -> list[
     """
     if duration <= seconds or most < 2:
         return []
-    step = 1 - overlap  # in windows
+    step = 1 - overlap  # in moment_windows
     # A length that fits in exactly must not take one more because of how it rounds.
     count = min(most, 1 + math.ceil((duration - seconds) / (seconds * step) - 1e-9))
     if count < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from media import Examiner, Limits, MediaError, content_hash, frame_cache_path
+from media import MediaError, VideoDecoder, VideoLimits, content_hash, frame_cache_path
 from trainer.errors import FramesMissing
 from trainer.task_data import Clip, clips_without_frames
 
@@ -19,7 +19,7 @@ def restore_frames(
     *,
     cache: Path,
     locate: Callable[[Clip], Path],
-    limits: Limits,
+    limits: VideoLimits,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Decode what is missing or broken in the frame cache. Without anything to do, nothing is started.
@@ -35,7 +35,7 @@ def restore_frames(
     lacking = clips_without_frames(clips, frames, size)
     if not lacking:
         return
-    with Examiner(limits) as examiner:
+    with VideoDecoder(limits) as examiner:
         for number, clip in enumerate(lacking):
             report(number, len(lacking))
             try:
@@ -46,7 +46,7 @@ def restore_frames(
                         "the task again"
                     )
                 clip.frames_path.unlink(missing_ok=True)
-                examiner.examine(path, frames=frames, size=size, name=clip.id, cache=cache)
+                examiner.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
             except (MediaError, OSError) as error:
                 raise FramesMissing(
                     f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index import moment_ids
-from media import Examiner, Limits, MediaError, content_hash, sample_times
+from index.vector_ids import moment_ids
+from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
 
 __all__ = ["LongVideo", "embed_moments", "group_segments"]
 
@@ -54,7 +54,7 @@ def embed_moments(
     *,
     locate: Callable[[LongVideo], Path],
     scratch: Path,
-    limits: Limits,
+    limits: VideoLimits,
     on_skip: Callable[[LongVideo, str], None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Iterator[tuple[Ids, Vectors]]:
@@ -77,7 +77,7 @@ def embed_moments(
     """
     done = 0
     try:
-        with Examiner(limits) as examiner:
+        with VideoDecoder(limits) as examiner:
             for video in videos:
                 vectors: list[Vectors] = []
                 try:
@@ -132,7 +132,7 @@ def _parts(spans: Sequence[tuple[float, float]], frames: int) -> Iterator[Sequen
 
 
 def _frames(
-    examiner: Examiner,
+    examiner: VideoDecoder,
     path: Path,
     name: str,
     spans: Sequence[tuple[float, float]],

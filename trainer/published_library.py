@@ -9,8 +9,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index import Manifest, ShardStore, ShardStoreError, Snapshot, TaskVectors
+from index.errors import ShardStoreError
 from index.files.durable_files import hash_files
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
+from index.shards.searchable_shard import SearchableShard
 from models.releases.lineage import Before, Learned
 from models.releases.release_files import ReleaseState, read_learned, read_release
 from trainer.errors import LibraryDamaged
@@ -24,7 +28,7 @@ class Library:
 
     def __init__(self, store: ShardStore) -> None:
         self.store = store
-        self._snapshot = Snapshot.open(store, verify=False)
+        self._snapshot = IndexSnapshot.open(store, verify=False)
         self._folders: dict[str, Path] = {}
         self._releases: dict[str, ReleaseState] = {}
         self._pinned: dict[str, ReleaseState] = {}
@@ -83,7 +87,7 @@ class Library:
             self._folders[identifier] = folder
         return self._folders[identifier]
 
-    def shard(self, task: str) -> TaskVectors | None:
+    def shard(self, task: str) -> SearchableShard | None:
         """A task's shard; None when it is degraded."""
         if task in self.degraded:
             return None
@@ -91,7 +95,7 @@ class Library:
         try:
             _ = shard.ids  # opened here, where it can still be set aside
         except ShardStoreError as error:
-            self._snapshot.set_aside(task, str(error))
+            self._snapshot.mark_degraded(task, str(error))
             return None
         return shard
 

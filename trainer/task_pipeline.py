@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index import ReleaseEntry, ShardEntry
+from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.loading import Backbone
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.probe_queries import OLDER_TASKS, Probes, write_probes
@@ -73,9 +73,9 @@ class WrittenRelease:
 
     state: ReleaseState
     release: ReleaseEntry
-    shard: ShardEntry
+    shard: SegmentEntry
     vectors: ShardVectors
-    moments: tuple[ShardEntry, ...] = ()
+    moments: tuple[SegmentEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def index_task(
         release = store.adopt_release(staged)
     captions = cache(partial(_captions, encoder, task))
 
-    def write(ids: Ids, vectors: Vectors) -> ShardEntry:
+    def write(ids: Ids, vectors: Vectors) -> SegmentEntry:
         return store.write_shard(
             task=task.task_id,
             release=release.id,
@@ -204,7 +204,7 @@ def index_task(
             ids=ids,
             vectors=vectors,
             queries=captions() if len(ids) > store.policy.exact_rows else None,
-            working=lambda: report(len(task.clips)),  # a lease lasts only while something is reported
+            heartbeat=lambda: report(len(task.clips)),  # a lease lasts only while something is reported
         )
 
     shard = write(ids, vectors)

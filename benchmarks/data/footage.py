@@ -21,8 +21,8 @@ from av.video.stream import VideoStream
 
 from benchmarks.data.world import Clip, render
 from media import MediaError, sample_times
-from media.frame_images import Upright, square
-from media.frame_sampling import Extent, frames_on_display
+from media.frame_images import FrameConverter, crop_square
+from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
 
 __all__ = ["Drawn", "Filmed", "Footage", "store"]
@@ -74,10 +74,10 @@ class Filmed:
             with av.open(str(self.path), metadata_errors="replace") as container:
                 stream = container.streams.video[0]
                 stream.codec_context.thread_count = 1  # files are decoded side by side already
-                upright = Upright(stream.sample_aspect_ratio or Fraction(1))
+                upright = FrameConverter(stream.sample_aspect_ratio or Fraction(1))
                 times = self._times(extent.duration, count)
                 shown = frames_on_display(container, stream, extent, times, name)
-                return np.stack([square(upright(frame), size) for frame in shown])
+                return np.stack([crop_square(upright(frame), size) for frame in shown])
         except av.FFmpegError as error:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 
@@ -107,10 +107,10 @@ def store(work: tuple[Footage, Path], count: int, size: int) -> str:
     return ""
 
 
-def _extent(container: InputContainer, stream: VideoStream) -> Extent:
+def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
     """How long the stream is: as it says, or as its packets do, which are read but not decoded."""
     if stream.duration and stream.time_base:
-        return Extent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
+        return StreamExtent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
     stamps = [
         (packet.pts, packet.pts + (packet.duration or 0))
         for packet in container.demux(stream)
@@ -119,7 +119,7 @@ def _extent(container: InputContainer, stream: VideoStream) -> Extent:
     if not stamps or not stream.time_base:
         raise MediaError("it does not say when its frames are shown; convert it to mp4")
     start = min(begin for begin, _ in stamps)
-    return Extent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
+    return StreamExtent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
 
 
 @cache

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from benchmarks.search.library import Asked, Library
-from index import ShardStore, Snapshot, one_thread_per_search
+from index.index_snapshot import IndexSnapshot
+from index.scanning.search_threads import use_one_thread_per_search
+from index.shard_store import ShardStore
 from models.backbones.loading import Backbone
 from models.encoders.tower_forward import encode_texts
 from service.core.schemas import SearchResponse
@@ -54,7 +56,7 @@ class Compared:
 
 def serve(library: Library, **changed: object) -> SearchEngine:
     """A query service of this process for a library, warm."""
-    one_thread_per_search()
+    use_one_thread_per_search()
     service = SearchEngine(library.configured.model_copy(update=changed))
     service.refresh()
     if service.last_error:
@@ -103,7 +105,7 @@ def bound(library: Library, backbone: Backbone) -> Callable[[str], None]:
     Args:
         library: of a single domain, so that all vectors are in one shard.
     """
-    snapshot = Snapshot.open(ShardStore(library.configured.index_dir))
+    snapshot = IndexSnapshot.open(ShardStore(library.configured.index_dir))
     (task,) = snapshot.tasks
     shard = snapshot.shard(task, fingerprint=snapshot.manifest.shards[task].fingerprint)
 

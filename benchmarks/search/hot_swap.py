@@ -33,7 +33,7 @@ from rich.console import Console
 
 from benchmarks.search.library import enter
 from benchmarks.search.load import serving
-from index import ShardStore
+from index.shard_store import ShardStore
 from models.backbones.loading import Backbone, load_backbone
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.lineage import Before

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from sqlalchemy import text
 
-from index import ShardStore
+from index.shard_store import ShardStore
 from models.backbones.loading import Backbone
 from models.backbones.tokenizer import small_tokenizer
 from models.encoders.query_encoder import QueryEncoder

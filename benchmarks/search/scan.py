@@ -33,8 +33,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index import Policy, Shard, ShardStore, merge, one_thread_per_search
-from index.scanning.ann import KINDS
+from index.hits import merge_hits
+from index.scanning.search_options import ANN_KINDS, AnnPolicy
+from index.scanning.search_threads import use_one_thread_per_search
+from index.shard_store import ShardStore
+from index.shards.faiss_shard import FaissShard
 
 __all__ = ["Plan", "measure", "table", "texts_and_videos"]
 
@@ -96,7 +99,7 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
     Args:
         say: told what is going on.
     """
-    one_thread_per_search()
+    use_one_thread_per_search()
     faiss.omp_set_num_threads(1)
     texts, videos = texts_and_videos(plan.rows, _GATE_QUERIES + 256, plan.dim, plan.seed)
     gate, queries = texts[:_GATE_QUERIES], texts[_GATE_QUERIES:]
@@ -108,7 +111,7 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
         "skipped": [],
     }
     with TemporaryDirectory() as folder:
-        ours = _shards(Path(folder) / "exact", videos, plan.shards, None, Policy(exact_rows=plan.rows))
+        ours = _shards(Path(folder) / "exact", videos, plan.shards, None, AnnPolicy(exact_rows=plan.rows))
         rivals = {"ours": _ours(ours), **_exact_rivals(videos, found["skipped"])}
         checked = queries[:_CHECKED] if plan.structures else queries[:_SPOT]
         truth = np.stack([rivals["faiss flat"](query[None])[0] for query in checked])
@@ -128,11 +131,11 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
 
 
 def _shards(
-    root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: Policy
-) -> dict[str, Shard]:
+    root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: AnnPolicy
+) -> dict[str, FaissShard]:
     """Videos in a store of this many shards, by task; ids are rows."""
     store = ShardStore(root, policy=policy)
-    shards: dict[str, Shard] = {}
+    shards: dict[str, FaissShard] = {}
     for number, ids in enumerate(np.array_split(np.arange(len(videos)), count)):
         entry = store.write_shard(
             task=str(number),
@@ -143,11 +146,11 @@ def _shards(
             queries=gate,
         )
         parts = [(store.shard_folder(entry.id), entry)]
-        shards[entry.task] = Shard(parts, np.empty(0, np.int64), store.opened)
+        shards[entry.task] = FaissShard(parts, np.empty(0, np.int64), store.segment_cache)
     return shards
 
 
-def _ours(shards: Mapping[str, Shard]) -> Search:
+def _ours(shards: Mapping[str, FaissShard]) -> Search:
     def search(queries: Vectors) -> npt.NDArray[np.int64]:
         if len(queries) == 1:
             each = {task: [shard.search(queries[0], _K)] for task, shard in shards.items()}
@@ -157,7 +160,7 @@ def _ours(shards: Mapping[str, Shard]) -> Search:
             return np.stack([hits.ids for hits in each["0"]])
         return np.array(
             [
-                [hit.id for hit in merge({task: hits[row] for task, hits in each.items()}, _K)]
+                [hit.id for hit in merge_hits({task: hits[row] for task, hits in each.items()}, _K)]
                 for row in range(len(queries))
             ]
         )
@@ -210,10 +213,10 @@ def _structures(
     """A shard with each structure, and hnswlib, each at the recall that is asked for."""
     timed: dict[str, Search] = {"exact": rivals["ours"], "faiss flat": rivals["faiss flat"]}
     told: dict[str, dict[str, Any]] = {}
-    for kind in KINDS:
+    for kind in ANN_KINDS:
         say(f"building {kind}")
         began = time.perf_counter()
-        policy = Policy(exact_rows=0, target=_TARGET, kinds=(kind,))
+        policy = AnnPolicy(exact_rows=0, target=_TARGET, kinds=(kind,))
         shard = _shards(root / kind, videos, 1, gate, policy)
         entry = shard["0"].entry
         told[kind] = {

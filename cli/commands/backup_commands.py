@@ -52,7 +52,7 @@ class _File:
 
 def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
     """Write a snapshot and read it back. On any error nothing is left of it."""
-    from index import ShardStoreError
+    from index.errors import ShardStoreError
 
     settings = data_folder_settings(data)
     target = target.expanduser().absolute()
@@ -91,7 +91,8 @@ def run_snapshot(target: Path, data: Path | None, index_only: bool) -> None:
 
 def run_restore(source: Path, data: Path | None) -> None:
     """Put a snapshot into a data folder that has neither catalog nor index, after reading all of it."""
-    from index import ShardStoreError, audit
+    from index.errors import ShardStoreError
+    from index.integrity_audit import audit
     from service.catalog.database import sqlite_file
     from service.storage.vector_store_selection import library_store
 
@@ -118,7 +119,7 @@ def run_restore(source: Path, data: Path | None) -> None:
                 with open_file(name) as reading:
                     _require_same(name, file, _digest(reading, Path(work) / name))
             configured = settings.model_copy(update={"data_dir": Path(work)})
-            wrong = audit(library_store(configured)).wrong
+            wrong = audit(library_store(configured)).problems
             if wrong:
                 raise _Damaged("; ".join(wrong))
             if catalog and _CATALOG in files:
@@ -151,7 +152,8 @@ class _Damaged(Exception):
 
 def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _File]:
     """The files of a snapshot by name; what does not stand still is copied to ``work`` first."""
-    from index import ShardStore, generation_files
+    from index.manifest_files import list_manifest_files
+    from index.shard_store import ShardStore
     from service.catalog.database import sqlite_file
 
     files: dict[str, _File] = {}
@@ -179,7 +181,7 @@ def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _Fil
     written = work / "manifest.json"
     written.write_text(manifest.dumps(), encoding="utf-8")
     files[_MANIFEST] = _measured(written)
-    for name, (path, digest) in generation_files(store, manifest).items():
+    for name, (path, digest) in list_manifest_files(store, manifest).items():
         files[f"index/{name}"] = _File(path, path.stat().st_size, digest)
     description = work / _DESCRIPTION
     described = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in files.items()}
@@ -193,7 +195,7 @@ def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _Fil
 
 def _elsewhere(manifest: Path) -> int:
     """Tasks whose vectors are in another store."""
-    from index import Manifest
+    from index.files.manifest_format import Manifest
 
     shards = Manifest.loads(manifest.read_text(encoding="utf-8")).shards
     return sum(bool(shard.place) for shard in shards.values())

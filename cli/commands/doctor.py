@@ -19,7 +19,7 @@ from cli.embedded.data_folder_lock import data_folder_settings, running
 from cli.embedded.private_broker import redis_argv
 
 if TYPE_CHECKING:
-    from index import Structure
+    from index.files.manifest_format import AnnStructure
     from service.core.settings import Settings
 
 __all__ = ["run_doctor"]
@@ -130,17 +130,17 @@ def _broker(settings: Settings) -> str:
 
 def _index(settings: Settings) -> str:
     from cli.commands.library_checks import check_catalog, check_releases
-    from index import audit
+    from index.integrity_audit import audit
     from service.storage.vector_store_selection import library_store
 
     if not settings.index_dir.exists():
         return "empty"
     found = audit(library_store(settings))
-    wrong = [*found.wrong, *check_releases(settings, found), *check_catalog(settings, found)]
+    wrong = [*found.problems, *check_releases(settings, found), *check_catalog(settings, found)]
     if wrong:
         raise _Trouble("\n".join([*wrong, "What is not named here is served."]))
     manifest = found.manifest
-    kinds = [part.structure for task in manifest.shards for part in manifest.parts(task) if part.structure]
+    kinds = [part.structure for task in manifest.shards for part in manifest.segments(task) if part.structure]
     large = f"; {len(kinds)} large ones, searched by {_searched(kinds)}" if kinds else ""
     left = f"; {len(found.leftovers)} folders are not in use (yet)" if found.leftovers else ""
     return (
@@ -149,7 +149,7 @@ def _index(settings: Settings) -> str:
     )
 
 
-def _searched(measured: list[Structure]) -> str:
+def _searched(measured: list[AnnStructure]) -> str:
     """How shards are searched that are large enough to have been measured for a structure."""
     return ", ".join(
         "every vector (no structure passed)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from index import Audit
+    from index.integrity_audit import Audit
     from models.releases.lineage import Learned
     from service.core.settings import Settings
 
@@ -22,7 +22,7 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
     A release that is damaged is named by the audit already.
     """
 
-    from index import ShardStore
+    from index.shard_store import ShardStore
     from models.errors import ModelError
     from models.releases.release_files import read_learned, read_release
 
@@ -75,7 +75,8 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
     """
     from sqlalchemy import select
 
-    from index import ShardStore, videos_of
+    from index.shard_store import ShardStore
+    from index.vector_ids import video_ids_of
     from service.catalog.database import session_scope, sqlite_file
     from service.catalog.tables import FINAL_STATES, Shard, Task, Video
 
@@ -90,7 +91,7 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
         }
         for task, ids in found.ids.items():
             known = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
-            unknown = np.setdiff1d(videos_of(ids), np.array(known, np.int64))
+            unknown = np.setdiff1d(video_ids_of(ids), np.array(known, np.int64))
             if task in states and len(unknown):
                 wrong.append(
                     f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"

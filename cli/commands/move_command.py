@@ -17,7 +17,7 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by a worker. Of
     a task without any video left nothing is copied: its vectors go.
     """
-    from index import ShardStoreError
+    from index.errors import ShardStoreError
     from service.catalog.migrations import upgrade
     from service.library.compaction import record_shards
     from service.storage.vector_store_selection import library_store

@@ -45,7 +45,7 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
 
 def _api() -> FastAPI:
     from api.app import create_app
-    from index import DeviceMissing
+    from index.errors import DeviceMissing
     from models.errors import ModelError
 
     try:

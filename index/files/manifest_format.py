@@ -5,18 +5,18 @@
     shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
     shards/<id>/queries.npy          float32, what a search structure was measured with; large shards only
-    shards/<id>/search.faiss         the structure, where it passed; see index.scanning.ann
+    shards/<id>/search.faiss         the structure, where it passed; see index.scanning.ann_index
     releases/<id>/…                  files of a release, opaque here
     tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
 
-Where another store holds the vectors (see :mod:`index.vector_store`), a shard's folder has ``vectors.json``, the digest
+Where another store holds the vectors (see :mod:`index.shards.vector_store`), a shard's folder has ``vectors.json``, the digest
 of its rows, in place of ``vectors.faiss``; all else is the same.
 
 Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
 first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
 Schema 3 is schema 2 with search structures and places. It is written only where a shard has been measured for the
 one, or its vectors are elsewhere, so other libraries stay readable to versions that know schema 2.
-Schema 4 is schema 3 with tasks of which nothing is left (:mod:`index.shards.empty_shard`), and is written only where there is one.
+Schema 4 is schema 3 with tasks of which nothing is left (:mod:`index.shards.empty_vector_store`), and is written only where there is one.
 
 A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
 """
@@ -31,7 +31,15 @@ from typing import Any
 
 from index.errors import ManifestError
 
-__all__ = ["SCHEMA", "Manifest", "ReleaseEntry", "ShardEntry", "Structure", "TombstoneEntry", "content_id"]
+__all__ = [
+    "SCHEMA",
+    "AnnStructure",
+    "Manifest",
+    "ReleaseEntry",
+    "SegmentEntry",
+    "TombstoneEntry",
+    "content_id",
+]
 
 SCHEMA = 4
 _MEASURED = 3  # schema of a library without emptied tasks
@@ -40,8 +48,8 @@ _RESTORE = "restore it from a backup"
 
 
 @dataclass(frozen=True)
-class Structure:
-    """How a large shard is searched, and what was measured before it was allowed (``index.scanning.ann``).
+class AnnStructure:
+    """How a large shard is searched, and what was measured before it was allowed (``index.scanning.ann_index``).
 
     Attributes:
         kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: nothing passed, and every vector is read.
@@ -66,7 +74,7 @@ class Structure:
 
 
 @dataclass(frozen=True)
-class ShardEntry:
+class SegmentEntry:
     """A shard as the manifest knows it.
 
     Attributes:
@@ -94,7 +102,7 @@ class ShardEntry:
     bytes: int
     files: dict[str, str]
     dtype: str = "float32"
-    structure: Structure | None = None
+    structure: AnnStructure | None = None
     place: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -103,10 +111,10 @@ class ShardEntry:
         return {name: value for name, value in fields.items() if value or name not in ("structure", "place")}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ShardEntry:
+    def from_json(cls, fields: Mapping[str, Any]) -> SegmentEntry:
         """The reverse; raises TypeError where fields are not ours."""
         structure = fields.get("structure")
-        return cls(**{**fields, "structure": Structure(**structure) if structure is not None else None})
+        return cls(**{**fields, "structure": AnnStructure(**structure) if structure is not None else None})
 
 
 @dataclass(frozen=True)
@@ -147,8 +155,8 @@ class Manifest:
     created: str = ""
     release: str | None = None
     releases: dict[str, ReleaseEntry] = field(default_factory=dict)
-    shards: dict[str, ShardEntry] = field(default_factory=dict)
-    appended: dict[str, tuple[ShardEntry, ...]] = field(default_factory=dict)
+    shards: dict[str, SegmentEntry] = field(default_factory=dict)
+    appended: dict[str, tuple[SegmentEntry, ...]] = field(default_factory=dict)
     tombstones: dict[str, TombstoneEntry] = field(default_factory=dict)
 
     @classmethod
@@ -156,26 +164,26 @@ class Manifest:
         """The store before its first publication."""
         return cls()
 
-    def folders(self) -> set[str]:
+    def folder_ids(self) -> set[str]:
         """Ids of the folders that it names."""
         stones = {entry.id for entry in self.tombstones.values()}
-        return {part.id for task in self.shards for part in self.parts(task)} | set(self.releases) | stones
+        return {part.id for task in self.shards for part in self.segments(task)} | set(self.releases) | stones
 
-    def parts(self, task: str) -> tuple[ShardEntry, ...]:
+    def segments(self, task: str) -> tuple[SegmentEntry, ...]:
         """The segments of a task, the first one first."""
         return (self.shards[task], *self.appended.get(task, ()))
 
-    def living(self, task: str) -> int:
+    def live_count(self, task: str) -> int:
         """How many vectors of a task can be found."""
-        return sum(part.count for part in self.parts(task)) - self.deleted(task)
+        return sum(part.count for part in self.segments(task)) - self.deleted_count(task)
 
-    def deleted(self, task: str) -> int:
+    def deleted_count(self, task: str) -> int:
         """How many of a task cannot be found any more."""
         return self.tombstones[task].count if task in self.tombstones else 0
 
     def dumps(self) -> str:
         """JSON with its own checksum."""
-        parts = [part for task in self.shards for part in self.parts(task)]
+        parts = [part for task in self.shards for part in self.segments(task)]
         schema = _MEASURED if any(part.structure or part.place for part in parts) else _PLAIN
         body = {
             "schema": schema if all(part.count for part in parts) else SCHEMA,
@@ -211,17 +219,20 @@ class Manifest:
                 created=body["created"],
                 release=body["release"],
                 releases={key: ReleaseEntry(**entry) for key, entry in body["releases"].items()},
-                shards={key: ShardEntry.from_json(entry) for key, entry in body["shards"].items()},
+                shards={key: SegmentEntry.from_json(entry) for key, entry in body["shards"].items()},
                 appended={
-                    key: tuple(ShardEntry.from_json(entry) for entry in entries)
+                    key: tuple(SegmentEntry.from_json(entry) for entry in entries)
                     for key, entries in body.get("appended", {}).items()
                 },
                 tombstones={
                     key: TombstoneEntry(**entry) for key, entry in body.get("tombstones", {}).items()
                 },
             )
-            parts = [part for task in manifest.shards for part in manifest.parts(task)]
-            folders: list[ReleaseEntry | TombstoneEntry | ShardEntry] = [*manifest.releases.values(), *parts]
+            parts = [part for task in manifest.shards for part in manifest.segments(task)]
+            folders: list[ReleaseEntry | TombstoneEntry | SegmentEntry] = [
+                *manifest.releases.values(),
+                *parts,
+            ]
             for folder in [*folders, *manifest.tombstones.values()]:
                 _require_inside(folder.id, folder.files)
         except (KeyError, TypeError, AttributeError) as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-__all__ = ["LoadedPartitions"]
+__all__ = ["PartitionCache"]
 
 
 @dataclass
@@ -21,7 +21,7 @@ class _Held:
     loaded: bool = False
 
 
-class LoadedPartitions:
+class PartitionCache:
     """Loads partitions when they are asked for, and releases them when there are too many.
 
     One that is in use is never released. Processes do not know of each other's: what one releases, another may still

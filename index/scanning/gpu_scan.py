@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import Literal
 
 import faiss
 import numpy as np
@@ -11,10 +10,10 @@ import numpy.typing as npt
 
 from index.errors import DeviceMissing
 from index.scanning.exact_scan import Alive, ExactScan, Found, are_alive
+from index.scanning.search_options import Device
 
-__all__ = ["Device", "GpuScan", "on_gpu"]
+__all__ = ["GpuScan", "on_gpu"]
 
-Device = Literal["cpu", "cuda", "auto"]
 
 _SPARE = (
     32  # candidates beyond twice those that are wanted; the GPU rounds the query to half precision as well

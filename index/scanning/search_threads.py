@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import faiss
 
-__all__ = ["in_parallel", "one_thread_per_search", "search_threads"]
+__all__ = ["search_in_parallel", "search_threads", "use_one_thread_per_search"]
 
 Job = TypeVar("Job")
 Found = TypeVar("Found")
@@ -22,7 +22,7 @@ _WORTH = (
 _WAITING = 32  # searches of a server at once, in one process
 
 
-def one_thread_per_search() -> None:
+def use_one_thread_per_search() -> None:
     """For a server: let requests run beside each other, instead of each search on all cores."""
     global _limit
     _limit = 1
@@ -49,7 +49,7 @@ class search_threads:  # noqa: N801 — a context manager, read like a function
             faiss.omp_set_num_threads(self._before)
 
 
-def in_parallel(
+def search_in_parallel(
     search: Callable[[Job], Found], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
 ) -> list[Found]:
     """The results of several searches, in their order: on all cores where each has enough to do.

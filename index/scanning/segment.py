@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from index.errors import ShardCorrupt, ShardMissing
 from index.files.durable_files import damage
-from index.files.manifest_format import ShardEntry, Structure
-from index.scanning.ann import Candidates, open_candidates
+from index.files.manifest_format import AnnStructure, SegmentEntry
+from index.hits import Hits
+from index.scanning.ann_index import Candidates, open_candidates
 from index.scanning.exact_scan import Alive, ExactScan, Found, are_alive, count_alive, dtype_of
 from index.scanning.gpu_scan import GpuScan
 
@@ -26,7 +27,6 @@ __all__ = [
     "QUERIES",
     "STRUCTURE",
     "VECTORS",
-    "Hits",
     "Segment",
     "describe",
     "require_queries",
@@ -41,14 +41,6 @@ _SCHEMAS = {"float32": 1, "float16": 2}  # in which each precision came
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Hits:
-    """Best first: ``ids`` int64 and ``scores`` float32 (inner products), of equal length."""
-
-    ids: Ids
-    scores: Vectors
 
 
 class Segment:
@@ -66,7 +58,7 @@ class Segment:
 
     def __init__(
         self,
-        entry: ShardEntry,
+        entry: SegmentEntry,
         exact: ExactScan,
         ids: Ids,
         *,
@@ -90,7 +82,7 @@ class Segment:
         return self.entry.dim
 
     @classmethod
-    def open(cls, folder: Path, entry: ShardEntry, *, verify: bool = True, gpu: bool = False) -> Segment:
+    def open(cls, folder: Path, entry: SegmentEntry, *, verify: bool = True, gpu: bool = False) -> Segment:
         """Map a folder.
 
         Args:
@@ -201,7 +193,7 @@ class Segment:
         return self._exact.vectors(rows)
 
     def _approximate(
-        self, structure: Structure, candidates: Candidates, query: Vectors, k: int, alive: Alive | None
+        self, structure: AnnStructure, candidates: Candidates, query: Vectors, k: int, alive: Alive | None
     ) -> Found:
         """By the structure as far down as its recall was measured; exactly where it cannot tell."""
         living = self.count if alive is None else count_alive(alive)
@@ -227,7 +219,7 @@ class Segment:
         return np.where(self.ids[slots] == ids, slots, -1)
 
 
-def require_queries(queries: Vectors, k: int, entry: ShardEntry) -> Vectors:
+def require_queries(queries: Vectors, k: int, entry: SegmentEntry) -> Vectors:
     """``float32 [n, dim]``, in the order of rows.
 
     Raises:
@@ -241,7 +233,7 @@ def require_queries(queries: Vectors, k: int, entry: ShardEntry) -> Vectors:
     return queries
 
 
-def require_whole(folder: Path, entry: ShardEntry, *, verify: bool) -> None:
+def require_whole(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
     """Compare a folder with its entry: sizes, and with ``verify`` every byte.
 
     Raises:
@@ -255,7 +247,7 @@ def require_whole(folder: Path, entry: ShardEntry, *, verify: bool) -> None:
         raise ShardCorrupt(f"{_name(entry)}: {problem}; restore it from a backup")
 
 
-def describe(entry: ShardEntry) -> dict[str, Any]:
+def describe(entry: SegmentEntry) -> dict[str, Any]:
     """What ``shard.json`` says: enough to know a shard without the manifest."""
     measured = {} if entry.structure is None else {"structure": asdict(entry.structure)}
     schema = _MEASURED if measured or entry.place else _SCHEMAS.get(entry.dtype)
@@ -285,15 +277,15 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return stat.st_dev, stat.st_ino, stat.st_size
 
 
-def _asked(entry: ShardEntry) -> str:
+def _asked(entry: SegmentEntry) -> str:
     return f"a query of task {entry.task} must be {entry.dim} finite numbers"
 
 
-def _name(entry: ShardEntry) -> str:
+def _name(entry: SegmentEntry) -> str:
     return f"shard {entry.id[:12]} of task {entry.task}"
 
 
-def _fits(ids: npt.NDArray[Any], entry: ShardEntry) -> bool:
+def _fits(ids: npt.NDArray[Any], entry: SegmentEntry) -> bool:
     return (
         ids.dtype == np.int64
         and ids.shape == (entry.count,)

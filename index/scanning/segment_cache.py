@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from index.files.manifest_format import ShardEntry
+from index.files.manifest_format import SegmentEntry
 from index.scanning.segment import Segment
 
-__all__ = ["OpenSegments"]
+__all__ = ["SegmentCache"]
 
 
 @dataclass
@@ -24,7 +24,7 @@ class _Held:
     segment: Segment | None = None
 
 
-class OpenSegments:
+class SegmentCache:
     """Opens segments when they are asked for, and closes them when room is needed.
 
     One that is in use is never closed, so the budget is exceeded for as long as more than it holds is searched at
@@ -44,7 +44,7 @@ class OpenSegments:
         return self._bytes
 
     @contextmanager
-    def use(self, folder: Path, entry: ShardEntry) -> Iterator[Segment]:
+    def use(self, folder: Path, entry: SegmentEntry) -> Iterator[Segment]:
         """A segment that stays open inside the ``with``.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from index import moment_ids
+from index.vector_ids import moment_ids
 from service.catalog.tables import Moment, Video
 
 __all__ = ["Span", "drop_moments", "set_moments", "spans_of"]

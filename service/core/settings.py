@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from index import EXACT_ROWS, Device
-from index.milvus.vectors import MilvusIndex, without_password
+from index.milvus.milvus_address import MilvusIndex, without_password
+from index.scanning.search_options import EXACT_ROWS, Device
 from models.backbones.precision import Precision
 from models.routing.router import PRIOR
 from service.core.method_names import METHOD_NAMES

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import exists, or_, select, update
 
-from index import Manifest, ShardStoreError
+from index.errors import ShardStoreError
+from index.files.manifest_format import Manifest
 from service.catalog.database import session_scope
 from service.catalog.tables import LEARNING_STATES, Shard, Task, Video
 from service.core.errors import NotFound, Unavailable
@@ -103,7 +104,7 @@ def sweep() -> None:
     if _learning():
         return
     try:
-        library_store(settings()).sweep()
+        library_store(settings()).collect_garbage()
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"What the index does without cannot be removed: {error}", 30) from error
 
@@ -149,13 +150,13 @@ def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:
 
 
 def _dead(manifest: Manifest, task_id: str, name: str) -> Dead:
-    parts = manifest.parts(task_id)
+    parts = manifest.segments(task_id)
     stones = manifest.tombstones.get(task_id)
     return Dead(
         task_id=task_id,
         name=name,
         vectors=sum(part.count for part in parts),
-        deleted=manifest.deleted(task_id),
+        deleted=manifest.deleted_count(task_id),
         segments=len(parts),
         bytes=sum(part.bytes for part in parts) + (stones.bytes if stones else 0),
     )

@@ -30,7 +30,8 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from index import ShardStore, ShardStoreError
+from index.errors import ShardStoreError
+from index.shard_store import ShardStore
 from service.catalog.database import in_chunks, session_scope
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.core.errors import Conflict, NotFound, Unavailable

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from sqlalchemy import func, select
 
-from index import Manifest, ShardStore, ShardStoreError
+from index.errors import ShardStoreError
+from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Release, Shard, Task, Video
 from service.core.schemas import LeaseView, OverviewView, ReleaseView, ShardView
@@ -59,7 +61,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
         videos=videos,
         searchable=searchable,
-        vectors=sum(shard.count - manifest.deleted(shard.task_id) for shard in shards),
+        vectors=sum(shard.count - manifest.deleted_count(shard.task_id) for shard in shards),
         shards=[
             ShardView(
                 id=shard.id,
@@ -70,7 +72,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
                 dim=shard.dim,
                 bytes=shard.bytes,
                 created_at=shard.created_at,
-                deleted=manifest.deleted(shard.task_id),
+                deleted=manifest.deleted_count(shard.task_id),
                 degraded=reasons.get(shard.task_id),
             )
             for shard in shards

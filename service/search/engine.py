@@ -21,7 +21,9 @@ import structlog
 import torch
 from sqlalchemy import select
 
-from index import ManifestError, ShardStoreError, Snapshot, one_thread_per_search
+from index.errors import ManifestError, ShardStoreError
+from index.index_snapshot import IndexSnapshot
+from index.scanning.search_threads import use_one_thread_per_search
 from models.backbones.loading import Backbone, load_backbone
 from models.backbones.precision import compute_device
 from models.errors import ModelError
@@ -106,7 +108,7 @@ class SearchEngine:
         """Load what is there, then follow the index in the background."""
         # Requests run beside each other and beside a worker that learns. More threads for each of them do not make
         # one query faster, and where cores are short they make it ten times slower.
-        one_thread_per_search()
+        use_one_thread_per_search()
         torch.set_num_threads(self._settings.torch_threads or 1)
         self._stopped.clear()
         self._thread = Thread(target=self._follow, name="follow-index", daemon=True)
@@ -183,7 +185,7 @@ class SearchEngine:
         if backbone is None:
             return None
         with suppress(ShardStoreError, OSError):
-            snapshot = Snapshot.open(self._store, at_once=_AT_ONCE)
+            snapshot = IndexSnapshot.open(self._store, max_verified_bytes=_AT_ONCE)
             before = [release for release in snapshot.manifest.releases if release != snapshot.release_id]
             for release in before[: -_BEFORE - 1 : -1]:
                 with suppress(ModelError, ShardStoreError, OSError):
@@ -202,17 +204,17 @@ class SearchEngine:
             Whether one was left to read.
         """
         serving = self._serving
-        unread = serving.snapshot.unread if serving else []
+        unread = serving.snapshot.unverified_segments if serving else []
         prometheus_metrics.UNREAD_BYTES.set(sum(entry.bytes for entry in unread))
         if serving is None or not unread:
             return False
         try:
-            serving.snapshot.compare(unread[0])
+            serving.snapshot.verify_segment(unread[0])
         except ShardStoreError as error:
             log.error("shard_set_aside", task=unread[0].task, error=str(error))
             # By whichever answers now. One that is being loaded meanwhile comes to it again.
             current = self._serving or serving
-            if unread[0] in current.snapshot.unread:
+            if unread[0] in current.snapshot.unverified_segments:
                 current.set_aside(unread[0].task, error)
         return True
 
@@ -404,8 +406,8 @@ class SearchEngine:
             backbone.query_precision = self._settings.query_precision
             self._backbone = backbone
         previous = self._serving
-        snapshot = Snapshot.open(
-            self._store, previous=previous.snapshot if previous else None, at_once=_AT_ONCE
+        snapshot = IndexSnapshot.open(
+            self._store, previous=previous.snapshot if previous else None, max_verified_bytes=_AT_ONCE
         )
         if previous is None and snapshot.release_id is None:
             with suppress(Unavailable):  # readiness tells of the catalog by itself
@@ -452,11 +454,11 @@ def _names(tasks: Sequence[str]) -> dict[str, str]:
 
 def _checksums(serving: SearchSnapshot | None) -> dict[str, str]:
     """How far the reading of the library is, while it lasts."""
-    unread = serving.snapshot.unread if serving else []
+    unread = serving.snapshot.unverified_segments if serving else []
     if serving is None or not unread:
         return {}
     manifest = serving.snapshot.manifest
-    total = sum(len(manifest.parts(task)) for task in manifest.shards)
+    total = sum(len(manifest.segments(task)) for task in manifest.shards)
     size = sum(entry.bytes for entry in unread) / 1e9
     return {"checksums": f"{len(unread)} of {total} shards ({size:.1f} GB) are still to be compared"}
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from index import videos_of
+from index.vector_ids import video_ids_of
 from service.catalog.database import in_chunks, session_scope
 from service.catalog.tables import Moment, Task, Video
 
@@ -105,7 +105,7 @@ class MomentSpans:
     def __init__(self, moments: Sequence[tuple[int, float, float]]) -> None:
         self.ids: Ids = np.array([moment for moment, _, _ in moments], np.int64)
         self.spans = np.array([span for _, *span in moments], np.float64).reshape(-1, 2)
-        self._videos = videos_of(self.ids)
+        self._videos = video_ids_of(self.ids)
 
     def rows(self, videos: Ids) -> Ids:
         """Rows of the moments of these videos."""

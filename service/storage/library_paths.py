@@ -6,7 +6,9 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from index import Manifest, ManifestError, ShardStore, ShardStoreError
+from index.errors import ManifestError, ShardStoreError
+from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
 from media import MediaError, resolve_uri
 from service.catalog.database import session_scope
 from service.catalog.tables import Task

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from index import Device, Policy, ShardStore
-from index.milvus.vectors import MilvusAddress, MilvusVectors
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
+from index.scanning.search_options import AnnPolicy, Device
+from index.shard_store import ShardStore
 from service.core.settings import Settings
 
 __all__ = ["library_store"]
@@ -29,14 +31,14 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
                 token=token.get_secret_value() if token else "",
                 collection=configured.milvus_collection,
                 index=configured.milvus_index,
-                loaded=configured.milvus_loaded,
+                max_loaded=configured.milvus_loaded,
                 timeout=configured.milvus_seconds,
             )
         )
     return ShardStore(
         configured.index_dir,
-        open_bytes=configured.open_bytes,
-        policy=Policy(exact_rows=configured.exact_rows),
+        max_mapped_bytes=configured.open_bytes,
+        policy=AnnPolicy(exact_rows=configured.exact_rows),
         device=device,
         remote=remote,
         write_remote=configured.vector_store == "milvus",
@@ -44,6 +46,6 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
 
 
 @lru_cache(maxsize=8)
-def _milvus(address: MilvusAddress) -> MilvusVectors:
+def _milvus(address: MilvusAddress) -> MilvusVectorStore:
     """One connection for each address in a process."""
-    return MilvusVectors(address)
+    return MilvusVectorStore(address)

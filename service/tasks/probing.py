@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from media import Examiner, Limits, MediaError, VideoInfo, content_hash, frame_cache_path
+from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from models.backbones.loading import frame_spec
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
@@ -39,8 +39,8 @@ def probe(claim: Claim) -> None:
     """
     pending, hashes, total = _load(claim)
     done, started = total - len(pending), time.monotonic()
-    limits = Limits(max_bytes=settings().max_video_bytes)
-    with Examiner(limits) as examiner:
+    limits = VideoLimits(max_bytes=settings().max_video_bytes)
+    with VideoDecoder(limits) as examiner:
         for number, video in enumerate(pending):
             elapsed = time.monotonic() - started
             claim.progress(
@@ -74,7 +74,7 @@ def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
 
 
 def _examine(
-    claim: Claim, examiner: Examiner, limits: Limits, video: _Pending, hashes: dict[str, str]
+    claim: Claim, examiner: VideoDecoder, limits: VideoLimits, video: _Pending, hashes: dict[str, str]
 ) -> None:
     spec = frame_spec(settings().backbone, settings().frames)
     try:
@@ -84,7 +84,7 @@ def _examine(
         if digest in hashes:
             _reject(claim, video, SAME_CONTENT + hashes[digest])
             return
-        info = examiner.examine(
+        info = examiner.decode(
             path,
             frames=spec.frames,
             size=spec.size,

@@ -19,7 +19,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 from api.app import create_app
 from benchmarks.data.world import DOMAINS
 from cli.commands.library_checks import check_catalog
-from index import FIRST_MOMENT, ShardStore, audit
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
+from index.vector_ids import FIRST_MOMENT_ID
 from service.core.settings import Settings, settings
 from service.tasks import commands
 from tests.api.conftest import BASE, learn, manifest
@@ -137,8 +139,8 @@ def test_a_filter_by_duration_finds_long_videos_by_their_moments(asked: TestClie
 
 def test_the_doctor_finds_nothing_wrong(asked: TestClient) -> None:
     found = audit(ShardStore(settings().index_dir))
-    assert found.wrong == []
-    assert sum(int((ids >= FIRST_MOMENT).sum()) for ids in found.ids.values()) == 10
+    assert found.problems == []
+    assert sum(int((ids >= FIRST_MOMENT_ID).sum()) for ids in found.ids.values()) == 10
     assert check_catalog(settings(), found) == []
 
 

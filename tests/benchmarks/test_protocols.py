@@ -22,7 +22,7 @@ from benchmarks.learning.method_variants import choose, parse_entry
 from benchmarks.learning.preparation import prepare
 from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
 from cli.demo.demo_world import DemoWorld
-from media import examine, load_frames
+from media import VideoDecoder, load_frames
 from models.backbones.loading import FrameSpec
 from trainer.methods import METHODS, configure
 
@@ -509,7 +509,8 @@ def _video(path: Path, seconds: int = 8, rate: int = 8) -> Path:
 
 def test_a_whole_file_is_sampled_as_the_service_samples_it(tmp_path: Path) -> None:
     path = _video(tmp_path / "ramp.mp4")
-    info = examine(path, frames=4, size=56, cache=tmp_path)
+    with VideoDecoder() as decoder:
+        info = decoder.decode(path, frames=4, size=56, cache=tmp_path)
     served = load_frames(tmp_path / "4x56" / f"{info.content_hash}.npy")
     assert np.array_equal(Filmed(path).frames(4, 56), served)
 

@@ -40,7 +40,7 @@ def test_every_domain_is_laid_down_with_a_release_of_its_own(libraries: tuple[Li
     serving = service._current()
     assert len(serving.shards) == 3
     assert sorted(shard.count for shard in serving.shards.values()) == [16, 17, 17]
-    assert len({part.release for shard in serving.shards.values() for part in shard.parts}) == 3
+    assert len({part.release for shard in serving.shards.values() for part in shard.segments}) == 3
     with session_scope() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == 4
         assert session.scalars(select(Video.vector_id).order_by(Video.vector_id)).all() == [*range(1, 101)]

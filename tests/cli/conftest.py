@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Manifest, ShardStore
+from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
 from models.releases.lineage import Before
 from models.releases.release_files import ReleaseState, ReleaseTask, write_release
 from models.routing.token_profiles import Profiles

@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 
 from cli.commands import backup_commands, doctor
 from cli.main import app
-from index import ShardStore, Snapshot
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
@@ -39,7 +40,7 @@ def _ready() -> set[str]:
 
 
 def _ranking(store: ShardStore, query: np.ndarray) -> dict[str, list[int]]:
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     return {
         task: snapshot.shard(task, fingerprint=entry.fingerprint).search(query, 3).ids.tolist()
         for task, entry in snapshot.manifest.shards.items()
@@ -102,7 +103,7 @@ def test_a_snapshot_beside_a_writer_is_one_generation(
         dispose()
         manifest = ShardStore(settings().index_dir).manifest()
         assert _ready() <= set(manifest.shards)  # what was acknowledged is there
-        assert Snapshot.open(ShardStore(settings().index_dir)).degraded == {}
+        assert IndexSnapshot.open(ShardStore(settings().index_dir)).degraded == {}
         generations.append(manifest.generation)
     assert 2 < generations[0] <= generations[1] <= generations[2] <= last
 

@@ -25,7 +25,7 @@ from cli.commands.search_commands import parse_conditions, result_table
 from cli.demo.demo_world import DemoWorld
 from cli.main import app
 from cli.service_client import HttpServiceClient
-from index import DeviceMissing
+from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
 from service.core.schemas import FoundMomentView, SearchResult, VideoSpec
 

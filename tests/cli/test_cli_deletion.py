@@ -14,7 +14,10 @@ from typer.testing import CliRunner, Result
 
 from cli import service_client
 from cli.main import app
-from index import Manifest, ShardStore, Snapshot, audit
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
 from service.core.settings import Settings
 from service.library.overview import overview
 
@@ -77,7 +80,7 @@ def _files(folder: Settings, vectors: np.ndarray) -> list[Path]:
 
 
 def _vectors(folder: Settings, task: str) -> np.ndarray:
-    shard = Snapshot.open(ShardStore(folder.index_dir)).shard(task, fingerprint=f"encoder {task}")
+    shard = IndexSnapshot.open(ShardStore(folder.index_dir)).shard(task, fingerprint=f"encoder {task}")
     return shard.vectors(shard.ids)
 
 
@@ -112,7 +115,7 @@ def test_a_whole_task_is_deleted_and_leaves_the_disk(
     restored = _run("restore", str(tmp_path / "copy"), "--data", str(tmp_path / "other"))
     assert restored.exit_code == 0, restored.output
     copy = ShardStore(tmp_path / "other" / "index")
-    assert (copy.manifest(), audit(copy).wrong) == (ShardStore(folder.index_dir).manifest(), [])
+    assert (copy.manifest(), audit(copy).problems) == (ShardStore(folder.index_dir).manifest(), [])
 
 
 @pytest.mark.parametrize(

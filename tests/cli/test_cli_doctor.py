@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from cli.commands import doctor
 from cli.main import app
-from index import Manifest, ShardStore, Structure, audit
+from index.files.manifest_format import AnnStructure, Manifest
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
 from models.releases.lineage import Before
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
@@ -196,6 +198,6 @@ def test_the_whole_is_told_as_json_with_its_status(
 
 
 def test_large_shards_are_told_by_how_they_are_searched() -> None:
-    ivf = Structure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
-    flat = Structure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
+    ivf = AnnStructure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
+    flat = AnnStructure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
     assert doctor._searched([ivf, flat]) == "ivf (recall 0.995), every vector (no structure passed)"

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Manifest, ReleaseEntry, ShardEntry, ShardStore
+from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
+from index.shard_store import ShardStore
 from tests.milvus import Milvus
 
 DIM = 8
@@ -56,7 +57,7 @@ def write(adopt: Callable[..., ReleaseEntry], unit: Callable[..., np.ndarray]) -
 
     def make(
         store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, dim: int = DIM
-    ) -> tuple[ReleaseEntry, ShardEntry]:
+    ) -> tuple[ReleaseEntry, SegmentEntry]:
         numbers = np.array(list(ids), np.int64)
         release = adopt(store, f"after {task}")
         shard = store.write_shard(

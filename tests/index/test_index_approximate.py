@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Policy, Segment, Shard, ShardCorrupt, ShardEntry, ShardStore, Snapshot, audit
-from index.files.manifest_format import Manifest
-from index.scanning.ann import (
+from index.errors import ShardCorrupt
+from index.files.manifest_format import Manifest, SegmentEntry
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.scanning.ann_index import (
     DEPTH,
     GATE_DEPTHS,
     Candidates,
@@ -25,9 +27,13 @@ from index.scanning.ann import (
     write_candidates,
 )
 from index.scanning.exact_scan import ExactScan, empty
+from index.scanning.search_options import AnnPolicy
+from index.scanning.segment import Segment
+from index.shard_store import ShardStore
+from index.shards.faiss_shard import FaissShard
 
 DIM, ROWS = 12, 12_000
-KINDS = ("ivf", "hnsw", "sq8")
+ANN_KINDS = ("ivf", "hnsw", "sq8")
 
 
 def _clustered(count: int, seed: int) -> np.ndarray:
@@ -49,15 +55,15 @@ VIDEOS, TEXTS = _clustered(ROWS, 1), _clustered(150, 2)
 IDS = np.arange(ROWS) * 3 + 5
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=ANN_KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def large(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[ShardStore, ShardEntry]:
+def large(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[ShardStore, SegmentEntry]:
     """A store with one published shard that is searched through a structure."""
-    policy = Policy(exact_rows=1000, kinds=(kind,))
+    policy = AnnPolicy(exact_rows=1000, kinds=(kind,))
     store = ShardStore(tmp_path_factory.mktemp(kind) / "index", policy=policy)
     staged = store.stage()
     (staged / "release.json").write_text("{}")
@@ -69,10 +75,10 @@ def large(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[ShardSto
     return store, entry
 
 
-def _shard(store: ShardStore, deleted: np.ndarray | None = None) -> Shard:
+def _shard(store: ShardStore, deleted: np.ndarray | None = None) -> FaissShard:
     entry = store.manifest().shards["t"]
     gone = np.empty(0, np.int64) if deleted is None else deleted
-    return Shard([(store.shard_folder(entry.id), entry)], gone, store.opened)
+    return FaissShard([(store.shard_folder(entry.id), entry)], gone, store.segment_cache)
 
 
 @cache
@@ -86,7 +92,7 @@ def _by_hand(query: np.ndarray) -> np.ndarray:
     return _ranking(query.tobytes())
 
 
-def test_the_gate_says_what_a_loop_measures(kind: str, large: tuple[ShardStore, ShardEntry]) -> None:
+def test_the_gate_says_what_a_loop_measures(kind: str, large: tuple[ShardStore, SegmentEntry]) -> None:
     structure = large[1].structure
     assert structure is not None
     assert (structure.kind, structure.queries, structure.rows) == (kind, 150, ROWS)
@@ -102,7 +108,7 @@ def test_the_gate_says_what_a_loop_measures(kind: str, large: tuple[ShardStore, 
     assert structure.recall >= structure.target == 0.99
 
 
-def test_scores_are_those_of_the_exact_vectors(large: tuple[ShardStore, ShardEntry]) -> None:
+def test_scores_are_those_of_the_exact_vectors(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard = _shard(large[0])
     for query in _clustered(5, 3):
         hits = shard.search(query, 20)
@@ -113,7 +119,7 @@ def test_scores_are_those_of_the_exact_vectors(large: tuple[ShardStore, ShardEnt
         assert all((one.ids == hits.ids).all() and (one.scores == hits.scores).all() for one in many)
 
 
-def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, ShardEntry]) -> None:
+def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard, among = _shard(large[0]), IDS[np.random.default_rng(8).random(ROWS) < 0.8]
     for query in _elsewhere(5, 9):
         for passing in (None, among):
@@ -121,7 +127,7 @@ def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, Sh
             assert all(shard.search(query, k, among=passing).ids.tolist() == longest[:k] for k in (1, 11, 59))
 
 
-def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, ShardEntry]) -> None:
+def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard = _shard(large[0])
     for query in _elsewhere(3, 4):
         hits = shard.search(query, 150)
@@ -130,7 +136,7 @@ def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, ShardEntr
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.01])
 def test_what_is_filtered_out_is_not_found_and_the_rest_is(
-    large: tuple[ShardStore, ShardEntry], share: float
+    large: tuple[ShardStore, SegmentEntry], share: float
 ) -> None:
     dice = np.random.default_rng(5)
     among = IDS[dice.random(ROWS) < share]
@@ -148,7 +154,7 @@ def test_what_is_filtered_out_is_not_found_and_the_rest_is(
     assert found / 600 >= 0.985
 
 
-def test_a_filter_against_the_query_is_answered_exactly(large: tuple[ShardStore, ShardEntry]) -> None:
+def test_a_filter_against_the_query_is_answered_exactly(large: tuple[ShardStore, SegmentEntry]) -> None:
     # Only the half of the videos that is farthest away may be found: no structure would have looked there.
     shard = _shard(large[0])
     for query in _clustered(3, 6):
@@ -160,7 +166,7 @@ def test_a_filter_against_the_query_is_answered_exactly(large: tuple[ShardStore,
 def test_ties_are_ordered_by_id_where_the_list_is_cut(kind: str, store: ShardStore) -> None:
     vectors = VIDEOS[:3000].copy()
     vectors[500:560] = vectors[77]
-    store.policy = Policy(exact_rows=1000, kinds=(kind,), target=0.9)
+    store.policy = AnnPolicy(exact_rows=1000, kinds=(kind,), target=0.9)
     entry = store.write_shard(
         task="t", release="r", fingerprint="f", ids=np.arange(3000), vectors=vectors, queries=TEXTS
     )
@@ -172,10 +178,10 @@ def test_ties_are_ordered_by_id_where_the_list_is_cut(kind: str, store: ShardSto
 
 
 def test_a_sweep_spares_a_shard_whose_structure_takes_hours(store: ShardStore) -> None:
-    store.policy = Policy(exact_rows=1000, kinds=("sq8",), target=0.9)
+    store.policy = AnnPolicy(exact_rows=1000, kinds=("sq8",), target=0.9)
 
-    def working() -> None:
-        store.sweep()
+    def heartbeat() -> None:
+        store.collect_garbage()
         (staged,) = store.folders()
         os.utime(staged, (0, 0))  # the time until it is called again
 
@@ -186,7 +192,7 @@ def test_a_sweep_spares_a_shard_whose_structure_takes_hours(store: ShardStore) -
         ids=np.arange(3000),
         vectors=VIDEOS[:3000],
         queries=TEXTS,
-        working=working,
+        heartbeat=heartbeat,
     )
     assert entry.structure is not None
 
@@ -204,7 +210,7 @@ def test_the_gate_refuses_what_texts_are_not_found_through(kind: str) -> None:
     exact = _exact(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     texts = (dice.normal(size=(120, 64)) + 3).astype(np.float32)
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
-    measured = gated(exact, texts, Policy(exact_rows=1000, kinds=(kind,)))
+    measured = gated(exact, texts, AnnPolicy(exact_rows=1000, kinds=(kind,)))
     assert measured is not None
     if kind == "sq8":  # eight bits lose the same in every direction
         assert measured.structure.kind == "sq8"
@@ -215,7 +221,7 @@ def test_the_gate_refuses_what_texts_are_not_found_through(kind: str) -> None:
 
 
 def test_videos_would_have_passed_where_texts_do_not() -> None:
-    exact, policy = _exact(VIDEOS), Policy(exact_rows=1000, kinds=("hnsw",), target=0.999)
+    exact, policy = _exact(VIDEOS), AnnPolicy(exact_rows=1000, kinds=("hnsw",), target=0.999)
     kinds = []
     for queries in (_clustered(120, 8), _elsewhere(120, 9)):
         measured = gated(exact, queries, policy)
@@ -227,7 +233,7 @@ def test_videos_would_have_passed_where_texts_do_not() -> None:
 
 def test_the_smallest_parameter_that_holds_is_kept(kind: str) -> None:
     exact = _exact(VIDEOS)
-    measured = gated(exact, TEXTS, Policy(exact_rows=1000, kinds=(kind,)))
+    measured = gated(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))
     assert measured is not None
     smallest = measured.structure.parameter
     if smallest > 1:
@@ -243,7 +249,7 @@ def test_the_first_kind_that_passes_is_taken_and_the_others_are_told() -> None:
     vectors = dice.normal(size=(4000, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     texts = vectors[:120] * 0.1 + dice.normal(size=(120, 64)).astype(np.float32)
-    measured = gated(_exact(vectors), texts, Policy(exact_rows=1000, kinds=("ivf", "sq8")))
+    measured = gated(_exact(vectors), texts, AnnPolicy(exact_rows=1000, kinds=("ivf", "sq8")))
     assert measured is not None
     assert measured.structure.kind == "sq8"
     assert measured.structure.refused.keys() == {"ivf"}
@@ -251,7 +257,7 @@ def test_the_first_kind_that_passes_is_taken_and_the_others_are_told() -> None:
 
 @pytest.mark.parametrize("queries", [None, TEXTS[:99]])
 def test_without_enough_queries_nothing_is_built(store: ShardStore, queries: np.ndarray | None) -> None:
-    store.policy = Policy(exact_rows=1000)
+    store.policy = AnnPolicy(exact_rows=1000)
     entry = store.write_shard(
         task="t", release="r", fingerprint="f", ids=np.arange(2000), vectors=VIDEOS[:2000], queries=queries
     )
@@ -270,7 +276,7 @@ def test_a_small_shard_stays_as_older_versions_read_it(store: ShardStore, lay_do
 
 
 def test_what_was_measured_stands_in_manifest_and_description(
-    kind: str, large: tuple[ShardStore, ShardEntry]
+    kind: str, large: tuple[ShardStore, SegmentEntry]
 ) -> None:
     store, entry = large
     assert entry.structure is not None
@@ -282,11 +288,11 @@ def test_what_was_measured_stands_in_manifest_and_description(
     assert (described["schema"], described["structure"]["kind"]) == (3, kind)
     assert {"search.faiss", "queries.npy"} < described["files"].keys()
     assert (np.load(store.shard_folder(entry.id) / "queries.npy") == TEXTS).all()
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
 
 
 def test_an_altered_structure_is_set_aside_by_name(
-    large: tuple[ShardStore, ShardEntry],
+    large: tuple[ShardStore, SegmentEntry],
 ) -> None:
     store, entry = large
     path = store.shard_folder(entry.id) / "search.faiss"
@@ -294,15 +300,15 @@ def test_an_altered_structure_is_set_aside_by_name(
     for place in (40, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         why = f"shard {entry.id[:12]} of task t: search.faiss was altered; restore it from a backup"
-        assert Snapshot.open(store).degraded == {"t": why}
+        assert IndexSnapshot.open(store).degraded == {"t": why}
         assert audit(store).damaged_shards == {"t": why}
-        assert audit(store).wrong == [why]
+        assert audit(store).problems == [why]
     path.write_bytes(whole)
-    assert Snapshot.open(store).degraded == {}
+    assert IndexSnapshot.open(store).degraded == {}
 
 
 def test_a_structure_of_other_vectors_is_refused(
-    kind: str, large: tuple[ShardStore, ShardEntry], tmp_path: Path
+    kind: str, large: tuple[ShardStore, SegmentEntry], tmp_path: Path
 ) -> None:
     store, entry = large
     exact = _exact(VIDEOS[:5000])
@@ -320,10 +326,10 @@ def test_a_structure_of_other_vectors_is_refused(
 def test_compaction_measures_again_with_the_queries_that_it_kept(
     kind: str, later: np.ndarray | None, tmp_path: Path, adopt: Callable
 ) -> None:
-    store = ShardStore(tmp_path / "index", policy=Policy(exact_rows=1000, kinds=(kind,)))
+    store = ShardStore(tmp_path / "index", policy=AnnPolicy(exact_rows=1000, kinds=(kind,)))
     release = adopt(store, "r")
 
-    def write(rows: slice, queries: np.ndarray | None) -> ShardEntry:
+    def write(rows: slice, queries: np.ndarray | None) -> SegmentEntry:
         return store.write_shard(
             task="t",
             release=release.id,
@@ -340,14 +346,14 @@ def test_compaction_measures_again_with_the_queries_that_it_kept(
     assert compacted is not None
     assert (compacted.kind, compacted.rows, compacted.queries) == (kind, ROWS - 100, len(TEXTS))
     assert compacted.recall >= 0.99
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
 
 
 def test_who_waits_hears_of_the_work_and_may_stop_it(kind: str, store: ShardStore) -> None:
-    store.policy = Policy(exact_rows=1000, kinds=(kind,))
+    store.policy = AnnPolicy(exact_rows=1000, kinds=(kind,))
     heard: list[int] = []
 
-    def working() -> None:
+    def heartbeat() -> None:
         heard.append(len(heard))
         if len(heard) == 2:
             raise InterruptedError
@@ -360,7 +366,7 @@ def test_who_waits_hears_of_the_work_and_may_stop_it(kind: str, store: ShardStor
             ids=IDS,
             vectors=VIDEOS,
             queries=TEXTS,
-            working=working,
+            heartbeat=heartbeat,
         )
     assert heard == [0, 1]
     assert store.folders() == []

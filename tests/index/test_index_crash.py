@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from index import Manifest, ShardStore, Snapshot
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 
 _CALLS = ("fsync", "rename", "replace", "utime")
 
@@ -63,13 +65,13 @@ def test_a_crash_at_any_point_leaves_one_of_two_whole_generations(tmp_path: Path
         with pytest.raises(Crash), crash_at(number):
             lay_down(store, "b", range(3, 6))
         published = number == len(calls)  # the replacement is done, only its fsync failed
-        snapshot = Snapshot.open(store)
+        snapshot = IndexSnapshot.open(store)
         assert snapshot.degraded == {}
         assert snapshot.tasks == (["a", "b"] if published else ["a"]), (number, calls[number - 1])
         assert published or store.manifest() == before
         after = lay_down(store, "b", range(3, 6))
         assert after.generation == 2
-        snapshot = Snapshot.open(store)
+        snapshot = IndexSnapshot.open(store)
         assert (snapshot.tasks, snapshot.degraded) == (["a", "b"], {})
 
 
@@ -102,7 +104,7 @@ _WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from index import ShardStore
+from index.shard_store import ShardStore
 
 store = ShardStore(Path(sys.argv[1]))
 number = len(store.manifest().shards)
@@ -149,7 +151,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Pa
             rest = writer.communicate()[0].split()
         acknowledged = int(rest[-1]) if rest else acknowledged
         store = ShardStore(root)
-        snapshot = Snapshot.open(store)
+        snapshot = IndexSnapshot.open(store)
         assert snapshot.degraded == {}
         assert snapshot.generation == len(snapshot.tasks)
         assert len(snapshot.tasks) >= acknowledged + 1

@@ -10,26 +10,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index import (
-    Manifest,
-    Shard,
-    ShardEntry,
-    ShardMissing,
-    ShardRefused,
-    ShardStore,
-    Snapshot,
-    audit,
-    generation_files,
-)
+from index.errors import ShardInvalid, ShardMissing
+from index.files.manifest_format import Manifest, SegmentEntry
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.manifest_files import list_manifest_files
+from index.shard_store import ShardStore
+from index.shards.faiss_shard import FaissShard
 
 DIM = 8
 
 
 @pytest.fixture
-def extend(unit: Callable) -> Callable[..., ShardEntry]:
+def extend(unit: Callable) -> Callable[..., SegmentEntry]:
     """Write, but do not publish, a further segment of a task."""
 
-    def make(store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, **change: str) -> ShardEntry:
+    def make(
+        store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, **change: str
+    ) -> SegmentEntry:
         first = store.manifest().shards[task]
         made = {"release": first.release, "fingerprint": first.fingerprint, **change}
         numbers = np.array(list(ids), np.int64)
@@ -38,8 +36,8 @@ def extend(unit: Callable) -> Callable[..., ShardEntry]:
     return make
 
 
-def _shard(store: ShardStore, task: str, previous: Snapshot | None = None) -> Shard:
-    return Snapshot.open(store, previous=previous).shard(task, fingerprint=f"encoder of {task}")
+def _shard(store: ShardStore, task: str, previous: IndexSnapshot | None = None) -> FaissShard:
+    return IndexSnapshot.open(store, previous=previous).shard(task, fingerprint=f"encoder of {task}")
 
 
 def _by_hand(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
@@ -57,7 +55,7 @@ def test_any_history_is_searched_as_what_is_left(
     lay_down(store, "other", range(1000, 1010), seed=51)
     left = dict(enumerate(unit(20, 50)))
     fresh = chance.permutation(np.arange(20, 900)).tolist()  # segments need not follow each other
-    snapshot: Snapshot | None = None
+    snapshot: IndexSnapshot | None = None
     for turn in range(12):
         match chance.integers(3):
             case 0:
@@ -71,7 +69,7 @@ def test_any_history_is_searched_as_what_is_left(
                 left = {number: vector for number, vector in left.items() if number not in gone}
             case _:
                 store.compact("a")
-        snapshot = Snapshot.open(store, previous=snapshot)
+        snapshot = IndexSnapshot.open(store, previous=snapshot)
         shard = snapshot.shard("a", fingerprint="encoder of a")
         assert shard.ids.tolist() == sorted(left)
         assert shard.count == len(left)
@@ -82,9 +80,9 @@ def test_any_history_is_searched_as_what_is_left(
             skipped = sorted(left)[::2]
             rest = {number: vector for number, vector in left.items() if number not in skipped}
             assert shard.search(query, 5, exclude=skipped).ids.tolist() == _by_hand(rest, query, 5)
-        assert audit(store).wrong == []
-        copied = {name.split("/")[1] for name in generation_files(store, store.manifest())}
-        assert copied == store.manifest().folders()
+        assert audit(store).problems == []
+        copied = {name.split("/")[1] for name in list_manifest_files(store, store.manifest())}
+        assert copied == store.manifest().folder_ids()
     assert _shard(store, "other").count == 10
 
 
@@ -151,18 +149,18 @@ def test_readers_of_an_older_generation_go_on(
     hours_ago = time.time() - 3 * 3600
     for folder in store.folders():
         os.utime(folder, (hours_ago, hours_ago))
-    limited = ShardStore(store.root, open_bytes=0)  # opens its files for every search
-    old = Snapshot.open(limited)
+    limited = ShardStore(store.root, max_mapped_bytes=0)  # opens its files for every search
+    old = IndexSnapshot.open(limited)
     query = unit(1, 4)[0]
     before = old.shard("a", fingerprint="encoder of a").search(query, 15).ids.tolist()
     store.delete([before[0]])
     store.compact("a")
-    store.sweep()
+    store.collect_garbage()
     assert old.shard("a", fingerprint="encoder of a").search(query, 15).ids.tolist() == before
     for folder in store.folders():
         os.utime(folder, (hours_ago, hours_ago))
-    store.sweep()
-    assert {folder.name for folder in store.folders()} == store.manifest().folders()
+    store.collect_garbage()
+    assert {folder.name for folder in store.folders()} == store.manifest().folder_ids()
     assert _shard(store, "a").search(query, 15).ids.tolist() == before[1:]
 
 
@@ -170,14 +168,14 @@ def test_a_new_generation_reads_only_what_is_new(
     store: ShardStore, lay_down: Callable, extend: Callable
 ) -> None:
     lay_down(store, "a", range(10))
-    first = Snapshot.open(store)
+    first = IndexSnapshot.open(store)
     path = store.shard_folder(first.manifest.shards["a"].id) / "vectors.faiss"
     whole = path.read_bytes()
     store.append(extend(store, "a", range(10, 15), seed=1))
     store.delete([2])
     path.write_bytes(whole[:-1] + b"\7")  # would be noticed by whoever reads it again
-    assert Snapshot.open(store, previous=first).degraded == {}
-    assert list(Snapshot.open(store).degraded) == ["a"]
+    assert IndexSnapshot.open(store, previous=first).degraded == {}
+    assert list(IndexSnapshot.open(store).degraded) == ["a"]
 
 
 def test_damaged_deletions_set_the_task_aside(store: ShardStore, lay_down: Callable) -> None:
@@ -188,12 +186,12 @@ def test_damaged_deletions_set_the_task_aside(store: ShardStore, lay_down: Calla
     whole = path.read_bytes()
     for harm in (whole[:-1], whole[:-1] + b"\7", b""):
         path.write_bytes(harm)
-        snapshot = Snapshot.open(store, verify=False)  # or what was deleted would be found again
+        snapshot = IndexSnapshot.open(store, verify=False)  # or what was deleted would be found again
         assert (snapshot.tasks, list(snapshot.degraded)) == (["b"], ["a"])
         assert "deletions" in snapshot.degraded["a"]
-        assert any("deletions" in said for said in audit(store).wrong)
+        assert any("deletions" in said for said in audit(store).problems)
     path.unlink()
-    assert "deleted.npy is missing" in Snapshot.open(store).degraded["a"]
+    assert "deleted.npy is missing" in IndexSnapshot.open(store).degraded["a"]
 
 
 def test_deleting_is_repeatable_and_all_or_nothing(store: ShardStore, lay_down: Callable) -> None:
@@ -213,11 +211,11 @@ def test_only_what_the_pinned_release_made_is_appended(
 ) -> None:
     before = lay_down(store, "a", range(5))
     for change in ({"release": adopt(store, "another").id}, {"fingerprint": "another"}):
-        with pytest.raises(ShardRefused, match="embed with that one"):
+        with pytest.raises(ShardInvalid, match="embed with that one"):
             store.append(extend(store, "a", range(5, 7), **change))
-    with pytest.raises(ShardRefused, match="id 4 belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="id 4 belongs to task a already"):
         store.append(extend(store, "a", range(4, 7)))
-    with pytest.raises(ShardRefused, match="not published"):
+    with pytest.raises(ShardInvalid, match="not published"):
         store.append(replace(extend(store, "a", range(5, 7)), task="nobody"))
     assert store.manifest() == before
     segment = extend(store, "a", range(5, 7))
@@ -232,7 +230,7 @@ def test_ids_of_appended_segments_are_taken(
     store.append(extend(store, "a", range(100, 105)))
     store.delete([102])
     release, shard = write(store, "b", range(102, 104))
-    with pytest.raises(ShardRefused, match="id 102 belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="id 102 belongs to task a already"):
         store.publish(release=release, shards=[shard])
 
 
@@ -253,7 +251,7 @@ def test_what_was_deleted_before_it_was_published_is_never_shown(
     assert _shard(store, "a").ids.tolist() == [0, 2, 3, 5]
     assert _shard(store, "other").ids.tolist() == [100, 101, 102, 103], "only what is new"
     assert store.publish(release=release, shards=[shard], deleted=[0]) == manifest, "published is published"
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
 
 
 def test_a_deletion_in_one_task_leaves_out_what_it_does_not_have(

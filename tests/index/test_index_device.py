@@ -10,10 +10,12 @@ import faiss
 import numpy as np
 import pytest
 
-from index import DeviceMissing, ShardStore, Snapshot
+from index.errors import DeviceMissing
+from index.index_snapshot import IndexSnapshot
 from index.scanning import gpu_scan
 from index.scanning.exact_scan import ExactScan, empty
 from index.scanning.gpu_scan import on_gpu
+from index.shard_store import ShardStore
 
 
 class _Flat:
@@ -90,7 +92,7 @@ def test_a_store_searches_where_it_is_told(
     manifest = lay_down(store, "t", range(500))
     answers = []
     for where in ("cpu", "auto"):
-        snapshot = Snapshot.open(ShardStore(store.root, device=where))
+        snapshot = IndexSnapshot.open(ShardStore(store.root, device=where))
         answers.append(
             snapshot.shard("t", fingerprint=manifest.shards["t"].fingerprint).search(unit(1)[0], 5)
         )

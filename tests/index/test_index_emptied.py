@@ -11,29 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import (
-    Manifest,
-    ManifestError,
-    Policy,
-    ShardMissing,
-    ShardRefused,
-    ShardStore,
-    Snapshot,
-    audit,
-    generation_files,
-    moment_ids,
-)
+from index.errors import ManifestError, ShardInvalid, ShardMissing
 from index.files import manifest_format as words
-from index.milvus.vectors import MilvusAddress, MilvusVectors
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.manifest_files import list_manifest_files
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
+from index.scanning.search_options import AnnPolicy
+from index.shard_store import ShardStore
+from index.vector_ids import moment_ids
 from tests.index.test_index_crash import Crash, crash_at
 
 DIM = 8
 
 
 @pytest.fixture
-def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectors]:
+def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectorStore]:
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    vectors = MilvusVectors(MilvusAddress(server, collection=f"e_{name}"))
+    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"e_{name}"))
     yield vectors
     vectors.close()
 
@@ -59,10 +56,10 @@ def _empty(store: ShardStore, task: str, ids: range) -> Manifest:
 def _hours_later(store: ShardStore) -> None:
     for folder in store.folders():
         os.utime(folder, (time.time() - 7200,) * 2)
-    store.sweep()
+    store.collect_garbage()
 
 
-def _answers(snapshot: Snapshot, task: str, queries: np.ndarray) -> list[tuple[bytes, bytes]]:
+def _answers(snapshot: IndexSnapshot, task: str, queries: np.ndarray) -> list[tuple[bytes, bytes]]:
     shard = snapshot.shard(task, fingerprint=f"encoder of {task}")
     return [(hits.ids.tobytes(), hits.scores.tobytes()) for hits in shard.search_many(queries, 7)]
 
@@ -84,32 +81,32 @@ def test_nothing_of_its_vectors_is_left_and_the_others_answer_bit_by_bit(
     gone = np.concatenate([unit(30, 1), unit(6, 2)])
     local = not store.manifest().shards["a"].place
     assert bool(_holding(store.root, gone)) is local, "or it looks for the wrong bytes"
-    before, queries = Snapshot.open(store), unit(9, 4)
+    before, queries = IndexSnapshot.open(store), unit(9, 4)
     seen = _answers(before, "a", queries)
     others = _answers(before, "b", queries)
     store.delete(range(30))
     manifest = store.compact("a")
-    assert (manifest.living("a"), manifest.deleted("a"), manifest.appended) == (0, 0, {})
-    store.sweep()
+    assert (manifest.live_count("a"), manifest.deleted_count("a"), manifest.appended) == (0, 0, {})
+    store.collect_garbage()
     assert _answers(before, "a", queries) == seen, "whoever has the old generation goes on"
     _hours_later(store)
     assert _holding(store.root, gone) == []
-    assert {folder.name for folder in store.folders()} == manifest.folders()
+    assert {folder.name for folder in store.folders()} == manifest.folder_ids()
     for previous in (before, None):
-        after = Snapshot.open(store, previous=previous)
+        after = IndexSnapshot.open(store, previous=previous)
         assert (after.degraded, after.tasks) == ({}, ["a", "b"])
         assert _answers(after, "a", queries) == [(b"", b"")] * 9
         assert _answers(after, "b", queries) == others
-        after = Snapshot.open(store, previous=after)  # and it is taken over like the others
+        after = IndexSnapshot.open(store, previous=after)  # and it is taken over like the others
         assert _answers(after, "a", queries) == [(b"", b"")] * 9
     found = audit(store)
-    assert (found.wrong, found.leftovers, found.ids["a"].tolist()) == ([], [], [])
-    copied = {name.split("/")[1] for name in generation_files(store, manifest)}
-    assert copied == manifest.folders()
+    assert (found.problems, found.leftovers, found.ids["a"].tolist()) == ([], [], [])
+    copied = {name.split("/")[1] for name in list_manifest_files(store, manifest)}
+    assert copied == manifest.folder_ids()
     assert store.compact("a") == manifest, "twice is like once"
 
 
-def test_milvus_drops_the_partition(milvus: MilvusVectors, tmp_path: Path, lay_down: Callable) -> None:
+def test_milvus_drops_the_partition(milvus: MilvusVectorStore, tmp_path: Path, lay_down: Callable) -> None:
     store = ShardStore(tmp_path / "index", remote=milvus, write_remote=True)
     lay_down(store, "a", range(20))
     lay_down(store, "b", range(100, 120))
@@ -120,25 +117,25 @@ def test_milvus_drops_the_partition(milvus: MilvusVectors, tmp_path: Path, lay_d
     _hours_later(store)
     assert not milvus._client().has_partition(collection, partition)
     assert milvus._rows(collection, "t_b", "id >= 0") == 20
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
 
 
 def test_its_bytes_need_not_be_readable_any_more(
-    tmp_path: Path, milvus: MilvusVectors, lay_down: Callable
+    tmp_path: Path, milvus: MilvusVectorStore, lay_down: Callable
 ) -> None:
     """A damaged shard, and one in a server that this process does not even know."""
     store = ShardStore(tmp_path / "index")
     lay_down(store, "a", range(5))
     store.delete(range(5))
     (store.shard_folder(store.manifest().shards["a"].id) / "vectors.faiss").write_bytes(b"")
-    assert Snapshot.open(store).degraded.keys() == {"a"}
+    assert IndexSnapshot.open(store).degraded.keys() == {"a"}
     store.compact("a")
-    assert (Snapshot.open(store).degraded, audit(store).wrong) == ({}, [])
+    assert (IndexSnapshot.open(store).degraded, audit(store).problems) == ({}, [])
     away = ShardStore(tmp_path / "away", remote=milvus, write_remote=True)
     lay_down(away, "a", range(5))
     away.delete(range(5))
     ShardStore(away.root).compact("a")
-    assert (Snapshot.open(ShardStore(away.root)).degraded, audit(away).wrong) == ({}, [])
+    assert (IndexSnapshot.open(ShardStore(away.root)).degraded, audit(away).problems) == ({}, [])
     _hours_later(ShardStore(away.root))
     assert len(away.folders()) == 3, "what reminds of the rows stays until somebody can drop them"
     _hours_later(away)
@@ -151,7 +148,7 @@ def test_killed_at_any_call_it_leaves_the_old_or_the_new_generation(
     lay_down(store, "a", range(6), seed=1)
     lay_down(store, "b", range(10, 16), seed=2)
     old, queries = store.delete(range(6)), unit(3, 4)
-    others = _answers(Snapshot.open(store), "b", queries)
+    others = _answers(IndexSnapshot.open(store), "b", queries)
     number, new = 0, None
     while new is None:
         number += 1
@@ -163,8 +160,8 @@ def test_killed_at_any_call_it_leaves_the_old_or_the_new_generation(
         else:
             break
         now = store.manifest()
-        snapshot = Snapshot.open(store)
-        assert (snapshot.degraded, audit(store).wrong) == ({}, [])
+        snapshot = IndexSnapshot.open(store)
+        assert (snapshot.degraded, audit(store).problems) == ({}, [])
         assert _answers(snapshot, "a", queries) == [(b"", b"")] * 3
         assert _answers(snapshot, "b", queries) == others
         if now != old:
@@ -174,13 +171,13 @@ def test_killed_at_any_call_it_leaves_the_old_or_the_new_generation(
     assert new is not None, "the last call makes the replacement durable"
     assert store.compact("a") == new
     _hours_later(store)
-    assert {folder.name for folder in store.folders()} == new.folders()
+    assert {folder.name for folder in store.folders()} == new.folder_ids()
 
 
 def test_an_empty_shard_answers_like_any_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", range(4))
     _empty(store, "a", range(4))
-    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     (query,) = unit(1)
     assert (shard.count, shard.dim, shard.ids.tolist(), shard.remote) == (0, DIM, [], False)
     assert (shard.ids.dtype, shard.search(query, 3).ids.dtype) == (np.int64, np.int64)
@@ -201,17 +198,17 @@ def test_what_comes_later_takes_the_empty_place(
     lay_down(store, "a", range(4))
     _empty(store, "a", range(4))
     release, shard = write(store, "a", range(50, 54))
-    with pytest.raises(ShardRefused, match="never replaced"):  # a task is laid down once
+    with pytest.raises(ShardInvalid, match="never replaced"):  # a task is laid down once
         store.publish(release=release, shards=[shard])
     manifest = _append(store, np.arange(3), unit(3, 9))  # the ids are free
-    assert (len(manifest.parts("a")), manifest.living("a")) == (1, 3)
-    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    assert (len(manifest.segments("a")), manifest.live_count("a")) == (1, 3)
+    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     assert np.array_equal(shard.vectors(np.arange(3)), unit(3, 9))
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
     _empty(store, "a", range(3))
     again = lay_down(store, "new", range(4), seed=5)
     assert list(again.shards) == ["a", "new"]
-    assert Snapshot.open(store).shard("new", fingerprint="encoder of new").count == 4
+    assert IndexSnapshot.open(store).shard("new", fingerprint="encoder of new").count == 4
 
 
 def test_versions_that_know_no_empty_shard_refuse_the_library_by_name(
@@ -230,7 +227,7 @@ def test_versions_that_know_no_empty_shard_refuse_the_library_by_name(
 
 
 def test_moving_empties_what_is_deleted_and_passes_by_what_is_empty(
-    tmp_path: Path, milvus: MilvusVectors, lay_down: Callable
+    tmp_path: Path, milvus: MilvusVectorStore, lay_down: Callable
 ) -> None:
     store = ShardStore(tmp_path / "index")
     lay_down(store, "a", range(4))
@@ -242,12 +239,12 @@ def test_moving_empties_what_is_deleted_and_passes_by_what_is_empty(
     assert there.move("a") == manifest
     there.move("b")
     assert there.manifest().shards["b"].place.startswith("milvus:")
-    assert audit(there).wrong == []
+    assert audit(there).problems == []
 
 
 def test_a_compacted_search_structure_goes_too(tmp_path: Path, adopt: Callable, unit: Callable) -> None:
-    """Structure and the queries that it was measured with lie in the folder that is swept."""
-    store = ShardStore(tmp_path / "index", policy=Policy(exact_rows=500, kinds=("sq8",), target=0.5))
+    """AnnStructure and the queries that it was measured with lie in the folder that is swept."""
+    store = ShardStore(tmp_path / "index", policy=AnnPolicy(exact_rows=500, kinds=("sq8",), target=0.5))
     release = adopt(store, "r")
     made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
     vectors, queries = unit(1200, 1), unit(150, 2)

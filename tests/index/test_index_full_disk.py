@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from index import ShardStore, Snapshot
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 
 
 @contextmanager
@@ -72,11 +73,11 @@ def test_a_file_that_cannot_grow_leaves_the_last_generation(
         with _no_file_beyond(size - 1), pytest.raises(OSError, match="File too large"):
             _publish(store, write)
         assert store.manifest() == before
-        assert (Snapshot.open(store).tasks, Snapshot.open(store).degraded) == (["a"], {})
+        assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a"], {})
         assert _left(store) == []
     with _no_file_beyond(sizes[-1]):
         _publish(store, write)
-    assert (Snapshot.open(store).tasks, Snapshot.open(store).degraded) == (["a", "b"], {})
+    assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a", "b"], {})
 
 
 def test_a_disk_that_fills_up_at_any_call_leaves_one_of_two_whole_generations(
@@ -93,7 +94,7 @@ def test_a_disk_that_fills_up_at_any_call_leaves_one_of_two_whole_generations(
             _publish(fresh, write)
         replaced = number == len(calls)  # only making it durable failed
         assert (fresh.manifest() == before) is not replaced
-        assert Snapshot.open(fresh).degraded == {}
+        assert IndexSnapshot.open(fresh).degraded == {}
         assert replaced or not list(fresh.root.glob("*.new"))
         _publish(fresh, write)
-        assert (Snapshot.open(fresh).tasks, fresh.manifest().generation) == (["a", "b"], 2)
+        assert (IndexSnapshot.open(fresh).tasks, fresh.manifest().generation) == (["a", "b"], 2)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index import Manifest, ManifestError, ReleaseEntry, ShardEntry, ShardStore
-from index.files.manifest_format import SCHEMA, content_id
+from index.errors import ManifestError
+from index.files.manifest_format import SCHEMA, Manifest, ReleaseEntry, SegmentEntry, content_id
+from index.shard_store import ShardStore
 
 _words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 _counts = st.integers(0, 2**62)
@@ -26,11 +27,11 @@ def _releases(draw: st.DrawFn) -> ReleaseEntry:
 
 
 @st.composite
-def _shards(draw: st.DrawFn) -> ShardEntry:
+def _shards(draw: st.DrawFn) -> SegmentEntry:
     files = draw(_files)
     words, counts = st.tuples(_words, _words, _words), st.tuples(*[_counts] * 5)
     dtype = draw(st.sampled_from(["float32", "float16"]))
-    return ShardEntry(content_id(files), *draw(words), *draw(counts), files, dtype)
+    return SegmentEntry(content_id(files), *draw(words), *draw(counts), files, dtype)
 
 
 @st.composite

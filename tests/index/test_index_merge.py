@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index import Hit, Hits, ShardMissing, ShardStore, Snapshot, merge
+from index.errors import ShardMissing
+from index.hits import Hit, Hits, merge_hits
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 
 # Unit vectors whose inner products are exact in float32, so that ties are real ties, and plenty.
 _AXES = [sign * row for row in np.eye(4, dtype=np.float32) for sign in (1, -1)]
@@ -66,12 +69,12 @@ def test_any_split_answers_like_one_list(
         for task, (ids, vectors) in shards.items()
     ]
     store.publish(release=release, shards=entries)
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     hits = {
         task: snapshot.shard(task, fingerprint="f").search(_EXACT[query], k, excluded)
         for task in snapshot.tasks
     }
-    assert merge(hits, k) == brute_force(shards, _EXACT[query], k, excluded)
+    assert merge_hits(hits, k) == brute_force(shards, _EXACT[query], k, excluded)
 
 
 @settings(max_examples=200, deadline=None)
@@ -96,16 +99,16 @@ def test_merge_keeps_each_id_once_at_its_best(lists: list[list[tuple[int, int]]]
     ):
         if number >= 0 and number not in [hit.id for hit in expected]:
             expected.append(Hit(f"task {order}", number, float(-negative)))
-    assert merge(hits, k) == expected[:k]
+    assert merge_hits(hits, k) == expected[:k]
 
 
 def test_nothing_merges_to_nothing() -> None:
-    assert merge({}, 5) == []
+    assert merge_hits({}, 5) == []
 
 
 def test_vectors_come_back_by_id(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", [30, 10, 20])
-    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     stored = unit(3)
     assert shard.ids.tolist() == [10, 20, 30]
     np.testing.assert_array_equal(shard.vectors(np.array([30, 20, 30])), stored[[0, 2, 0]])
@@ -121,7 +124,7 @@ def test_a_query_that_is_no_vector_is_refused(
     store: ShardStore, lay_down: Callable, query: np.ndarray
 ) -> None:
     lay_down(store, "a", range(3))
-    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     with pytest.raises(ValueError, match="8 finite numbers"):
         shard.search(query, 1)
 
@@ -129,7 +132,7 @@ def test_a_query_that_is_no_vector_is_refused(
 def test_at_least_one_result_is_asked_for(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", range(3))
     with pytest.raises(ValueError, match="at least 1"):
-        Snapshot.open(store).shard("a", fingerprint="encoder of a").search(unit(1)[0], 0)
+        IndexSnapshot.open(store).shard("a", fingerprint="encoder of a").search(unit(1)[0], 0)
 
 
 def test_of_equal_scores_the_lower_ids_survive_the_cut(store: ShardStore, adopt: Callable) -> None:
@@ -140,7 +143,7 @@ def test_of_equal_scores_the_lower_ids_survive_the_cut(store: ShardStore, adopt:
         task="a", release=release.id, fingerprint="f", ids=np.arange(8), vectors=vectors
     )
     store.publish(release=release, shards=[shard])
-    opened = Snapshot.open(store).shard("a", fingerprint="f")
+    opened = IndexSnapshot.open(store).shard("a", fingerprint="f")
     for k in range(1, 9):
         assert opened.search(_EXACT[0], k).ids.tolist() == [6, 7, 0, 1, 2, 3, 4, 5][:k]
 
@@ -152,5 +155,5 @@ def test_a_whole_shard_of_one_vector_is_cut_by_id(store: ShardStore, adopt: Call
         task="a", release=release.id, fingerprint="f", ids=np.arange(2000)[::-1], vectors=vectors
     )
     store.publish(release=release, shards=[shard])
-    found = Snapshot.open(store).shard("a", fingerprint="f").search(_EXACT[0], 7, exclude=[0, 3])
+    found = IndexSnapshot.open(store).shard("a", fingerprint="f").search(_EXACT[0], 7, exclude=[0, 3])
     assert found.ids.tolist() == [1, 2, 4, 5, 6, 7, 8]

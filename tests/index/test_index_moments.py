@@ -8,22 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index import (
-    ReleaseEntry,
-    ShardEntry,
-    ShardMissing,
-    ShardRefused,
-    ShardStore,
-    Snapshot,
-    moment_ids,
-    videos_of,
-)
+from index.errors import ShardInvalid, ShardMissing
+from index.files.manifest_format import ReleaseEntry, SegmentEntry
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
+from index.vector_ids import moment_ids, video_ids_of
 
-Write = Callable[..., tuple[ReleaseEntry, ShardEntry]]
+Write = Callable[..., tuple[ReleaseEntry, SegmentEntry]]
 Unit = Callable[..., np.ndarray]
 
 
-def _segment(store: ShardStore, unit: Unit, shard: ShardEntry, videos: range) -> ShardEntry:
+def _segment(store: ShardStore, unit: Unit, shard: SegmentEntry, videos: range) -> SegmentEntry:
     ids = np.concatenate([moment_ids(video, 3) for video in videos])
     return store.write_shard(
         task=shard.task,
@@ -39,11 +34,11 @@ def test_a_shard_and_its_segments_become_visible_at_once(store: ShardStore, writ
     segments = [_segment(store, unit, shard, range(2)), _segment(store, unit, shard, range(3, 4))]
     manifest = store.publish(release=release, shards=[shard], segments=segments)
     assert manifest.generation == 1
-    assert manifest.parts("a") == (shard, *segments)
+    assert manifest.segments("a") == (shard, *segments)
     assert store.publish(release=release, shards=[shard], segments=segments) == manifest
     assert store.publish(release=release, shards=[shard]) == manifest, "a worker that only finishes"
-    found = Snapshot.open(store).shard("a", fingerprint=shard.fingerprint)
-    assert sorted(videos_of(found.ids).tolist()) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3]
+    found = IndexSnapshot.open(store).shard("a", fingerprint=shard.fingerprint)
+    assert sorted(video_ids_of(found.ids).tolist()) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 3]
     assert np.array_equal(found.vectors(np.arange(4)), unit(4))
 
 
@@ -54,7 +49,7 @@ def test_with_a_video_its_moments_are_deleted(store: ShardStore, write: Write, u
     store.publish(release=release, shards=[shard], segments=[segment], deleted=[1])
 
     def left() -> list[int]:
-        return Snapshot.open(store).shard("a", fingerprint=shard.fingerprint).ids.tolist()
+        return IndexSnapshot.open(store).shard("a", fingerprint=shard.fingerprint).ids.tolist()
 
     def of(*videos: int) -> list[int]:
         return [*videos, *(i for video in videos for i in moment_ids(video, 3).tolist())]
@@ -80,10 +75,10 @@ def test_a_segment_that_does_not_fit_keeps_its_shard_out(store: ShardStore, writ
         (_segment(store, lambda n, seed: unit(n, seed, 4), shard, range(2)), "4 dimensions"),
         (replace(segment, id="0" * 64), "is not in the store as it was written"),
     ):
-        with pytest.raises(ShardRefused, match=why):
+        with pytest.raises(ShardInvalid, match=why):
             store.publish(release=release, shards=[shard], segments=[segment, wrong][1:])
         assert store.manifest().shards == {}
-    with pytest.raises(ShardRefused, match="belongs to task a already"):
+    with pytest.raises(ShardInvalid, match="belongs to task a already"):
         store.publish(release=release, shards=[shard], segments=[segment, segment])
     assert store.manifest().generation == 0
 
@@ -95,7 +90,7 @@ def test_what_a_publication_costs_does_not_grow_with_the_tasks_that_have_moments
     read: list[str] = []
     original = ShardStore._ids
 
-    def ids(self: ShardStore, shard: ShardEntry) -> np.ndarray:
+    def ids(self: ShardStore, shard: SegmentEntry) -> np.ndarray:
         read.append(shard.task)
         return original(self, shard)
 

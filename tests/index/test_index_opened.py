@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Segment, ShardCorrupt, ShardMissing, ShardStore, Snapshot
+from index.errors import ShardCorrupt, ShardMissing
+from index.index_snapshot import IndexSnapshot
+from index.scanning.segment import Segment
+from index.shard_store import ShardStore
 
 TASKS = ["a", "b", "c", "d"]
 
@@ -37,13 +40,13 @@ def four(store: ShardStore, lay_down: Callable) -> ShardStore:
     return store
 
 
-def _with_room_for(store: ShardStore, count: float) -> tuple[ShardStore, Snapshot, int]:
+def _with_room_for(store: ShardStore, count: float) -> tuple[ShardStore, IndexSnapshot, int]:
     size = store.manifest().shards["a"].bytes
-    limited = ShardStore(store.root, open_bytes=int(count * size))
-    return limited, Snapshot.open(limited, verify=False), size
+    limited = ShardStore(store.root, max_mapped_bytes=int(count * size))
+    return limited, IndexSnapshot.open(limited, verify=False), size
 
 
-def _search(snapshot: Snapshot, task: str, query: np.ndarray, k: int = 3) -> list[int]:
+def _search(snapshot: IndexSnapshot, task: str, query: np.ndarray, k: int = 3) -> list[int]:
     return snapshot.shard(task, fingerprint=f"encoder of {task}").search(query, k).ids.tolist()
 
 
@@ -51,10 +54,10 @@ def test_nothing_is_opened_before_something_is_asked(
     four: ShardStore, opened: list[str], unit: Callable
 ) -> None:
     store, snapshot, size = _with_room_for(four, 9)
-    assert (opened, store.opened.bytes) == ([], 0)
+    assert (opened, store.segment_cache.bytes) == ([], 0)
     for task in "bbcb":
         _search(snapshot, task, unit(1)[0])
-    assert (opened, store.opened.bytes) == (["b", "c"], 2 * size)
+    assert (opened, store.segment_cache.bytes) == (["b", "c"], 2 * size)
 
 
 def test_what_was_searched_longest_ago_is_closed_first(
@@ -72,13 +75,13 @@ def test_what_was_searched_longest_ago_is_closed_first(
             expected.append(task)
         recent = [*recent, task][-2:]
         _search(snapshot, task, unit(1)[0])
-        assert store.opened.bytes <= 2 * size
+        assert store.segment_cache.bytes <= 2 * size
     assert opened == expected
     assert 10 < len(expected) < 60  # both happened
 
 
 def test_a_budget_changes_no_answer(four: ShardStore, unit: Callable) -> None:
-    everything = Snapshot.open(four)
+    everything = IndexSnapshot.open(four)
     for room in (0, 1, 3.5):
         _, snapshot, _ = _with_room_for(four, room)
         for query in unit(5, seed=9):
@@ -89,15 +92,15 @@ def test_a_budget_changes_no_answer(four: ShardStore, unit: Callable) -> None:
 def test_what_is_in_use_is_not_closed(four: ShardStore, opened: list[str], unit: Callable) -> None:
     store, snapshot, size = _with_room_for(four, 0)
     entry = snapshot.manifest.shards["a"]
-    with store.opened.use(store.shard_folder(entry.id), entry) as segment:
+    with store.segment_cache.use(store.shard_folder(entry.id), entry) as segment:
         for task in "bcd":
             _search(snapshot, task, unit(1)[0])
-            assert store.opened.bytes == size  # a alone: those that were done are closed
-        with store.opened.use(store.shard_folder(entry.id), entry) as again:
+            assert store.segment_cache.bytes == size  # a alone: those that were done are closed
+        with store.segment_cache.use(store.shard_folder(entry.id), entry) as again:
             assert again is segment
-        store.opened.keep(set())
-        assert store.opened.bytes == size
-    assert store.opened.bytes == 0
+        store.segment_cache.keep(set())
+        assert store.segment_cache.bytes == size
+    assert store.segment_cache.bytes == 0
     assert opened == ["a", "b", "c", "d"]
 
 
@@ -105,14 +108,14 @@ def test_a_new_generation_closes_what_it_does_without(four: ShardStore, unit: Ca
     store, snapshot, size = _with_room_for(four, 9)
     for task in "ab":
         _search(snapshot, task, unit(1)[0])
-    store.opened.keep({snapshot.manifest.shards["b"].id})
-    assert store.opened.bytes == size
+    store.segment_cache.keep({snapshot.manifest.shards["b"].id})
+    assert store.segment_cache.bytes == size
 
 
 def test_threads_under_a_tight_budget_find_what_one_finds_alone(four: ShardStore, unit: Callable) -> None:
     store, snapshot, _ = _with_room_for(four, 1)
     queries = unit(30, seed=4)
-    expected = {task: [_search(Snapshot.open(four), task, query) for query in queries] for task in TASKS}
+    expected = {task: [_search(IndexSnapshot.open(four), task, query) for query in queries] for task in TASKS}
     found: dict[str, list[list[int]]] = {}
     start = threading.Barrier(len(TASKS))
 
@@ -126,7 +129,7 @@ def test_threads_under_a_tight_budget_find_what_one_finds_alone(four: ShardStore
     for worker in workers:
         worker.join()
     assert found == expected
-    assert store.opened.bytes <= store.manifest().shards["a"].bytes
+    assert store.segment_cache.bytes <= store.manifest().shards["a"].bytes
 
 
 def test_threads_that_want_the_same_file_open_it_once(
@@ -153,7 +156,7 @@ def test_what_broke_since_is_named_and_can_be_mended(four: ShardStore, unit: Cal
     path = four.shard_folder(snapshot.manifest.shards["a"].id) / "vectors.faiss"
     whole = path.read_bytes()
     query = unit(1)[0]
-    expected = _search(Snapshot.open(four), "a", query)
+    expected = _search(IndexSnapshot.open(four), "a", query)
     if harm == "remove":
         path.unlink()
     else:
@@ -161,22 +164,22 @@ def test_what_broke_since_is_named_and_can_be_mended(four: ShardStore, unit: Cal
     for _ in range(2):
         with pytest.raises((ShardCorrupt, ShardMissing), match="of task a"):
             _search(snapshot, "a", query)
-    assert store.opened.bytes == 0
+    assert store.segment_cache.bytes == 0
     path.write_bytes(whole)
     assert _search(snapshot, "a", query) == expected
 
 
 def test_what_is_set_aside_is_looked_at_anew_by_the_next_snapshot(four: ShardStore, unit: Callable) -> None:
     _, snapshot, _ = _with_room_for(four, 9)
-    snapshot.set_aside("b", "it was gone")
+    snapshot.mark_degraded("b", "it was gone")
     assert snapshot.tasks == ["a", "c", "d"]
     with pytest.raises(ShardMissing, match="it was gone"):
         snapshot.shard("b", fingerprint="encoder of b")
-    assert Snapshot.open(four, previous=snapshot).tasks == TASKS
+    assert IndexSnapshot.open(four, previous=snapshot).tasks == TASKS
     four.manifest_path.write_bytes(four.manifest_path.read_bytes())
     path = four.shard_folder(snapshot.manifest.shards["b"].id) / "ids.npy"
     path.unlink()
-    assert list(Snapshot.open(four, previous=snapshot).degraded) == ["b"]
+    assert list(IndexSnapshot.open(four, previous=snapshot).degraded) == ["b"]
 
 
 def _vectors_of(store: ShardStore, task: str) -> Path:
@@ -194,11 +197,11 @@ def test_a_mapped_file_that_is_cut_off_is_not_read(four: ShardStore, unit: Calla
     for _ in range(2):
         with pytest.raises(ShardCorrupt, match=r"instead of .* restore it from a backup"):
             _search(snapshot, "b", query)
-        assert store.opened.bytes == 3 * size
+        assert store.segment_cache.bytes == 3 * size
     assert [_search(snapshot, task, query) for task in "acd"] == [before[task] for task in "acd"]
     file.write_bytes(whole)
     assert _search(snapshot, "b", query) == before["b"]
-    assert store.opened.bytes == 4 * size
+    assert store.segment_cache.bytes == 4 * size
 
 
 def test_a_mapped_file_that_was_replaced_is_mapped_anew(

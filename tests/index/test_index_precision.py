@@ -11,14 +11,16 @@ import faiss
 import numpy as np
 import pytest
 
-from index import Segment, ShardEntry, ShardStore, Snapshot
 from index.files.durable_files import hash_files
-from index.files.manifest_format import content_id
+from index.files.manifest_format import SegmentEntry, content_id
+from index.index_snapshot import IndexSnapshot
+from index.scanning.segment import Segment
+from index.shard_store import ShardStore
 
 DIM = 8
 
 
-def _open(store: ShardStore, entry: ShardEntry) -> Segment:
+def _open(store: ShardStore, entry: SegmentEntry) -> Segment:
     return Segment.open(store.shard_folder(entry.id), entry)
 
 
@@ -114,7 +116,7 @@ def test_a_library_of_the_first_version_is_read_and_goes_on(store: ShardStore, l
     vectors, ids = _unrounded(20, DIM, seed=5), np.arange(0, 40, 2)
     before = _write_schema_1(store.root, vectors, ids)
     for tasks in (["old"], ["old", "new"]):
-        snapshot = Snapshot.open(store)
+        snapshot = IndexSnapshot.open(store)
         assert (snapshot.tasks, snapshot.degraded) == (tasks, {})
         old = snapshot.shard("old", fingerprint="encoder of old")
         assert old.entry.dtype == "float32"

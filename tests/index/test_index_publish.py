@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from index import ShardStore, Snapshot
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 
 _ROUNDS = 10
 
@@ -18,7 +19,7 @@ _WRITER = f"""
 import sys
 from pathlib import Path
 import numpy as np
-from index import ShardStore
+from index.shard_store import ShardStore
 
 store, number = ShardStore(Path(sys.argv[1])), int(sys.argv[2])
 print("ready", flush=True)
@@ -36,7 +37,7 @@ for turn in range({_ROUNDS}):
         vectors=np.eye(4, dtype=np.float32),
     )
     print(store.publish(release=release, shards=[shard]).generation, flush=True)
-    store.sweep()
+    store.collect_garbage()
 """
 
 _HOLDER = """
@@ -84,7 +85,7 @@ def test_two_writing_processes_lose_no_publication(tmp_path: Path) -> None:
         told = [[int(line(writer)) for _ in range(_ROUNDS)] for writer in writers]
         assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     assert sorted(told[0] + told[1]) == list(range(1, 2 * _ROUNDS + 1))  # every generation was given out once
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     assert snapshot.degraded == {}
     assert snapshot.generation == 2 * _ROUNDS
     assert set(snapshot.tasks) == {f"{number}/{turn}" for number in (1, 2) for turn in range(_ROUNDS)}
@@ -101,7 +102,7 @@ def test_a_killed_writer_frees_the_lock(store: ShardStore, lay_down: Callable) -
     with process(_HOLDER, store.root) as holder:
         assert line(holder) == "held"
         assert store.manifest() == before  # readers never wait for a writer
-        assert Snapshot.open(store).tasks == ["a"]
+        assert IndexSnapshot.open(store).tasks == ["a"]
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(timeout=60)
         assert lay_down(store, "b", [2]).generation == 2

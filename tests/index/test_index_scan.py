@@ -8,9 +8,10 @@ import faiss
 import numpy as np
 import pytest
 
-from index import Shard, ShardStore
 from index.scanning import exact_scan
 from index.scanning.exact_scan import ExactScan, empty
+from index.shard_store import ShardStore
+from index.shards.faiss_shard import FaissShard
 
 DIM = 16
 
@@ -101,8 +102,8 @@ def test_a_shard_of_segments_and_deletions_answers_many_as_one(
     )
     store.append(more)
     manifest = store.delete([3, 44])
-    parts = [(store.shard_folder(part.id), part) for part in manifest.parts("t")]
-    shard = Shard(parts, store.tombstones(manifest, "t"), store.opened)
+    parts = [(store.shard_folder(part.id), part) for part in manifest.segments("t")]
+    shard = FaissShard(parts, store.tombstones(manifest, "t"), store.segment_cache)
     queries, every = unit(10, seed=3), np.concatenate([unit(40, seed=1), unit(30, seed=2)])
     for exclude, among in (((), None), ([0, 50], None), ((), np.arange(20, 60)), ([21], np.arange(20, 60))):
         passing = ~np.isin(np.arange(70), [3, 44, *exclude]) & (
@@ -120,7 +121,7 @@ def test_queries_of_another_shape_are_refused_by_the_name_of_the_task(
     store: ShardStore, write: Callable, queries: np.ndarray
 ) -> None:
     _, entry = write(store, "cooking", range(5), dim=DIM)
-    shard = Shard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.opened)
+    shard = FaissShard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.segment_cache)
     with pytest.raises(ValueError, match=f"a query of task cooking must be {DIM} finite numbers"):
         shard.search_many(queries, 1)
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Segment, Shard, ShardCorrupt, ShardEntry, ShardMissing, ShardStore
+from index.errors import ShardCorrupt, ShardMissing
+from index.files.manifest_format import SegmentEntry
+from index.scanning.segment import Segment
+from index.shard_store import ShardStore
+from index.shards.faiss_shard import FaissShard
 
 FILES = ["vectors.faiss", "ids.npy", "shard.json"]
 
 
-def open_shard(store: ShardStore, entry: ShardEntry) -> Shard:
-    return Shard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.opened)
+def open_shard(store: ShardStore, entry: SegmentEntry) -> FaissShard:
+    return FaissShard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.segment_cache)
 
 
 def test_search_equals_numpy(store: ShardStore, unit: Callable) -> None:

@@ -15,16 +15,11 @@ import faiss
 import numpy as np
 import pytest
 
-from index import (
-    FingerprintMismatch,
-    ManifestError,
-    ReleaseCorrupt,
-    ShardMissing,
-    ShardStore,
-    Snapshot,
-    one_thread_per_search,
-)
+from index.errors import FingerprintMismatch, ManifestError, ReleaseCorrupt, ShardMissing
+from index.index_snapshot import IndexSnapshot
 from index.scanning import search_threads
+from index.scanning.search_threads import use_one_thread_per_search
+from index.shard_store import ShardStore
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def test_a_broken_shard_is_named_and_the_others_serve(
         path.unlink()
     else:
         path.write_bytes(b"")
-    snapshot = Snapshot.open(two)
+    snapshot = IndexSnapshot.open(two)
     assert snapshot.tasks == ["b"]
     assert list(snapshot.degraded) == ["a"]
     assert "of task a" in snapshot.degraded["a"]
@@ -75,7 +70,7 @@ def test_a_broken_shard_is_named_and_the_others_serve(
 def test_sizes_are_checked_even_when_hashes_are_not(two: ShardStore) -> None:
     path = _folder(two, "a") / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-4])
-    assert list(Snapshot.open(two, verify=False).degraded) == ["a"]
+    assert list(IndexSnapshot.open(two, verify=False).degraded) == ["a"]
 
 
 def test_every_single_flipped_byte_is_noticed(store: ShardStore, lay_down: Callable) -> None:
@@ -83,14 +78,14 @@ def test_every_single_flipped_byte_is_noticed(store: ShardStore, lay_down: Calla
     for path in _folder(store, "a").iterdir():
         for place in range(0, path.stat().st_size, 7):
             _flip(path, place)
-            assert list(Snapshot.open(store).degraded) == ["a"], (path.name, place)
+            assert list(IndexSnapshot.open(store).degraded) == ["a"], (path.name, place)
             _flip(path, place)
-    assert Snapshot.open(store).degraded == {}
+    assert IndexSnapshot.open(store).degraded == {}
 
 
 def test_a_missing_folder_is_named(two: ShardStore) -> None:
     shutil.rmtree(_folder(two, "b"))
-    snapshot = Snapshot.open(two)
+    snapshot = IndexSnapshot.open(two)
     assert snapshot.tasks == ["a"]
     assert "folder is missing" in snapshot.degraded["b"]
 
@@ -100,18 +95,18 @@ def test_a_shard_in_another_shards_place_is_noticed(two: ShardStore) -> None:
     shutil.rmtree(_folder(two, "a"))
     shutil.copytree(_folder(two, "b"), _folder(two, "a"))
     for verify in (True, False):
-        assert list(Snapshot.open(two, verify=verify).degraded) == ["a"]
+        assert list(IndexSnapshot.open(two, verify=verify).degraded) == ["a"]
 
 
 def test_a_query_of_another_encoder_never_meets_the_shard(two: ShardStore) -> None:
-    snapshot = Snapshot.open(two)
+    snapshot = IndexSnapshot.open(two)
     with pytest.raises(FingerprintMismatch, match="task a was made by encoder"):
         snapshot.shard("a", fingerprint="encoder of b")
 
 
 def test_an_unknown_task_has_no_shard(two: ShardStore) -> None:
     with pytest.raises(ShardMissing, match="task z has no shard"):
-        Snapshot.open(two).shard("z", fingerprint="")
+        IndexSnapshot.open(two).shard("z", fingerprint="")
 
 
 def test_a_broken_manifest_is_refused(two: ShardStore) -> None:
@@ -119,12 +114,12 @@ def test_a_broken_manifest_is_refused(two: ShardStore) -> None:
     body["shards"]["a"]["fingerprint"] = "another"
     two.manifest_path.write_text(json.dumps(body))
     with pytest.raises(ManifestError, match="altered"):
-        Snapshot.open(two)
+        IndexSnapshot.open(two)
 
 
 @pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
 def test_a_broken_release_is_refused_by_name(two: ShardStore, harm: str) -> None:
-    snapshot = Snapshot.open(two)
+    snapshot = IndexSnapshot.open(two)
     assert snapshot.release_id is not None
     path = two.release_folder(snapshot.release_id) / "weights.safetensors"
     if harm == "flip":
@@ -142,9 +137,9 @@ def test_a_broken_release_is_refused_by_name(two: ShardStore, harm: str) -> None
 def test_a_snapshot_does_not_change_under_its_reader(
     two: ShardStore, lay_down: Callable, unit: Callable
 ) -> None:
-    old = Snapshot.open(two)
+    old = IndexSnapshot.open(two)
     lay_down(two, "c", [20])
-    new = Snapshot.open(two, previous=old)
+    new = IndexSnapshot.open(two, previous=old)
     assert (old.generation, old.tasks) == (2, ["a", "b"])
     assert (new.generation, new.tasks) == (3, ["a", "b", "c"])
     shutil.rmtree(_folder(two, "a"))  # an open shard survives the loss of its folder
@@ -155,16 +150,16 @@ def test_a_snapshot_does_not_change_under_its_reader(
 def test_a_mended_shard_is_served_again(two: ShardStore) -> None:
     path = _folder(two, "a") / "vectors.faiss"
     _flip(path)
-    broken = Snapshot.open(two)
+    broken = IndexSnapshot.open(two)
     assert list(broken.degraded) == ["a"]
     _flip(path)
-    mended = Snapshot.open(two, previous=broken)
+    mended = IndexSnapshot.open(two, previous=broken)
     assert mended.degraded == {}
     assert mended.tasks == ["a", "b"]
 
 
 def test_an_empty_store_has_nothing_to_show(store: ShardStore) -> None:
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (0, None, [])
 
 
@@ -178,17 +173,17 @@ def test_an_index_of_another_kind_is_refused(two: ShardStore, monkeypatch: pytes
         return other
 
     monkeypatch.setattr(faiss, "read_index", euclidean)
-    assert all("vectors.faiss contradicts" in why for why in Snapshot.open(two).degraded.values())
+    assert all("vectors.faiss contradicts" in why for why in IndexSnapshot.open(two).degraded.values())
 
 
 def test_the_limit_reaches_the_thread_that_searches(
     two: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_threads, "_limit", None)
-    shard = Snapshot.open(two).shard("a", fingerprint="encoder of a")
+    shard = IndexSnapshot.open(two).shard("a", fingerprint="encoder of a")
     inside: list[int] = []
     after: list[int] = []
-    with two.opened.use(_folder(two, "a"), shard.entry) as segment:
+    with two.segment_cache.use(_folder(two, "a"), shard.entry) as segment:
         exact = segment._exact
     flat = exact.flat
 
@@ -206,7 +201,7 @@ def test_the_limit_reaches_the_thread_that_searches(
 
     for limited in (False, True):
         if limited:
-            one_thread_per_search()  # called here, in another thread than the one that searches
+            use_one_thread_per_search()  # called here, in another thread than the one that searches
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
@@ -221,8 +216,9 @@ def test_mapped_vectors_survive_the_replacement_of_their_file(two: ShardStore, u
 import os, sys
 from pathlib import Path
 import numpy as np
-from index import ShardStore, Snapshot
-shard = Snapshot.open(ShardStore(Path({str(two.root)!r}))).shard("a", fingerprint="encoder of a")
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
+shard = IndexSnapshot.open(ShardStore(Path({str(two.root)!r}))).shard("a", fingerprint="encoder of a")
 Path({str(path) + ".x"!r}).write_bytes(b"")
 os.replace({str(path) + ".x"!r}, {str(path)!r})
 print(shard.search(np.array({unit(5, 1)[4].tolist()}, np.float32), 1).ids.tolist())
@@ -239,7 +235,7 @@ print(shard.search(np.array({unit(5, 1)[4].tolist()}, np.float32), 1).ids.tolist
 
 def test_searches_run_beside_each_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", range(500))
-    shard = Snapshot.open(store).shard("a", fingerprint="encoder of a")
+    shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     queries = unit(40, seed=3)
     expected = [shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist() for query in queries]
     found: dict[int, list[int]] = {}

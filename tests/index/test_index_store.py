@@ -12,7 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index import ManifestError, ShardRefused, ShardStore, Snapshot
+from index.errors import ManifestError, ShardInvalid
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 
 DIM = 8
 
@@ -28,7 +30,7 @@ def test_a_published_task_is_seen_whole(store: ShardStore, lay_down: Callable, u
     assert sorted(path.name for path in folder.iterdir()) == ["ids.npy", "shard.json", "vectors.faiss"]
     assert entry.bytes == sum(path.stat().st_size for path in folder.iterdir())
     assert not list((store.root / "tmp").iterdir())
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (1, manifest.release, ["a"])
     assert (snapshot.release_folder(manifest.release) / "release.json").read_text() == "after a"
     best = snapshot.shard("a", fingerprint="encoder of a").search(unit(3)[0], 1)
@@ -50,9 +52,9 @@ def test_what_is_written_is_invisible_until_published(
 ) -> None:
     lay_down(store, "a", [1])
     release, shard = write(store, "b", [2])
-    assert Snapshot.open(store).tasks == ["a"]
+    assert IndexSnapshot.open(store).tasks == ["a"]
     store.publish(release=release, shards=[shard])
-    assert Snapshot.open(store).tasks == ["a", "b"]
+    assert IndexSnapshot.open(store).tasks == ["a", "b"]
 
 
 def test_the_same_content_has_the_same_id_whatever_the_order(store: ShardStore, unit: Callable) -> None:
@@ -82,14 +84,14 @@ def test_bad_vectors_are_refused_by_name(
     vectors = unit(3)
     for row, value in change.items():
         vectors[row] = value
-    with pytest.raises(ShardRefused, match=f"shard of task a: .*{message}") as refused:
+    with pytest.raises(ShardInvalid, match=f"shard of task a: .*{message}") as refused:
         store.write_shard(task="a", release="r", fingerprint="f", ids=np.array(ids), vectors=vectors)
     assert isinstance(refused.value, ValueError)
     assert not store.root.exists()  # nothing was begun
 
 
 def test_an_empty_shard_is_refused(store: ShardStore) -> None:
-    with pytest.raises(ShardRefused, match="empty"):
+    with pytest.raises(ShardInvalid, match="empty"):
         store.write_shard(
             task="a",
             release="r",
@@ -105,7 +107,7 @@ def test_unit_length_allows_for_rounding(store: ShardStore, unit: Callable) -> N
     vectors[1] *= 1.0009
     store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
     vectors[1] *= 1.0009
-    with pytest.raises(ShardRefused, match="unit length"):
+    with pytest.raises(ShardInvalid, match="unit length"):
         store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
 
 
@@ -130,7 +132,7 @@ def test_another_shard_for_a_published_task_is_refused(
 ) -> None:
     manifest = lay_down(store, "a", [1, 2])
     release, other = write(store, "a", [1, 2], seed=1)
-    with pytest.raises(ShardRefused, match="never replaced"):
+    with pytest.raises(ShardInvalid, match="never replaced"):
         store.publish(release=release, shards=[other])
     assert store.manifest() == manifest
 
@@ -139,14 +141,14 @@ def test_ids_are_unique_across_shards(store: ShardStore, lay_down: Callable, wri
     lay_down(store, "a", [1, 5, 9])
     lay_down(store, "b", [2, 6])  # overlapping ranges alone are fine
     release, shard = write(store, "c", [3, 6, 7])
-    with pytest.raises(ShardRefused, match="id 6 belongs to task b already"):
+    with pytest.raises(ShardInvalid, match="id 6 belongs to task b already"):
         store.publish(release=release, shards=[shard])
 
 
 def test_ids_are_unique_within_one_publication(store: ShardStore, write: Callable) -> None:
     release, one = write(store, "a", [1, 2])
     _, other = write(store, "b", [2, 3])
-    with pytest.raises(ShardRefused, match="belongs to task"):
+    with pytest.raises(ShardInvalid, match="belongs to task"):
         store.publish(release=release, shards=[one, replace(other, release=release.id)])
     assert store.manifest().generation == 0
 
@@ -154,13 +156,13 @@ def test_ids_are_unique_within_one_publication(store: ShardStore, write: Callabl
 def test_all_shards_have_one_dimension(store: ShardStore, lay_down: Callable, write: Callable) -> None:
     lay_down(store, "a", [1])
     release, shard = write(store, "b", [2], dim=DIM + 1)
-    with pytest.raises(ShardRefused, match=r"9 dimensions, those of task a have 8"):
+    with pytest.raises(ShardInvalid, match=r"9 dimensions, those of task a have 8"):
         store.publish(release=release, shards=[shard])
 
 
 def test_a_shard_needs_its_release(store: ShardStore, adopt: Callable, write: Callable) -> None:
     _, shard = write(store, "a", [1])
-    with pytest.raises(ShardRefused, match="neither published nor given"):
+    with pytest.raises(ShardInvalid, match="neither published nor given"):
         store.publish(release=adopt(store, "another"), shards=[shard])
 
 
@@ -168,11 +170,11 @@ def test_only_what_is_whole_is_published(store: ShardStore, write: Callable) -> 
     release, shard = write(store, "a", [1])
     path = store.shard_folder(shard.id) / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
-    with pytest.raises(ShardRefused, match=r"vectors\.faiss was altered; write it again"):
+    with pytest.raises(ShardInvalid, match=r"vectors\.faiss was altered; write it again"):
         store.publish(release=release, shards=[shard])
     assert write(store, "a", [1]) == (release, shard)  # writing it again mends it
     assert store.publish(release=release, shards=[shard]).generation == 1
-    assert Snapshot.open(store).degraded == {}
+    assert IndexSnapshot.open(store).degraded == {}
 
 
 def test_a_manifest_that_cannot_be_trusted_is_never_built_upon(
@@ -196,10 +198,10 @@ def test_a_release_is_adopted_once(store: ShardStore, adopt: Callable) -> None:
 
 def test_a_release_is_plain_files(store: ShardStore) -> None:
     staged = store.stage()
-    with pytest.raises(ShardRefused, match="found none"):
+    with pytest.raises(ShardInvalid, match="found none"):
         store.adopt_release(staged)
     (staged / "link").symlink_to("/etc/hostname")
-    with pytest.raises(ShardRefused, match="found link"):
+    with pytest.raises(ShardInvalid, match="found link"):
         store.adopt_release(staged)
 
 
@@ -218,11 +220,11 @@ def test_sweep_takes_only_what_is_old_and_unreferenced(
         store.shard_folder(forgotten.id),
     ):
         os.utime(folder, (hours_ago, hours_ago))
-    store.sweep()
+    store.collect_garbage()
     assert not staged.exists()
     assert not store.shard_folder(forgotten.id).exists()
     assert store.publish(release=release, shards=[fresh]).generation == 2
-    assert Snapshot.open(store).degraded == {}
+    assert IndexSnapshot.open(store).degraded == {}
 
 
 def test_content_that_is_written_again_is_young_again(
@@ -234,7 +236,7 @@ def test_content_that_is_written_again_is_young_again(
     for folder in (store.shard_folder(shard.id), store.release_folder(release.id)):
         os.utime(folder, (hours_ago, hours_ago))
     write(store, "a", [1])
-    store.sweep()
+    store.collect_garbage()
     assert store.publish(release=release, shards=[shard]).generation == 2
 
 
@@ -244,16 +246,16 @@ def test_nothing_is_swept_while_the_manifest_is_lost(store: ShardStore, lay_down
     for folder in kept:
         os.utime(folder, (0, 0))
     aside = store.manifest_path.rename(store.root / "manifest.aside")
-    store.sweep()
+    store.collect_garbage()
     assert store.folders() == kept
     aside.rename(store.manifest_path)
-    store.sweep()
+    store.collect_garbage()
     assert store.folders() == kept
-    assert Snapshot.open(store).degraded == {}
+    assert IndexSnapshot.open(store).degraded == {}
 
 
 def test_sweeping_nothing_is_fine(store: ShardStore) -> None:
-    store.sweep()
+    store.collect_garbage()
     assert not store.root.exists()
 
 

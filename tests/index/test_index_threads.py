@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from index import in_parallel
+from index.scanning.search_threads import search_in_parallel
 
 LARGE, SMALL = 1024**3, 1024
 
 
 @pytest.mark.parametrize("size", [LARGE, SMALL])
 def test_results_come_in_the_order_of_the_jobs(size: int) -> None:
-    assert in_parallel(lambda n: n * n, range(50), size) == [n * n for n in range(50)]
-    assert in_parallel(lambda n: n, [], size) == []
+    assert search_in_parallel(lambda n: n * n, range(50), size) == [n * n for n in range(50)]
+    assert search_in_parallel(lambda n: n, [], size) == []
 
 
 def test_only_large_searches_go_to_other_threads() -> None:
@@ -23,8 +23,8 @@ def test_only_large_searches_go_to_other_threads() -> None:
         return threading.get_ident()
 
     own = threading.get_ident()
-    assert set(in_parallel(where, range(20), SMALL)) == {own}
-    large = in_parallel(where, range(20), LARGE)
+    assert set(search_in_parallel(where, range(20), SMALL)) == {own}
+    large = search_in_parallel(where, range(20), LARGE)
     assert large[0] == own
     assert (own in large[1:]) == (len(os.sched_getaffinity(0)) < 2)
 
@@ -36,10 +36,10 @@ def test_searches_of_a_server_wait_beside_each_other_however_small() -> None:
         met.wait(timeout=5)
         return number
 
-    assert in_parallel(wait, range(5), 0, remote=True) == [0, 1, 2, 3, 4]
+    assert search_in_parallel(wait, range(5), 0, remote=True) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("size", [LARGE, SMALL])
 def test_what_goes_wrong_in_one_is_raised(size: int) -> None:
     with pytest.raises(ZeroDivisionError):
-        in_parallel(lambda n: 1 // n, [3, 0, 1], size)
+        search_in_parallel(lambda n: 1 // n, [3, 0, 1], size)

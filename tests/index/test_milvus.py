@@ -20,10 +20,15 @@ import pytest
 from rich.console import Console
 from rich.traceback import Traceback
 
-from index import Manifest, ShardCorrupt, ShardMissing, ShardStore, Snapshot, StoreUnavailable, audit
-from index.milvus import vectors as milvus
-from index.milvus.partition_cache import LoadedPartitions
-from index.milvus.vectors import MilvusAddress, MilvusVectors
+from index.errors import ShardCorrupt, ShardMissing, StoreUnavailable
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.milvus import milvus_vector_store as milvus
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
+from index.milvus.partition_cache import PartitionCache
+from index.shard_store import ShardStore
 from tests.index.test_vector_stores import Brute, opened
 from tests.milvus import Lite, Milvus, fresh_milvus
 
@@ -31,16 +36,16 @@ pytest.importorskip("milvus_lite")
 
 
 @pytest.fixture
-def vectors(server: str, request: pytest.FixtureRequest) -> MilvusVectors:
-    return MilvusVectors(MilvusAddress(server, collection=f"t{abs(hash(request.node.name))}"))
+def vectors(server: str, request: pytest.FixtureRequest) -> MilvusVectorStore:
+    return MilvusVectorStore(MilvusAddress(server, collection=f"t{abs(hash(request.node.name))}"))
 
 
 @pytest.fixture
-def store(vectors: MilvusVectors, tmp_path: Path) -> ShardStore:
+def store(vectors: MilvusVectorStore, tmp_path: Path) -> ShardStore:
     return ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
 
 
-def rows(vectors: MilvusVectors, place: str) -> list[dict[str, Any]]:
+def rows(vectors: MilvusVectorStore, place: str) -> list[dict[str, Any]]:
     collection, partition = milvus._parts(place)
     with vectors._asking("look") as client:
         client.load_collection(collection)
@@ -54,7 +59,7 @@ def test_a_half_written_task_is_invisible_and_made_whole_by_the_next_attempt(
     store: ShardStore,
     write: Callable,
     lay_down: Callable,
-    vectors: MilvusVectors,
+    vectors: MilvusVectorStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(milvus, "_REQUEST_BYTES", 4 * 4 * 8)  # four rows at a time
@@ -73,15 +78,15 @@ def test_a_half_written_task_is_invisible_and_made_whole_by_the_next_attempt(
             write(store, "a", range(10))
     (place,) = {vectors.place("a", 8)}
     assert len(rows(vectors, place)) == 8
-    assert Snapshot.open(store).tasks == []
+    assert IndexSnapshot.open(store).tasks == []
     lay_down(store, "a", range(10))
     assert len(rows(vectors, place)) == 10
     assert opened(store).count == 10
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
 
 
 def test_what_is_there_is_not_sent_again(
-    store: ShardStore, write: Callable, vectors: MilvusVectors, monkeypatch: pytest.MonkeyPatch
+    store: ShardStore, write: Callable, vectors: MilvusVectorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, "a", range(10))
     original = milvus._Patient.__getattr__
@@ -95,7 +100,7 @@ def test_what_is_there_is_not_sent_again(
 
 
 def test_every_altered_vector_and_lost_row_is_named(
-    store: ShardStore, lay_down: Callable, vectors: MilvusVectors, unit: Callable
+    store: ShardStore, lay_down: Callable, vectors: MilvusVectorStore, unit: Callable
 ) -> None:
     shard = lay_down(store, "a", range(10)).shards["a"]
     collection, partition = milvus._parts(shard.place)
@@ -107,12 +112,12 @@ def test_every_altered_vector_and_lost_row_is_named(
     }
     with vectors._asking("harm") as client:
         client.upsert(collection, [row], partition_name=partition)
-    (said,) = audit(store).wrong
+    (said,) = audit(store).problems
     assert "altered" in said
     assert shard.id[:12] in said
     with vectors._asking("harm") as client:
         client.delete(collection, filter="id == 4", partition_name=partition)
-    (said,) = audit(store).wrong
+    (said,) = audit(store).problems
     assert "has 9 of its 10 vectors" in said
     with pytest.raises(ShardCorrupt, match="has 9 of its 10"):
         store.check(shard, "rows")
@@ -122,20 +127,20 @@ def test_every_altered_vector_and_lost_row_is_named(
         vectors._loaded.forget(client, collection, partition, whole=vectors._lite)
         client.drop_partition(collection, partition)
     vectors.close()
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     assert snapshot.tasks == []
     assert "restore it from Milvus' backup" in snapshot.degraded["a"]
 
 
 def test_a_partition_that_another_process_dropped_is_named_by_a_search(
-    store: ShardStore, lay_down: Callable, vectors: MilvusVectors, unit: Callable, milvus_server: Milvus
+    store: ShardStore, lay_down: Callable, vectors: MilvusVectorStore, unit: Callable, milvus_server: Milvus
 ) -> None:
     if isinstance(milvus_server, Lite):
         pytest.skip("milvus-lite finds nothing in a partition that is not there")
     shard = lay_down(store, "a", range(10)).shards["a"]
     task = opened(store)
     assert task.search(unit(1)[0], 1).ids.size == 1
-    MilvusVectors(vectors.address).drop(shard.id, shard.place)
+    MilvusVectorStore(vectors.address).drop(shard.id, shard.place)
     with pytest.raises(ShardMissing, match="restore it from Milvus' backup"):
         task.search(unit(1)[0], 1)
 
@@ -143,7 +148,7 @@ def test_a_partition_that_another_process_dropped_is_named_by_a_search(
 def test_a_full_collection_is_followed_by_another(
     store: ShardStore,
     lay_down: Callable,
-    vectors: MilvusVectors,
+    vectors: MilvusVectorStore,
     unit: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -218,13 +223,13 @@ def test_a_young_shard_waits_for_every_replica_and_an_old_one_does_not(
 ) -> None:
     shard = lay_down(store, "a", range(5)).shards["a"]
     asked: list[str] = []
-    original = MilvusVectors.search
+    original = MilvusVectorStore.search
 
-    def search(self: MilvusVectors, *given: Any) -> Any:
+    def search(self: MilvusVectorStore, *given: Any) -> Any:
         asked.append(given[-1])
         return original(self, *given)
 
-    monkeypatch.setattr(MilvusVectors, "search", search)
+    monkeypatch.setattr(MilvusVectorStore, "search", search)
     task = opened(store)
     task.search(unit(1)[0], 1)
     written = store.shard_folder(shard.id).stat().st_mtime
@@ -241,7 +246,7 @@ class TestAServerThatIsLost:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         address = MilvusAddress(self.URI, token=f"{self.TOKEN}:{self.SECRET}", timeout=0.5)
-        lost = MilvusVectors(address)
+        lost = MilvusVectorStore(address)
         with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 .*CINESTRATA_MILVUS_URI") as first:
             lost.place("a", 8)
         monkeypatch.setattr("pymilvus.MilvusClient", None)  # would be noticed
@@ -269,7 +274,9 @@ class TestAServerThatIsLost:
         token = f"{self.TOKEN}:{self.SECRET}"
         try:
             with pytest.raises(StoreUnavailable, match="Check CINESTRATA_MILVUS_TOKEN") as denied:
-                MilvusVectors(MilvusAddress(f"http://127.0.0.1:{port}", token=token, timeout=2)).place("a", 8)
+                MilvusVectorStore(MilvusAddress(f"http://127.0.0.1:{port}", token=token, timeout=2)).place(
+                    "a", 8
+                )
         finally:
             denies.stop(None)
         assert "who is this?" in str(denied.value)
@@ -279,43 +286,43 @@ class TestAServerThatIsLost:
         self, tmp_path: Path, server: str, lay_down: Callable, unit: Callable
     ) -> None:
         root = tmp_path / "index"
-        there = MilvusVectors(MilvusAddress(server, collection="lost"))
+        there = MilvusVectorStore(MilvusAddress(server, collection="lost"))
         lay_down(ShardStore(root), "files", range(5))
         lay_down(ShardStore(root, remote=there, write_remote=True), "away", range(10, 15))
-        lost = ShardStore(root, remote=MilvusVectors(MilvusAddress("http://127.0.0.1:9", timeout=0.2)))
-        snapshot = Snapshot.open(lost)
+        lost = ShardStore(root, remote=MilvusVectorStore(MilvusAddress("http://127.0.0.1:9", timeout=0.2)))
+        snapshot = IndexSnapshot.open(lost)
         assert snapshot.tasks == ["files"]
         assert "127.0.0.1:9" in snapshot.degraded["away"]
-        none = Snapshot.open(ShardStore(root))
+        none = IndexSnapshot.open(ShardStore(root))
         assert none.tasks == ["files"]
         assert "set CINESTRATA_MILVUS_URI" in none.degraded["away"]
-        mended = Snapshot.open(ShardStore(root, remote=there), previous=snapshot)
+        mended = IndexSnapshot.open(ShardStore(root, remote=there), previous=snapshot)
         assert mended.degraded == {}
 
     def test_a_partition_that_is_lost_is_named_before_the_library_is_read(
-        self, store: ShardStore, lay_down: Callable, vectors: MilvusVectors
+        self, store: ShardStore, lay_down: Callable, vectors: MilvusVectorStore
     ) -> None:
         lay_down(store, "a", range(5))
         lay_down(store, "b", range(5, 9))
         shard = store.manifest().shards["a"]
         vectors.drop(shard.id, shard.place)
-        snapshot = Snapshot.open(store, at_once=0)
+        snapshot = IndexSnapshot.open(store, max_verified_bytes=0)
         assert list(snapshot.degraded) == ["a"]
         assert "is not there; restore it from Milvus' backup" in snapshot.degraded["a"]
-        assert [entry.task for entry in snapshot.unread] == ["b"]
+        assert [entry.task for entry in snapshot.unverified_segments] == ["b"]
 
     def test_rows_of_an_orphan_are_forgotten_when_it_is_back(
-        self, store: ShardStore, write: Callable, lay_down: Callable, vectors: MilvusVectors
+        self, store: ShardStore, write: Callable, lay_down: Callable, vectors: MilvusVectorStore
     ) -> None:
         lay_down(store, "b", range(5, 9))
         _, shard = write(store, "a", range(5))
         long_ago = time.time() - 10**4
         folder = store.shard_folder(shard.id)
         os.utime(folder, (long_ago, long_ago))
-        for lost in (None, MilvusVectors(MilvusAddress("http://127.0.0.1:9", timeout=0.2))):
-            ShardStore(store.root, remote=lost).sweep()
+        for lost in (None, MilvusVectorStore(MilvusAddress("http://127.0.0.1:9", timeout=0.2))):
+            ShardStore(store.root, remote=lost).collect_garbage()
             assert folder.exists()
-        store.sweep()
+        store.collect_garbage()
         assert not folder.exists()
         assert not vectors._has(*milvus._parts(shard.place))
 
@@ -323,7 +330,7 @@ class TestAServerThatIsLost:
         self, tmp_path: Path, lay_down: Callable, unit: Callable
     ) -> None:
         with fresh_milvus(tmp_path) as server:
-            vectors = MilvusVectors(MilvusAddress(server.uri, timeout=2))
+            vectors = MilvusVectorStore(MilvusAddress(server.uri, timeout=2))
             store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
             lay_down(store, "a", range(5))
             task = opened(store)
@@ -338,7 +345,7 @@ class TestAServerThatIsLost:
     def test_without_the_client_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pymilvus", None)
         with pytest.raises(StoreUnavailable, match=r"pip install 'cinestrata\[milvus\]'"):
-            MilvusVectors(MilvusAddress("http://127.0.0.1:9")).place("a", 8)
+            MilvusVectorStore(MilvusAddress("http://127.0.0.1:9")).place("a", 8)
 
 
 class _Server:
@@ -358,7 +365,7 @@ class _Server:
 
 class TestLoaded:
     def test_those_that_were_used_longest_ago_go_first(self) -> None:
-        server, held = _Server(), LoadedPartitions(2)
+        server, held = _Server(), PartitionCache(2)
         for name in ("a", "b", "a", "c"):
             with held.use(server, "x", name, whole=False):
                 assert ("x", name) in server.loaded
@@ -366,20 +373,20 @@ class TestLoaded:
         assert server.loads == 3
 
     def test_none_goes_that_is_in_use(self) -> None:
-        server, held = _Server(), LoadedPartitions(1)
+        server, held = _Server(), PartitionCache(1)
         with held.use(server, "x", "a", whole=False), held.use(server, "x", "b", whole=False):
             assert len(server.loaded) == 2
         assert len(server.loaded) == 1
 
     def test_without_a_limit_all_stay(self) -> None:
-        server, held = _Server(), LoadedPartitions()
+        server, held = _Server(), PartitionCache()
         for number in range(50):
             with held.use(server, "x", str(number), whole=False):
                 pass
         assert len(server.loaded) == 50
 
     def test_many_threads_load_one_once(self) -> None:
-        server, held = _Server(), LoadedPartitions(1)
+        server, held = _Server(), PartitionCache(1)
 
         def work() -> None:
             with held.use(server, "x", "a", whole=False):
@@ -396,7 +403,7 @@ class TestLoaded:
         from pymilvus import MilvusException
 
         server = _Server()
-        vectors = MilvusVectors(MilvusAddress("http://127.0.0.1:9"))
+        vectors = MilvusVectorStore(MilvusAddress("http://127.0.0.1:9"))
         vectors._connected = server  # type: ignore[assignment]
 
         def ask(client: Any) -> str:
@@ -427,7 +434,7 @@ def test_half_precision_goes_over_the_wire_bit_by_bit(unit: Callable) -> None:
     from pymilvus.client.types import DataType
     from pymilvus.grpc_gen import schema_pb2
 
-    vectors = MilvusVectors(MilvusAddress("http://127.0.0.1:9"))
+    vectors = MilvusVectorStore(MilvusAddress("http://127.0.0.1:9"))
     vectors._kinds["x"] = np.float16
     stored = vectors._stored(None, "x", unit(3))  # type: ignore[arg-type]
     assert stored.dtype == np.float16
@@ -469,7 +476,7 @@ def test_an_unknown_index_is_refused() -> None:
 def test_an_approximate_index_finds_what_is_near(
     server: str, tmp_path: Path, lay_down: Callable, unit: Callable, index: Any
 ) -> None:
-    vectors = MilvusVectors(MilvusAddress(server, collection=f"near_{index}", index=index))
+    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"near_{index}", index=index))
     store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
     lay_down(store, "a", range(50))
     stored = unit(50)
@@ -486,7 +493,7 @@ def test_a_server_is_reached_by_its_address(
 
         uri = server_manager_instance.start_and_get_uri(milvus_server.uri)
         assert uri is not None
-    vectors = MilvusVectors(MilvusAddress(uri, token="root:Milvus", collection="by_address"))
+    vectors = MilvusVectorStore(MilvusAddress(uri, token="root:Milvus", collection="by_address"))
     store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
     lay_down(store, "a", range(5))
     assert sorted(opened(store).search(unit(1)[0], 9).ids.tolist()) == list(range(5))
@@ -571,7 +578,7 @@ class _Strict:
 class _Real:
     """A server, asked what it holds."""
 
-    def __init__(self, vectors: MilvusVectors) -> None:
+    def __init__(self, vectors: MilvusVectorStore) -> None:
         self._vectors = vectors
 
     @property
@@ -600,7 +607,7 @@ def test_on_a_server_partitions_are_loaded_by_use_and_vectors_have_half_precisio
     unit: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    vectors = MilvusVectors(MilvusAddress(milvus_server.uri, collection="strict", loaded=2))
+    vectors = MilvusVectorStore(MilvusAddress(milvus_server.uri, collection="strict", max_loaded=2))
     strict: _Strict | _Real = _Real(vectors)
     if isinstance(milvus_server, Lite):
         strict = stand_in = _Strict(vectors._client())
@@ -624,9 +631,9 @@ def test_on_a_server_partitions_are_loaded_by_use_and_vectors_have_half_precisio
     assert len(strict.loaded) == 2
     long_ago = time.time() - 10**4
     os.utime(store.shard_folder(left.id), (long_ago, long_ago))
-    store.sweep()
+    store.collect_garbage()
     assert not vectors._has(*milvus._parts(left.place))
-    assert audit(store).wrong == []
+    assert audit(store).problems == []
     strict.release()
     assert opened(store, "t1").search(unit(1)[0], 9).ids.size == 5
 
@@ -669,10 +676,11 @@ _KILLED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from index import ShardStore
-from index.milvus.vectors import MilvusAddress, MilvusVectors
+from index.shard_store import ShardStore
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
 root = Path(sys.argv[1])
-vectors = MilvusVectors(MilvusAddress(sys.argv[2]))
+vectors = MilvusVectorStore(MilvusAddress(sys.argv[2]))
 store = ShardStore(root / "index", remote=vectors, write_remote=True)
 staged = store.stage()
 (staged / "release.json").write_text("r")
@@ -693,8 +701,8 @@ def test_a_killed_writer_loses_nothing_that_was_published(tmp_path: Path) -> Non
         died = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), server.uri], capture_output=True)
         assert died.returncode == -9, died.stderr.decode()[-2000:]
         store = ShardStore(
-            tmp_path / "index", remote=MilvusVectors(MilvusAddress(server.uri)), write_remote=True
+            tmp_path / "index", remote=MilvusVectorStore(MilvusAddress(server.uri)), write_remote=True
         )
-        assert Snapshot.open(store).tasks == ["a"]
-        assert audit(store).wrong == []
+        assert IndexSnapshot.open(store).tasks == ["a"]
+        assert audit(store).problems == []
         assert opened(store).search(np.eye(8, dtype=np.float32)[2], 3).ids.tolist() == [2, 10, 18]

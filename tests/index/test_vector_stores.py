@@ -13,21 +13,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from index import (
-    Hits,
-    Manifest,
-    ShardCorrupt,
-    ShardMissing,
-    ShardStore,
-    Snapshot,
-    TaskVectors,
-    audit,
-    moment_ids,
-    videos_of,
-)
-from index.files.manifest_format import ShardEntry
-from index.milvus.vectors import MilvusAddress, MilvusVectors
-from index.vector_store import Depth, Rows
+from index.errors import ShardCorrupt, ShardMissing
+from index.files.manifest_format import Manifest, SegmentEntry
+from index.hits import Hits
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
+from index.shard_store import ShardStore
+from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import CheckLevel, Rows
+from index.vector_ids import moment_ids, video_ids_of
 
 pytest.importorskip("milvus_lite")
 
@@ -44,20 +40,22 @@ class Brute:
     def place(self, task: str, dim: int) -> str:
         return f"brute:{task}"
 
-    def stage(self, folder: Path, entry: ShardEntry, rows: Rows, queries: object, working: object) -> None:
+    def stage(
+        self, folder: Path, entry: SegmentEntry, rows: Rows, queries: object, heartbeat: object
+    ) -> None:
         (folder / "vectors.json").write_text(f"{sum(float(chunk.sum()) for chunk in rows()):.6f}")
 
-    def insert(self, entry: ShardEntry, ids: np.ndarray, rows: Rows) -> None:
+    def insert(self, entry: SegmentEntry, ids: np.ndarray, rows: Rows) -> None:
         rounded = np.concatenate(list(rows())).astype(np.float16).astype(np.float32)
         self.rows[entry.id] = dict(zip(ids.tolist(), rounded, strict=True))
 
-    def check(self, folder: Path, entry: ShardEntry, depth: Depth) -> None:
+    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
         if entry.id not in self.rows:
             raise ShardMissing(entry.id)
         if depth != "there" and len(self.rows[entry.id]) != entry.count:
             raise ShardCorrupt(entry.id)
 
-    def open(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: np.ndarray) -> TaskVectors:
+    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray) -> SearchableShard:
         return BruteTask(self, tuple(entry for _, entry in parts), set(deleted.tolist()))
 
     def drop(self, shard: str, place: str) -> None:
@@ -67,8 +65,8 @@ class Brute:
 class BruteTask:
     remote = False
 
-    def __init__(self, store: Brute, parts: tuple[ShardEntry, ...], deleted: set[int]) -> None:
-        self.parts = parts
+    def __init__(self, store: Brute, parts: tuple[SegmentEntry, ...], deleted: set[int]) -> None:
+        self.segments = parts
         self.deleted = np.array(sorted(deleted), np.int64)
         self._rows = {
             id: vector
@@ -78,12 +76,12 @@ class BruteTask:
         }
 
     @property
-    def entry(self) -> ShardEntry:
-        return self.parts[0]
+    def entry(self) -> SegmentEntry:
+        return self.segments[0]
 
     @property
     def state(self) -> str:
-        return "+".join(part.id for part in self.parts) + f"-{self.count}"
+        return "+".join(part.id for part in self.segments) + f"-{self.count}"
 
     @property
     def count(self) -> int:
@@ -122,9 +120,9 @@ class BruteTask:
 
 
 @pytest.fixture
-def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectors]:
+def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectorStore]:
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    vectors = MilvusVectors(MilvusAddress(server, collection=f"t_{name}"))
+    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"t_{name}"))
     yield vectors
     vectors.close()
 
@@ -138,8 +136,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ShardStore:
     return ShardStore(tmp_path / "index", remote=remote, write_remote=True)
 
 
-def opened(store: ShardStore, task: str = "a") -> TaskVectors:
-    snapshot = Snapshot.open(store)
+def opened(store: ShardStore, task: str = "a") -> SearchableShard:
+    snapshot = IndexSnapshot.open(store)
     assert snapshot.degraded == {}
     return snapshot.shard(task, fingerprint=f"encoder of {task}")
 
@@ -303,7 +301,7 @@ def test_compaction_copies_and_the_old_generation_goes_on(
     before = opened(store)
     store.compact("a")
     after = opened(store)
-    assert len(after.parts) == 1
+    assert len(after.segments) == 1
     assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
     for query in unit(4, 2):
         found, was = after.search(query, 6), before.search(query, 6)
@@ -335,7 +333,7 @@ def test_a_writer_that_died_before_the_manifest_is_invisible_and_can_be_repeated
 ) -> None:
     lay_down(store, "a", range(5))
     write(store, "b", range(10, 20), seed=1)  # and then it died
-    assert Snapshot.open(store).tasks == ["a"]
+    assert IndexSnapshot.open(store).tasks == ["a"]
     lay_down(store, "b", range(10, 20), seed=1)
     (query,) = unit(1, 3)
     rows = dict(zip(range(10, 20), unit(10, 1), strict=True))
@@ -348,12 +346,12 @@ def test_an_orphan_is_swept_and_what_is_served_stays(
     lay_down(store, "a", range(5))
     _, left = write(store, "a", range(20, 30), seed=1)  # a copy of a task that is served, never published
     _, alone = write(store, "b", range(40, 50), seed=1)
-    store.sweep()
+    store.collect_garbage()
     store.check(alone, "rows")  # too young
     hours_ago = time.time() - 2 * 3600
     for folder in store.folders():
         os.utime(folder, (hours_ago, hours_ago))
-    store.sweep()
+    store.collect_garbage()
     for gone in (left, alone):
         assert not store.shard_folder(gone.id).exists()
         if gone.place:
@@ -366,19 +364,19 @@ def test_an_orphan_is_swept_and_what_is_served_stays(
 def test_opened_anew_it_is_all_there(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", range(30))
     remote = store._remote
-    if isinstance(remote, MilvusVectors):
+    if isinstance(remote, MilvusVectorStore):
         remote.close()
-        remote = MilvusVectors(remote.address)
+        remote = MilvusVectorStore(remote.address)
     again = ShardStore(store.root, remote=remote)
     (query,) = unit(1, 3)
     assert opened(again).search(query, 4).ids.tolist() == exact(dict(enumerate(unit(30))), query, 4)
     found = audit(again)
-    assert (found.wrong, found.ids["a"].tolist()) == ([], list(range(30)))
+    assert (found.problems, found.ids["a"].tolist()) == ([], list(range(30)))
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_moved_to_another_store_every_search_is_the_same(
-    tmp_path: Path, milvus: MilvusVectors, lay_down: Callable, unit: Callable, there: bool
+    tmp_path: Path, milvus: MilvusVectorStore, lay_down: Callable, unit: Callable, there: bool
 ) -> None:
     source = ShardStore(tmp_path / "index", remote=milvus, write_remote=there)
     target = ShardStore(tmp_path / "index", remote=milvus, write_remote=not there)
@@ -394,7 +392,7 @@ def test_moved_to_another_store_every_search_is_the_same(
     assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
     for query in unit(4, 2):
         assert after.search(query, 9).ids.tolist() == before.search(query, 9).ids.tolist()
-    assert append(target, [70], unit(1, 4)).parts("a")[1].place == manifest.shards["a"].place
+    assert append(target, [70], unit(1, 4)).segments("a")[1].place == manifest.shards["a"].place
 
 
 @hypothesis_settings(
@@ -407,7 +405,11 @@ def test_moved_to_another_store_every_search_is_the_same(
     among=st.none() | st.lists(st.integers(0, 60)),
 )
 def test_whatever_is_asked_the_answers_are_the_same(
-    library_of_three: dict[str, TaskVectors], k: int, seed: int, exclude: list[int], among: list[int] | None
+    library_of_three: dict[str, SearchableShard],
+    k: int,
+    seed: int,
+    exclude: list[int],
+    among: list[int] | None,
 ) -> None:
     # Of few different numbers, so that many scores are equal.
     query = np.random.default_rng(seed).integers(-2, 3, DIM).astype(np.float32)
@@ -419,12 +421,12 @@ def test_whatever_is_asked_the_answers_are_the_same(
 
 
 @pytest.fixture(scope="module")
-def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> dict[str, TaskVectors]:
+def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> dict[str, SearchableShard]:
     """The same task, with two segments and deletions, in each store."""
     corners = np.random.default_rng(0).choice([-1.0, 1.0], (50, DIM)).astype(np.float32)
     vectors = corners / np.linalg.norm(corners, axis=1, keepdims=True)
-    milvus = MilvusVectors(MilvusAddress(server, collection="three"))
-    found: dict[str, TaskVectors] = {}
+    milvus = MilvusVectorStore(MilvusAddress(server, collection="three"))
+    found: dict[str, SearchableShard] = {}
     for name, remote in (("brute", Brute()), ("faiss", None), ("milvus", milvus)):
         store = ShardStore(tmp_path_factory.mktemp(name), remote=remote, write_remote=True)
         staged = store.stage()
@@ -452,7 +454,7 @@ def test_moments_lie_beside_their_videos_and_go_with_them(
     every = dict(zip([*range(6), *ids.tolist()], np.concatenate([unit(6), unit(15, 7)]), strict=True))
     for gone in ([3], [3, 4]):
         store.delete(gone)
-        left = {i: row for i, row in every.items() if int(videos_of(np.array([i]))[0]) not in gone}
+        left = {i: row for i, row in every.items() if int(video_ids_of(np.array([i]))[0]) not in gone}
         task = opened(store)
         assert task.ids.tolist() == sorted(left)
         for query in unit(3, 9):

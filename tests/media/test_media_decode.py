@@ -13,15 +13,15 @@ import av
 import numpy as np
 import pytest
 
-from media import Limits, MediaError, VideoInfo, sample_times
-from media.frame_images import square
-from media.video_decoding import decode
+from media import MediaError, VideoInfo, VideoLimits, sample_times
+from media.frame_images import crop_square
+from media.pyav_decoding import decode
 
 MakeVideo = Callable[..., Path]
 GREYS = (16, 48, 80, 112, 144, 176, 208, 240)
 
 
-def read(path: Path, frames: int = 4, limits: Limits | None = None) -> tuple[VideoInfo, list[Any]]:
+def read(path: Path, frames: int = 4, limits: VideoLimits | None = None) -> tuple[VideoInfo, list[Any]]:
     images: list[Any] = []
     with path.open("rb") as file:
         info = decode(
@@ -30,7 +30,7 @@ def read(path: Path, frames: int = 4, limits: Limits | None = None) -> tuple[Vid
             content_hash="c" * 64,
             size_bytes=path.stat().st_size,
             times=lambda duration: sample_times(duration, frames),
-            limits=limits or Limits(),
+            limits=limits or VideoLimits(),
             receive=images.append,
         )
     return info, images
@@ -43,7 +43,7 @@ def sampled(images: list[Any], greys: tuple[int, ...] = GREYS) -> list[int]:
     ]
 
 
-def refused(path: Path, words: str, limits: Limits | None = None) -> str:
+def refused(path: Path, words: str, limits: VideoLimits | None = None) -> str:
     with pytest.raises(MediaError, match=words) as caught:
         read(path, limits=limits)
     assert path.name in caught.value.reason
@@ -115,7 +115,7 @@ def test_more_samples_than_frames_repeat_them(make_video: MakeVideo) -> None:
 def test_odd_sizes(make_video: MakeVideo, name: str) -> None:
     info, images = read(make_video(name, size=(33, 17), pixels="yuv444p"))
     assert (info.width, info.height) == (33, 17)
-    assert square(images[0], 16).shape == (16, 16, 3)
+    assert crop_square(images[0], 16).shape == (16, 16, 3)
 
 
 @pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
@@ -254,7 +254,7 @@ def test_square_cuts_the_middle() -> None:
 
     picture = np.zeros((32, 96, 3), np.uint8)
     picture[:, 32:64] = 255
-    assert square(Image.fromarray(picture), 16)[:, 2:-2].min() > 200
+    assert crop_square(Image.fromarray(picture), 16)[:, 2:-2].min() > 200
 
 
 def test_what_is_no_video_is_refused(tmp_path: Path, make_audio: Callable[[str], Path]) -> None:
@@ -360,23 +360,23 @@ def test_an_unknown_codec_is_called_so(make_video: MakeVideo) -> None:
 
 def test_limits_are_kept(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
-    assert "64x48" in refused(path, "scale it down", Limits(max_pixels=64 * 48 - 1))
-    read(path, limits=Limits(max_pixels=64 * 48))
-    refused(path, "at most 1 s", Limits(max_seconds=1.0))
+    assert "64x48" in refused(path, "scale it down", VideoLimits(max_pixels=64 * 48 - 1))
+    read(path, limits=VideoLimits(max_pixels=64 * 48))
+    refused(path, "at most 1 s", VideoLimits(max_seconds=1.0))
 
 
 def test_pixels_are_counted_as_displayed(make_video: MakeVideo) -> None:
     path = make_video("wide.mkv", aspect=Fraction(16, 1))
-    assert "1024x48" in refused(path, "scale it down", Limits(max_pixels=1024 * 48 - 1))
-    assert read(path, limits=Limits(max_pixels=1024 * 48))[0].width == 1024
+    assert "1024x48" in refused(path, "scale it down", VideoLimits(max_pixels=1024 * 48 - 1))
+    assert read(path, limits=VideoLimits(max_pixels=1024 * 48))[0].width == 1024
 
 
 def test_frames_that_grow_in_mid_stream_are_refused(make_video: MakeVideo, tmp_path: Path) -> None:
     small, large = make_video("small.h264"), make_video("large.h264", size=(640, 480))
     both = tmp_path / "both.h264"
     both.write_bytes(small.read_bytes() + large.read_bytes())
-    read(small, limits=Limits(max_pixels=64 * 48))
-    assert "640x480" in refused(both, "scale it down", Limits(max_pixels=64 * 48))
+    read(small, limits=VideoLimits(max_pixels=64 * 48))
+    assert "640x480" in refused(both, "scale it down", VideoLimits(max_pixels=64 * 48))
 
 
 NOT_FOLLOWED = "not a video of an accepted kind .*playlists are not followed"
@@ -425,10 +425,10 @@ def test_pictures_and_documents_are_no_videos(tmp_path: Path) -> None:
 def test_decoding_leaves_no_open_files(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     program = (
-        "import os, sys; from pathlib import Path; from media.video_decoding import decode; from media import Limits\n"
+        "import os, sys; from pathlib import Path; from media.pyav_decoding import decode; from media import VideoLimits\n"
         "def once():\n"
         "    with open(sys.argv[1], 'rb') as file:\n"
-        "        decode(file, name='v', content_hash='', size_bytes=1, times=lambda d: [0, d / 2], limits=Limits(),\n"
+        "        decode(file, name='v', content_hash='', size_bytes=1, times=lambda d: [0, d / 2], limits=VideoLimits(),\n"
         "            receive=lambda image: None)\n"
         "once(); before = len(os.listdir('/proc/self/fd'))\n"
         "for _ in range(5): once()\n"

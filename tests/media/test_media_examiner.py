@@ -11,20 +11,20 @@ import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import media.video_examiner as examiner_module
+import media.video_decoder as examiner_module
 from media import (
     DecoderUnavailable,
-    Examiner,
-    Limits,
     MediaError,
+    VideoDecoder,
     VideoInfo,
+    VideoLimits,
     content_hash,
-    examine,
     frame_cache_path,
     load_frames,
 )
@@ -32,7 +32,12 @@ from media import (
 MakeVideo = Callable[..., Path]
 
 
-def pid(examiner: Examiner) -> int:
+def examine(path: Path, *, limits: VideoLimits | None = None, **options: Any) -> VideoInfo:
+    with VideoDecoder(limits) as decoder:
+        return decoder.decode(path, **options)
+
+
+def pid(examiner: VideoDecoder) -> int:
     assert examiner._child is not None
     return examiner._child.pid
 
@@ -99,8 +104,8 @@ def test_one_child_serves_many_and_bad_files_do_not_harm_it(
     cut.write_bytes(good.read_bytes()[:500])
     out = tmp_path / "out"
     out.mkdir()
-    with Examiner() as examiner:
-        first = examiner.examine(good, frames=2, size=16)
+    with VideoDecoder() as examiner:
+        first = examiner.decode(good, frames=2, size=16)
         child = pid(examiner)
         for path, words in (
             (empty, "empty"),
@@ -111,10 +116,10 @@ def test_one_child_serves_many_and_bad_files_do_not_harm_it(
             (tmp_path, "no file but a folder"),
         ):
             with pytest.raises(MediaError, match=words) as caught:
-                examiner.examine(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
+                examiner.decode(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
             assert str(tmp_path) not in caught.value.reason
             assert path.name in caught.value.reason
-        assert examiner.examine(good, frames=2, size=16) == first
+        assert examiner.decode(good, frames=2, size=16) == first
         assert pid(examiner) == child
     assert files(out) == set()
 
@@ -130,58 +135,58 @@ def test_too_many_bytes(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     size = path.stat().st_size
     with pytest.raises(MediaError, match=f"{size} bytes"):
-        examine(path, frames=1, size=8, limits=Limits(max_bytes=size - 1))
-    examine(path, frames=1, size=8, limits=Limits(max_bytes=size))
+        examine(path, frames=1, size=8, limits=VideoLimits(max_bytes=size - 1))
+    examine(path, frames=1, size=8, limits=VideoLimits(max_bytes=size))
 
 
 def test_a_child_that_was_killed_between_requests_is_replaced(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
-    with Examiner() as examiner:
-        first = examiner.examine(path, frames=1, size=8)
+    with VideoDecoder() as examiner:
+        first = examiner.decode(path, frames=1, size=8)
         for _ in range(3):
             child = pid(examiner)
             os.kill(child, signal.SIGKILL)  # and not waited for: the next request may meet it half dead
-            assert examiner.examine(path, frames=1, size=8) == first
+            assert examiner.decode(path, frames=1, size=8) == first
             assert pid(examiner) != child
 
 
 def test_the_time_out_is_kept_and_the_examiner_goes_on(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with Examiner(Limits(timeout_seconds=0.001)) as examiner:
+    with VideoDecoder(VideoLimits(timeout_seconds=0.001)) as examiner:
         with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.001 s"):
-            examiner.examine(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
+            examiner.decode(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
         assert examiner._child is None
-        examiner.limits = Limits()
-        examiner.examine(path, frames=1, size=8)
+        examiner.limits = VideoLimits()
+        examiner.decode(path, frames=1, size=8)
     assert not (tmp_path / "t.jpg").exists()
 
 
 def test_a_child_that_hangs_is_replaced(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with Examiner() as examiner:
-        first = examiner.examine(path, frames=1, size=8)
+    with VideoDecoder() as examiner:
+        first = examiner.decode(path, frames=1, size=8)
         child = pid(examiner)
         os.kill(child, signal.SIGSTOP)
-        examiner.limits = Limits(timeout_seconds=0.3)
+        examiner.limits = VideoLimits(timeout_seconds=0.3)
         with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.3 s"):
-            examiner.examine(path, frames=1, size=8)
+            examiner.decode(path, frames=1, size=8)
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
-        examiner.limits = Limits()
-        assert examiner.examine(path, frames=1, size=8) == first
+        examiner.limits = VideoLimits()
+        assert examiner.decode(path, frames=1, size=8) == first
 
 
 def test_a_child_that_is_killed_in_the_middle_is_replaced_and_the_video_decoded(
     make_video: MakeVideo,
 ) -> None:
     path = make_video("clip.mp4")
-    with Examiner() as examiner:
-        first = examiner.examine(path, frames=1, size=8)
+    with VideoDecoder() as examiner:
+        first = examiner.decode(path, frames=1, size=8)
         child = pid(examiner)
         os.kill(child, signal.SIGSTOP)  # it will have taken the request, and not answered it
         killer = threading.Timer(0.2, os.kill, (child, signal.SIGKILL))
         killer.start()
-        assert examiner.examine(path, frames=1, size=8) == first
+        assert examiner.decode(path, frames=1, size=8) == first
         assert pid(examiner) != child
         killer.join()
 
@@ -219,12 +224,12 @@ def test_a_video_that_brings_the_decoder_down_is_named_and_the_next_is_decoded(
         """
     )
     good, bomb = make_video("good.mp4"), make_video("bomb.mp4")
-    with Examiner() as examiner:
-        first = examiner.examine(good, frames=1, size=8)
+    with VideoDecoder() as examiner:
+        first = examiner.decode(good, frames=1, size=8)
         for _ in range(2):
             with pytest.raises(MediaError, match=r"bomb\.mp4 brought the decoder down \(SIGSEGV\)"):
-                examiner.examine(bomb, frames=1, size=8)
-        assert examiner.examine(good, frames=1, size=8) == first
+                examiner.decode(bomb, frames=1, size=8)
+        assert examiner.decode(good, frames=1, size=8) == first
 
 
 @pytest.mark.parametrize("when", ["write", "replace"])
@@ -251,14 +256,14 @@ def test_the_child_is_bounded_and_knows_no_secrets(
     make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVICE_PASSWORD", "hunter2")
-    with Examiner(Limits(timeout_seconds=50)) as examiner:
-        examiner.examine(make_video("clip.mp4"), frames=2, size=16)
+    with VideoDecoder(VideoLimits(timeout_seconds=50)) as examiner:
+        examiner.decode(make_video("clip.mp4"), frames=2, size=16)
         process = Path(f"/proc/{pid(examiner)}")
         bounds = {
             line[:25].strip(): line.split()[-3] for line in (process / "limits").read_text().splitlines()
         }
         assert b"hunter2" not in (process / "environ").read_bytes()
-    assert int(bounds["Max address space"]) == Limits().memory_bytes
+    assert int(bounds["Max address space"]) == VideoLimits().memory_bytes
     assert 52 <= int(bounds["Max cpu time"]) < 80
     assert int(bounds["Max file size"]) == 2 * 16 * 16 * 3 + 64 * 1024**2
     assert int(bounds["Max core file size"]) == 0
@@ -267,17 +272,17 @@ def test_the_child_is_bounded_and_knows_no_secrets(
 def test_a_warm_child_does_not_grow(make_video: MakeVideo) -> None:
     paths = [make_video(f"{index}.gif", codec="gif", pixels="gray", size=(320, 240)) for index in range(4)]
 
-    def held(examiner: Examiner) -> tuple[int, int]:
+    def held(examiner: VideoDecoder) -> tuple[int, int]:
         text = Path(f"/proc/{pid(examiner)}/status").read_text()
         found = {line.split(":")[0]: line.split()[1] for line in text.splitlines() if line.split()[1:]}
         return int(found["Threads"]), int(found["VmSize"])
 
-    with Examiner() as examiner:
+    with VideoDecoder() as examiner:
         for path in paths:
-            examiner.examine(path, frames=8, size=32)
+            examiner.decode(path, frames=8, size=32)
         before = held(examiner)
         for path in paths * 5:
-            examiner.examine(path, frames=8, size=32)
+            examiner.decode(path, frames=8, size=32)
         threads, kilobytes = held(examiner)
     assert threads == before[0] == 1
     assert kilobytes <= before[1] + 20_000
@@ -297,8 +302,8 @@ def test_files_with_wrong_bytes_are_read_or_refused_and_the_child_lives(
 ) -> None:
     path = make_video(name, **({"codec": "gif", "pixels": "gray"} if name.endswith("gif") else {}))
     whole, dice, refused = path.read_bytes(), np.random.default_rng(3), []
-    with Examiner() as examiner:
-        examiner.examine(path, frames=2, size=16)
+    with VideoDecoder() as examiner:
+        examiner.decode(path, frames=2, size=16)
         child = pid(examiner)
         for _ in range(40):
             wrong = bytearray(whole)
@@ -306,7 +311,7 @@ def test_files_with_wrong_bytes_are_read_or_refused_and_the_child_lives(
                 wrong[place] = dice.integers(0, 256)
             path.write_bytes(wrong)
             try:
-                examiner.examine(path, frames=2, size=16)
+                examiner.decode(path, frames=2, size=16)
             except MediaError as error:
                 refused.append(error.reason)
         assert pid(examiner) == child
@@ -327,16 +332,16 @@ def test_nothing_cannot_be_sampled(tmp_path: Path, frames: int, size: int) -> No
 
 def test_a_video_that_needs_too_much_memory_is_refused(make_video: MakeVideo) -> None:
     path = make_video("large.mp4", [100], size=(4096, 4096), codec_options={"preset": "ultrafast"})
-    with Examiner(Limits(memory_bytes=256 * 1024**2)) as examiner:
+    with VideoDecoder(VideoLimits(memory_bytes=256 * 1024**2)) as examiner:
         with pytest.raises(MediaError, match=r"large\.mp4"):
-            examiner.examine(path, frames=16, size=8)
-        examiner.limits = Limits()
-        assert examiner.examine(path, frames=1, size=8).width == 4096
+            examiner.decode(path, frames=16, size=8)
+        examiner.limits = VideoLimits()
+        assert examiner.decode(path, frames=1, size=8).width == 4096
 
 
 def test_closing_ends_the_child(make_video: MakeVideo) -> None:
-    with Examiner() as examiner:
-        examiner.examine(make_video("clip.mp4"), frames=1, size=8)
+    with VideoDecoder() as examiner:
+        examiner.decode(make_video("clip.mp4"), frames=1, size=8)
         child = examiner._child
     assert child is not None
     assert child.returncode == -signal.SIGKILL
@@ -345,9 +350,9 @@ def test_closing_ends_the_child(make_video: MakeVideo) -> None:
 
 def test_frame_caches_of_two_shapes_lie_side_by_side(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with Examiner() as examiner:
-        info = examiner.examine(path, frames=2, size=16, cache=tmp_path / "c")
-        examiner.examine(path, frames=4, size=16, cache=tmp_path / "c")
+    with VideoDecoder() as examiner:
+        info = examiner.decode(path, frames=2, size=16, cache=tmp_path / "c")
+        examiner.decode(path, frames=4, size=16, cache=tmp_path / "c")
     assert len(load_frames(frame_cache_path(tmp_path / "c", 2, 16, info.content_hash))) == 2
     assert len(load_frames(frame_cache_path(tmp_path / "c", 4, 16, info.content_hash))) == 4
 
@@ -378,8 +383,8 @@ def test_a_picture_is_a_video_of_one_frame_where_pictures_are_wanted(tmp_path: P
     Image.fromarray(np.broadcast_to(grey[None, :, None], (48, 64, 3)).copy()).save(path, quality=95)
     with pytest.raises(MediaError, match="not a video of an accepted kind"):
         examine(path, frames=3, size=16)
-    with Examiner() as examiner:
-        info = examiner.examine(path, frames=3, size=16, cache=tmp_path, pictures=True)
+    with VideoDecoder() as examiner:
+        info = examiner.decode(path, frames=3, size=16, cache=tmp_path, pictures=True)
     assert (info.width, info.height) == (64, 48)
     assert info.container.endswith("_pipe")
     frames = load_frames(frame_cache_path(tmp_path, 3, 16, info.content_hash))
@@ -394,7 +399,7 @@ def test_a_picture_may_not_be_larger_than_a_frame(tmp_path: Path) -> None:
     path = tmp_path / "wide.png"
     Image.new("RGB", (400, 300)).save(path)
     with (
-        Examiner(Limits(max_pixels=100_000)) as examiner,
+        VideoDecoder(VideoLimits(max_pixels=100_000)) as examiner,
         pytest.raises(MediaError, match="more than 100000 pixels"),
     ):
-        examiner.examine(path, frames=1, size=16, pictures=True)
+        examiner.decode(path, frames=1, size=16, pictures=True)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from media import Examiner, Limits, MediaError, frame_sampling, windows
+from media import MediaError, VideoDecoder, VideoLimits, frame_sampling, moment_windows
 
 MakeVideo = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def examiner() -> Iterator[Examiner]:
-    with Examiner(Limits()) as examiner:
+def examiner() -> Iterator[VideoDecoder]:
+    with VideoDecoder(VideoLimits()) as examiner:
         yield examiner
 
 
@@ -33,7 +33,7 @@ def examiner() -> Iterator[Examiner]:
     most=st.integers(2, 600),
 )
 def test_windows_cover_a_video_evenly(duration: float, seconds: float, overlap: float, most: int) -> None:
-    found = windows(duration, seconds, overlap, most)
+    found = moment_windows(duration, seconds, overlap, most)
     if duration <= seconds:
         assert found == []
         return
@@ -55,10 +55,15 @@ def test_windows_cover_a_video_evenly(duration: float, seconds: float, overlap: 
 
 
 def test_windows_of_round_numbers() -> None:
-    assert windows(40, 20, 0.5, 512) == [(0, 20), (10, 30), (20, 40)]
-    assert windows(60, 20, 0, 512) == [(0, 20), (20, 40), (40, 60)]
-    assert windows(90, 20, 0.5, 2) == [(0, 60), (30, 90)]
-    assert windows(90, 20, 0.5, 1) == windows(90, 20, 0.5, 0) == windows(20, 20, 0.5, 9) == []
+    assert moment_windows(40, 20, 0.5, 512) == [(0, 20), (10, 30), (20, 40)]
+    assert moment_windows(60, 20, 0, 512) == [(0, 20), (20, 40), (40, 60)]
+    assert moment_windows(90, 20, 0.5, 2) == [(0, 60), (30, 90)]
+    assert (
+        moment_windows(90, 20, 0.5, 1)
+        == moment_windows(90, 20, 0.5, 0)
+        == moment_windows(20, 20, 0.5, 9)
+        == []
+    )
 
 
 # -- what is seen in them -----------------------------------------------------------------------------------
@@ -95,7 +100,7 @@ def _seconds(path: Path) -> list[int]:
     ids=["sparse", "late", "all", "one"],
 )
 def test_the_frame_on_display_is_found_by_jumps_and_steps(
-    make_video: MakeVideo, tmp_path: Path, examiner: Examiner, name: str, keys: int, times: list[float]
+    make_video: MakeVideo, tmp_path: Path, examiner: VideoDecoder, name: str, keys: int, times: list[float]
 ) -> None:
     path = make_video(name, GREYS, fps=1, paint=_paint, codec_options={"g": str(keys), "sc_threshold": "0"})
     into = tmp_path / "frames.npy"
@@ -106,12 +111,12 @@ def test_the_frame_on_display_is_found_by_jumps_and_steps(
 
 
 def test_frames_are_cut_as_those_of_the_whole_video_are(
-    make_video: MakeVideo, tmp_path: Path, examiner: Examiner
+    make_video: MakeVideo, tmp_path: Path, examiner: VideoDecoder
 ) -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 255, (8, 48, 64, 3), dtype=np.uint8)
     path = make_video("clip.mp4", paint=lambda index: pictures[index])
-    info = examiner.examine(path, frames=4, size=16, cache=tmp_path / "cache")
+    info = examiner.decode(path, frames=4, size=16, cache=tmp_path / "cache")
     examiner.sample(path, times=[0.25, 0.75, 1.25, 1.75], size=16, into=tmp_path / "frames.npy")
     whole = tmp_path / "cache" / "4x16" / f"{info.content_hash}.npy"
     assert (tmp_path / "frames.npy").read_bytes() == whole.read_bytes()
@@ -138,7 +143,7 @@ def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
         decoded.clear()
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            extent = frame_sampling.Extent(100.0, 500, stream.start_time)
+            extent = frame_sampling.StreamExtent(100.0, 500, stream.start_time)
             assert len(list(frame_sampling.frames_on_display(container, stream, extent, times, "v"))) == len(
                 times
             )
@@ -154,7 +159,7 @@ def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
 
 
 def test_what_cannot_be_decoded_is_said_and_leaves_nothing(
-    make_video: MakeVideo, tmp_path: Path, examiner: Examiner
+    make_video: MakeVideo, tmp_path: Path, examiner: VideoDecoder
 ) -> None:
     path, into = make_video("clip.mp4", GREYS, fps=1), tmp_path / "frames.npy"
     path.write_bytes(path.read_bytes()[:2000])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
-from index import FIRST_MOMENT, MOST_MOMENTS, are_moments, moment_ids, videos_of
+from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import engine, session_scope
 from service.catalog.migrations import config, upgrade
 from service.catalog.moment_rows import set_moments, spans_of
@@ -24,7 +24,7 @@ Post = Callable[..., TaskView]
 
 
 @given(
-    st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MOST_MOMENTS), min_size=1, max_size=4),
+    st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MAX_MOMENTS_PER_VIDEO), min_size=1, max_size=4),
 )
 def test_an_id_tells_whose_it_is(counts: dict[int, int]) -> None:
     theirs = {video: moment_ids(video, count) for video, count in counts.items()}
@@ -33,15 +33,15 @@ def test_an_id_tells_whose_it_is(counts: dict[int, int]) -> None:
     for video, ids in theirs.items():
         assert ids.dtype == np.int64
         assert (np.diff(ids) == 1).all()
-        assert (videos_of(ids) == video).all()
-        assert are_moments(ids).all()
-        assert (ids >= FIRST_MOMENT).all()
+        assert (video_ids_of(ids) == video).all()
+        assert is_moment(ids).all()
+        assert (ids >= FIRST_MOMENT_ID).all()
     whole = np.array(list(counts), np.int64)
-    assert not are_moments(whole).any()
-    assert (videos_of(whole) == whole).all()
+    assert not is_moment(whole).any()
+    assert (video_ids_of(whole) == whole).all()
 
 
-@pytest.mark.parametrize(("video", "count"), [(-1, 1), (2**46, 1), (0, MOST_MOMENTS + 1), (0, -1)])
+@pytest.mark.parametrize(("video", "count"), [(-1, 1), (2**46, 1), (0, MAX_MOMENTS_PER_VIDEO + 1), (0, -1)])
 def test_what_has_no_id_is_refused(video: int, count: int) -> None:
     with pytest.raises(ValueError, match="no ids"):
         moment_ids(video, count)

@@ -12,7 +12,9 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from index import Snapshot, audit, moment_ids
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.vector_ids import moment_ids
 from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, Moment, Recall, Release, Shard, Task, Video
@@ -97,7 +99,7 @@ def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: 
             with pytest.raises(NotFound):
                 server.search_similar(victim)
             assert victim not in [r.video_id for r in server.search_similar(everything[0], k=50).results]
-    assert audit(library.store).wrong == []
+    assert audit(library.store).problems == []
 
 
 def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None:
@@ -149,7 +151,7 @@ def test_with_a_long_video_go_its_moments(served: Served) -> None:
     assert compaction.compact("tsk_lake").vectors == 2 + 2
     assert service.refresh()
     assert _found(service) == left
-    assert audit(library.store).wrong == []
+    assert audit(library.store).problems == []
 
 
 def test_its_metadata_filters_nothing_any_more(served: Served) -> None:
@@ -434,9 +436,9 @@ def test_compaction_drops_what_was_deleted_and_changes_no_answer(
     assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)
     assert service.refresh()
     assert service.search("an owl", 50).results == before.results
-    assert audit(library.store).wrong == []
+    assert audit(library.store).problems == []
     store = library.store
-    stored = Snapshot.open(store).shard(
+    stored = IndexSnapshot.open(store).shard(
         "tsk_cars", fingerprint=store.manifest().shards["tsk_cars"].fingerprint
     )
     assert np.array_equal(stored.vectors(stored.ids), library.stored(CARS)[[0, 2]])
@@ -467,7 +469,7 @@ def test_a_video_that_is_being_examined_does_not_come_back(
         write_video(settings().media_root / "birds" / f"{number}.mp4", number)
     with session_scope() as session:
         first, second = session.query(Video).order_by(Video.vector_id).all()
-    examine = probing.Examiner.examine
+    examine = probing.VideoDecoder.decode
 
     def meanwhile(self: Any, path: Path, **how: Any) -> Any:
         info = examine(self, path, **how)
@@ -475,7 +477,7 @@ def test_a_video_that_is_being_examined_does_not_come_back(
             delete_videos([first.id])
         return info
 
-    monkeypatch.setattr(probing.Examiner, "examine", meanwhile)
+    monkeypatch.setattr(probing.VideoDecoder, "decode", meanwhile)
     claim = lifecycle.claim_probe(task.id, "prober")
     assert claim is not None
     with claim:

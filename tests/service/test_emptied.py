@@ -17,7 +17,8 @@ import torch
 from sqlalchemy import select
 
 from cli.commands.library_checks import check_catalog, check_releases
-from index import ShardStore, audit
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
 from models.backbones.loading import Backbone, load_backbone
 from service import celery_worker
 from service.catalog.database import session_scope
@@ -145,7 +146,7 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
     assert not [path for path in files if any(row in path.read_bytes() for row in rows)]
     found = audit(library.store)
     wrong = [
-        *found.wrong,
+        *found.problems,
         *check_releases(library.settings, found),
         *check_catalog(library.settings, found),
     ]
@@ -409,7 +410,7 @@ def test_a_domain_whose_shard_is_damaged_can_be_deleted(served: Served, harm: st
     fresh = SearchEngine(library.settings)
     assert fresh.refresh(), fresh.last_error
     assert (fresh.degraded(), _told(fresh.search(CARS[0], 50))) == ({}, expected)
-    assert (overview().degraded, audit(library.store).wrong) == ({}, [])
+    assert (overview().degraded, audit(library.store).problems) == ({}, [])
     fresh.close()
 
 
@@ -421,6 +422,6 @@ def test_an_index_that_cannot_be_written_is_told(served: Served, monkeypatch: py
     monkeypatch.setattr(ShardStore, "_publish", full)
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be compacted.*No space left"):
         compaction.compact("tsk_birds")
-    monkeypatch.setattr(ShardStore, "sweep", full)
+    monkeypatch.setattr(ShardStore, "collect_garbage", full)
     with pytest.raises(Unavailable, match="No space left"):
         compaction.sweep()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from index import DeviceMissing
+from index.errors import DeviceMissing
 from models.errors import ModelError
 from service.core.settings import Settings
 from service.search.engine import SearchEngine

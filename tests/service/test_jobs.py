@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LEARN_SLOWLY = """
 import time
 import numpy as np
-from index import ShardStore
+from index.shard_store import ShardStore
 from service.library import videos
 from service.tasks import lifecycle
 from service.celery_worker import LEARN, celery_app, send_due, worker_name

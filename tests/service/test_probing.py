@@ -136,7 +136,7 @@ def test_a_file_that_vanished_is_reported(
 def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     view = _post("0.mp4", "1.mp4", "empty.mp4", "2.mp4")
     examined: list[str] = []
-    real = probing.Examiner.examine
+    real = probing.VideoDecoder.decode
 
     def counting(self: Any, path: Path, **more: Any) -> Any:
         examined.append(path.name)
@@ -145,7 +145,7 @@ def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.M
             stopping.request_stop()
         return found
 
-    monkeypatch.setattr(probing.Examiner, "examine", counting)
+    monkeypatch.setattr(probing.VideoDecoder, "decode", counting)
     assert _probe(view.id).state == "probing"
     assert commands.get_task(view.id).progress.stage == "probing"
     stopping.reset()
@@ -156,13 +156,13 @@ def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.M
 
 def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     view = _post("0.mp4", "1.mp4", "2.mp4")
-    real = probing.Examiner.examine
+    real = probing.VideoDecoder.decode
 
     def cancelling(self: Any, path: Path, **more: Any) -> Any:
         commands.cancel_task(view.id)
         return real(self, path, **more)
 
-    monkeypatch.setattr(probing.Examiner, "examine", cancelling)
+    monkeypatch.setattr(probing.VideoDecoder, "decode", cancelling)
     assert _probe(view.id).state == "cancelled"
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from index import ShardEntry, ShardStore
+from index.files.manifest_format import SegmentEntry
+from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task
 from service.core.errors import Conflict, LeaseLost
@@ -26,7 +27,7 @@ class Died(BaseException):
     """The process is gone: nothing after it runs."""
 
 
-def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, ShardEntry]:
+def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, SegmentEntry]:
     folder = store.stage()
     (folder / "release.json").write_text(f'{{"after": "{task_id}"}}')
     release = store.adopt_release(folder)
@@ -41,7 +42,7 @@ def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, ShardEnt
     return release, shard
 
 
-def _facts(release: Any, shard: ShardEntry, *recalls: RecallFacts) -> dict[str, Any]:
+def _facts(release: Any, shard: SegmentEntry, *recalls: RecallFacts) -> dict[str, Any]:
     return {
         "release": ReleaseFacts(release.id, "ffa_tame", "tiny", "tame", "f" * 64, release.bytes),
         "shard": ShardFacts(shard.id, shard.release, shard.fingerprint, shard.count, shard.dim, shard.bytes),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from media import Examiner
+from media import VideoDecoder
 from models.backbones.loading import Backbone
 from trainer.task_data import Clip, Split, TaskData
 
@@ -77,7 +77,7 @@ def untrained_backbone(frames: int) -> Any:
     return tiny_backbone(frames)
 
 
-class _WarmExaminer(Examiner):
+class _WarmExaminer(VideoDecoder):
     """Keeps its child from one task to the next: starting one costs more than all of a test's videos."""
 
     def __exit__(self, *_: Any) -> None:
@@ -85,7 +85,7 @@ class _WarmExaminer(Examiner):
 
 
 @pytest.fixture(scope="session")
-def warm_examiner() -> Iterator[Examiner]:
+def warm_examiner() -> Iterator[VideoDecoder]:
     """A decoder for the whole session."""
     examiner = _WarmExaminer()
     yield examiner
@@ -93,7 +93,7 @@ def warm_examiner() -> Iterator[Examiner]:
 
 
 @pytest.fixture
-def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def post_videos(warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """``post_videos(name, videos=6, captions=1, **fields)``: id of a task whose videos were really examined.
 
     Videos last a second, or as long as ``seconds`` says for their numbers.
@@ -103,7 +103,7 @@ def post_videos(warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> Cal
     from service.tasks import lifecycle, probing
     from service.tasks.commands import create_task
 
-    monkeypatch.setattr(probing, "Examiner", lambda limits: warm_examiner)
+    monkeypatch.setattr(probing, "VideoDecoder", lambda limits: warm_examiner)
 
     def make(
         name: str,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Policy, ShardStore
+from index.scanning.search_options import AnnPolicy
+from index.shard_store import ShardStore
 from models.encoders.query_encoder import QueryEncoder
 from service.core.settings import settings
 from service.tasks import commands
@@ -25,7 +26,7 @@ def test_a_large_shard_is_measured_with_its_training_captions(
 ) -> None:
     monkeypatch.setenv("CINESTRATA_EXACT_ROWS", str(exact_rows))
     settings.cache_clear()
-    written: list[tuple[Policy, Any]] = []
+    written: list[tuple[AnnPolicy, Any]] = []
     original = ShardStore.write_shard
 
     def write_shard(self: ShardStore, **fields: Any) -> Any:

@@ -14,9 +14,11 @@ import torch
 from PIL import Image
 from sqlalchemy import select
 
-from index import ShardStore, Snapshot, are_moments, moment_ids, videos_of
-from media import Examiner, MediaError
-from media.frame_images import square
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
+from index.vector_ids import is_moment, moment_ids, video_ids_of
+from media import MediaError, VideoDecoder
+from media.frame_images import crop_square
 from service.catalog.database import session_scope
 from service.catalog.moment_rows import spans_of
 from service.catalog.tables import Moment, Task, Video
@@ -41,8 +43,8 @@ LONG = {0: 30, 3: 45}  # seconds of the videos that have moments, by number
 
 
 @pytest.fixture(autouse=True)
-def _one_decoder(library: Any, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moment_embedding, "Examiner", lambda limits: warm_examiner)
+def _one_decoder(library: Any, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moment_embedding, "VideoDecoder", lambda limits: warm_examiner)
 
 
 def _ready(task: str) -> str:
@@ -54,7 +56,7 @@ def _ready(task: str) -> str:
 
 def _vectors(task: str) -> dict[int, np.ndarray]:
     store = ShardStore(settings().index_dir)
-    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
     return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
 
 
@@ -68,13 +70,13 @@ def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
     """The last frame that begins at or before a time, by reading the whole file."""
     with av.open(str(path)) as container:
         shown = [frame for frame in container.decode(video=0) if frame.time <= seconds]
-    return square(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
+    return crop_square(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
 
 
 def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None:
     task = _ready(post_videos("day", seconds=LONG))
     stored, ids = _vectors(task), _by_name(task)
-    assert {int(i) for i in videos_of(np.array([i for i in stored if i >= 2**62]))} == {
+    assert {int(i) for i in video_ids_of(np.array([i for i in stored if i >= 2**62]))} == {
         ids["day-0"],
         ids["day-3"],
     }
@@ -102,9 +104,9 @@ def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
     """It hangs in the middle of the moments, another begins anew, and it ends while that one is in the middle."""
     task = post_videos("day", seconds=LONG)
     sampled: list[Path] = []
-    sample = Examiner.sample
+    sample = VideoDecoder.sample
 
-    def watched(self: Examiner, path: Path, *, into: Path, **how: Any) -> None:
+    def watched(self: VideoDecoder, path: Path, *, into: Path, **how: Any) -> None:
         sample(self, path, into=into, **how)
         sampled.append(into)
         if len(sampled) == 1:
@@ -114,7 +116,7 @@ def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
         elif len(sampled) == 2:
             sampled[0].unlink()  # what the first one does in the end
 
-    monkeypatch.setattr(Examiner, "sample", watched)
+    monkeypatch.setattr(VideoDecoder, "sample", watched)
     learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error, len(sampled)) == ("ready", None, 3)
@@ -140,7 +142,7 @@ def test_nothing_else_changes_by_a_bit(
         training = Library(store).stored_vectors(catalog_reader.training_video_ids(Library(store)))
         sampled = training.sample(len(training), np.random.default_rng(0))
         assert sampled is not None
-        return vectors, figures, files, sampled.numpy(), [len(entries.parts(task)) for task in posted]
+        return vectors, figures, files, sampled.numpy(), [len(entries.segments(task)) for task in posted]
 
     with_vectors, figures, files, sampled, parts = learn("with")
     without, same_figures, same_files, same_sampled, no_parts = learn("without", max_moments=0)
@@ -168,7 +170,7 @@ def test_after_compaction_the_next_row_is_the_same(
         if compacted:
             before = _vectors(day)
             manifest = ShardStore(settings().index_dir).compact(day)
-            assert len(manifest.parts(day)) == 1
+            assert len(manifest.segments(day)) == 1
             assert all(np.array_equal(vector, before[i]) for i, vector in _vectors(day).items())
             (settings().index_dir / "ledger.npz").unlink()
         _ready(post_videos("night"))
@@ -184,7 +186,7 @@ def test_a_video_that_cannot_be_read_any_more_is_found_as_a_whole(post_videos: P
     shutil.copyfile(folder / "4.mp4", folder / "3.mp4")
     _ready(task)
     ids = _by_name(task)
-    moments_of = videos_of(np.array([i for i in _vectors(task) if i >= 2**62]))
+    moments_of = video_ids_of(np.array([i for i in _vectors(task) if i >= 2**62]))
     assert set(moments_of.tolist()) == {ids["day-4"], ids["day-5"]}
     assert set(ids.values()) <= set(_vectors(task))
     with session_scope() as session:
@@ -245,7 +247,7 @@ def test_large_segments_of_moments_are_measured_with_captions_as_well(
 
 
 def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
-    post_videos: Post, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no fault of the videos would cost all of them their moments."""
     task = post_videos("day", seconds=LONG)
@@ -268,7 +270,7 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
 
 
 def test_a_video_whose_moments_break_off_halfway_has_none(
-    post_videos: Post, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moment_embedding, "_FRAMES", 4)  # two moments at a time
     task = post_videos("day", seconds=LONG)
@@ -282,11 +284,11 @@ def test_a_video_whose_moments_break_off_halfway_has_none(
     monkeypatch.setattr(warm_examiner, "sample", sample)
     _ready(task)
     found = np.array(list(_vectors(task)))
-    assert set(videos_of(found[are_moments(found)]).tolist()) == {_by_name(task)["day-0"]}
+    assert set(video_ids_of(found[is_moment(found)]).tolist()) == {_by_name(task)["day-0"]}
 
 
 def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
-    post_videos: Post, tmp_path: Path, warm_examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, tmp_path: Path, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day", seconds={0: 90})
     path = settings().media_root / "day" / "0.mp4"

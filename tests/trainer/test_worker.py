@@ -13,7 +13,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from index import ShardStore, Snapshot
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 from models.releases.lineage import Before
 from models.releases.release_files import ReleaseState, read_learned, read_release
 from service.catalog.database import session_scope
@@ -65,7 +66,7 @@ def _current() -> ReleaseState:
 
 def _vectors(task: str) -> dict[int, np.ndarray]:
     store = _store()
-    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
     return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import ShardStore, Snapshot
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.broker import celery_app, send_learn
@@ -99,7 +100,7 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
     assert os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 0
 
     store = ShardStore(settings().index_dir)
-    snapshot = Snapshot.open(store)
+    snapshot = IndexSnapshot.open(store)
     for task in (one, two):
         shard = snapshot.shard(task, fingerprint=store.manifest().shards[task].fingerprint)
         norms = np.linalg.norm(shard.vectors(shard.ids), axis=1)

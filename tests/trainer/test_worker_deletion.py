@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from index import Manifest, ShardStore, Snapshot, audit
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
 from service.core.errors import Conflict, NotFound
@@ -44,7 +47,7 @@ def _store() -> ShardStore:
 def _found(task: str) -> set[int]:
     """Vector ids that can be found."""
     store = _store()
-    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
     return set(shard.ids.tolist())
 
 
@@ -218,8 +221,8 @@ def test_a_task_is_learned_beside_one_that_was_deleted_and_compacted(post_videos
     with session_scope() as session:
         cells = {(r.release_order, r.task_order) for r in session.scalars(select(Recall))}
     assert cells == {(0, 2), (2, 2), (0, 3), (3, 2), (3, 3)}
-    assert audit(_store()).wrong == []
-    assert Snapshot.open(_store()).degraded == {}
+    assert audit(_store()).problems == []
+    assert IndexSnapshot.open(_store()).degraded == {}
 
 
 def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
@@ -269,7 +272,7 @@ def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
     assert (_found(one), _found(two)) == (set(), _rows(two))
     with session_scope() as session:
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
-    assert audit(_store()).wrong == []
+    assert audit(_store()).problems == []
 
 
 def test_a_cancelled_task_is_deleted_once_its_worker_has_stopped(

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from index import FIRST_MOMENT, ShardStore, Snapshot
-from media import Examiner
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
+from index.vector_ids import FIRST_MOMENT_ID
+from media import VideoDecoder
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Moment, Recall, Release, Shard, Task
 from service.core.schemas import ForgettingView
@@ -72,7 +74,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "release written": lambda: _after(ShardStore, "adopt_release"),
     "shard written": lambda: _after(ShardStore, "write_shard"),
     "moments settled": lambda: _after(video_decoding, "plan_moments"),
-    "moments decoded": lambda: _after(Examiner, "sample"),
+    "moments decoded": lambda: _after(VideoDecoder, "sample"),
     "moments written": lambda: _after(learning_job, "index_task"),
     "measuring": lambda: _before(release_metrics, "evaluate_release"),
     "measured": lambda: _after(learning_job, "evaluate_task"),
@@ -107,17 +109,17 @@ def _expire(task: str) -> None:
 
 def _vectors(task: str) -> np.ndarray:
     store = ShardStore(settings().index_dir)
-    shard = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
+    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
     return shard.vectors(np.sort(shard.ids))
 
 
 def _moments(task: str) -> list[tuple[float, float]]:
     """Those that are published, by their ids."""
     store = ShardStore(settings().index_dir)
-    ids = Snapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint).ids
+    ids = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint).ids
     with session_scope() as session:
         rows = session.execute(select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)).all()
-    assert sorted(ids[ids >= FIRST_MOMENT].tolist()) == sorted(vector_id for vector_id, _, _ in rows)
+    assert sorted(ids[ids >= FIRST_MOMENT_ID].tolist()) == sorted(vector_id for vector_id, _, _ in rows)
     return [(start, end) for _, start, end in sorted(rows)]
 
 

@@ -49,7 +49,7 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
 
 
 def test_its_words_name_the_store() -> None:
-    from index import StoreUnavailable
+    from index.errors import StoreUnavailable
 
     words = failure_message(
         StoreUnavailable("Milvus at http://m:1 could not be reached"), "POST /tasks/t/retry"

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from index import are_moments
+from index.vector_ids import is_moment
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData
 from trainer.video_embedding import MemoryShard, embed_clips
@@ -66,7 +66,7 @@ class WholeVideoShard:
     def ids(self) -> Ids:
         """``int64 [n]``."""
         every = self._shard.ids
-        return every[~are_moments(every)]
+        return every[~is_moment(every)]
 
     def vectors(self, ids: Ids) -> Vectors:
         """``float32 [len(ids), dim]``."""

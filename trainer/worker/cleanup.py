@@ -6,7 +6,8 @@ import shutil
 
 import structlog
 
-from index import ShardStore, ShardStoreError
+from index.errors import ShardStoreError
+from index.shard_store import ShardStore
 from service.core.settings import settings
 
 __all__ = ["clean_up", "remove_checkpoints", "remove_other_checkpoints"]
@@ -18,7 +19,7 @@ def clean_up(store: ShardStore, task_id: str) -> None:
     """Remove the task's checkpoints and unpublished index files; failures are logged, since nothing depends on it."""
     try:
         remove_checkpoints(task_id)
-        store.sweep()
+        store.collect_garbage()
     except (OSError, ShardStoreError) as error:
         log.warning("cleanup_failed", task=task_id, error=str(error))
 

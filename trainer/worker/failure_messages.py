@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from index import ShardStoreError, StoreUnavailable
+from index.errors import ShardStoreError, StoreUnavailable
 from models.errors import ModelError
 from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
 from trainer.methods import MethodError

@@ -17,7 +17,7 @@ from functools import lru_cache
 import structlog
 import torch
 
-from index import ReleaseEntry, ShardEntry
+from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.loading import Backbone, load_backbone
 from models.backbones.precision import compute_device
 from models.releases.release_files import ReleaseState
@@ -198,7 +198,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     if evaluation_error:
         claim.log(f"The task could not be measured: {evaluation_error}")
     trained = METHODS[state.method].is_trainable and bool(task.pairs)
-    moments = library.manifest.parts(task.task_id)[1:]
+    moments = library.manifest.segments(task.task_id)[1:]
     publish_task(
         claim,
         library,
@@ -221,10 +221,10 @@ def publish_task(
     task: TaskData,
     state: ReleaseState,
     release: ReleaseEntry,
-    shard: ShardEntry,
+    shard: SegmentEntry,
     recalls: list[RecallFacts],
     *,
-    moments: Sequence[ShardEntry],
+    moments: Sequence[SegmentEntry],
     trained: bool,
     evaluation_error: str | None = None,
 ) -> None:

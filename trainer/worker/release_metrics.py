@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import structlog
 
-from index import ShardStoreError
+from index.errors import ShardStoreError
 from models.backbones.loading import Backbone
 from service.core.settings import settings
 from service.storage import library_paths
@@ -59,7 +59,7 @@ def save_ledger(library: Library, ledger: RankLedger) -> None:
     try:
         write_ledger(library_paths.ledger(), ledger)
         after = library.store.manifest()
-        unchanged = all(after.parts(task) == before.parts(task) for task in before.shards)
+        unchanged = all(after.segments(task) == before.segments(task) for task in before.shards)
         if not unchanged or after.tombstones != before.tombstones:
             library_paths.ledger().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from media import Limits, windows
+from media import VideoLimits, moment_windows
 from models.backbones.loading import Backbone
 from service.catalog.moment_rows import drop_moments, set_moments
 from service.catalog.tables import Video
@@ -39,7 +39,7 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
         *backbone.spec,
         cache=settings().cache_dir,
         locate=lambda clip: library_paths.locate(uris[clip.id]),
-        limits=Limits(max_bytes=settings().max_video_bytes),
+        limits=VideoLimits(max_bytes=settings().max_video_bytes),
         report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
     )
 
@@ -63,7 +63,7 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
     videos: list[tuple[LongVideo, str]] = []
     with claim.writing() as session:
         for name, vector_id, content, duration, uri in session.execute(query):
-            spans = windows(duration or 0.0, length, overlap, maximum)
+            spans = moment_windows(duration or 0.0, length, overlap, maximum)
             if spans:
                 videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
         set_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
@@ -96,7 +96,7 @@ def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iter
             locate=lambda video: library_paths.locate(uris[video.vector_id]),
             # One file per claim: a worker that lost its lease may still write to its own file.
             scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
-            limits=Limits(max_bytes=settings().max_video_bytes),
+            limits=VideoLimits(max_bytes=settings().max_video_bytes),
             on_skip=skip,
             report=lambda done: claim.progress("moments", done / total, done=done, total=total),
         )

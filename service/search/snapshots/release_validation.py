@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index import ShardMissing, ShardStoreError, TaskVectors
+from index.errors import ShardMissing, ShardStoreError
+from index.shards.searchable_shard import SearchableShard
 from models.errors import ReleaseError
 from models.releases.probe_queries import Probes, read_probes
 
@@ -26,7 +27,7 @@ _SCANNED = 10**6  # a larger shard is not searched for probes; they read a few o
 
 
 def check_probes(
-    folder: Path, release: str, encode: Encode, shards: Mapping[str, TaskVectors], modes: Sequence[str]
+    folder: Path, release: str, encode: Encode, shards: Mapping[str, SearchableShard], modes: Sequence[str]
 ) -> None:
     """Ask a release its own probes. Takes one batch of short texts, and searches the newest shard alone.
 
@@ -73,7 +74,7 @@ def _turned(probes: Probes, row: int, vector: Vectors) -> float:
     return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
 
 
-def _scored(probes: Probes, row: int, vector: Vectors, shard: TaskVectors, nearest: bool) -> float:
+def _scored(probes: Probes, row: int, vector: Vectors, shard: SearchableShard, nearest: bool) -> float:
     """Greatest difference of a score: of the probe's stored vectors, and of what a search ranks in their places."""
     anchored = probes.ids[row] >= 0
     ids, expected = probes.ids[row][anchored], probes.scores[row][anchored]
@@ -93,7 +94,7 @@ def _scored(probes: Probes, row: int, vector: Vectors, shard: TaskVectors, neare
     return off
 
 
-def _holds(shard: TaskVectors, id: np.int64) -> bool:
+def _holds(shard: SearchableShard, id: np.int64) -> bool:
     """Whether a vector is there still. One that was deleted and compacted away is in no list of deletions."""
     try:
         shard.vectors(np.array([id]))

@@ -13,7 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from index import Hits, ShardStoreError, Snapshot, TaskVectors, in_parallel
+from index.errors import ShardStoreError
+from index.hits import Hits
+from index.index_snapshot import IndexSnapshot
+from index.scanning.search_threads import search_in_parallel
+from index.shards.searchable_shard import SearchableShard
 from models.backbones.loading import Backbone
 from models.encoders.query_encoder import QueryEncoder, Tokens
 from models.errors import ModelError, ReleaseError
@@ -197,9 +201,9 @@ class SearchSnapshot:
         confidence: how sure the release's searches are; None where it was not calibrated.
     """
 
-    snapshot: Snapshot
+    snapshot: IndexSnapshot
     release: str
-    shards: Mapping[str, TaskVectors]
+    shards: Mapping[str, SearchableShard]
     names: Mapping[str, str]
     degraded: dict[str, str]
     modes: tuple[str, ...]
@@ -213,7 +217,7 @@ class SearchSnapshot:
     @classmethod
     def load(
         cls,
-        snapshot: Snapshot,
+        snapshot: IndexSnapshot,
         backbone: Backbone,
         release_id: str | None = None,
         *,
@@ -244,7 +248,7 @@ class SearchSnapshot:
         names = {task.task_id: task.name for task in release.tasks}
         unknown = [task for task in snapshot.tasks if task not in names] if current else []
         degraded = dict.fromkeys(unknown, "the current release does not know it")
-        shards: dict[str, TaskVectors] = {}
+        shards: dict[str, SearchableShard] = {}
         for task in release.tasks:
             try:
                 shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)
@@ -351,15 +355,15 @@ class SearchSnapshot:
             return self._search(first.task, queries, first.k, among=first.among, reduced=first.reduced)
 
         shards = [self.shards[task] for task, *_ in alike]
-        total = sum(part.bytes for shard in shards for part in shard.parts)
+        total = sum(part.bytes for shard in shards for part in shard.segments)
         remote = any(shard.remote for shard in shards)
-        found = in_parallel(one, groups, total // max(1, len(groups)), remote=remote)
+        found = search_in_parallel(one, groups, total // max(1, len(groups)), remote=remote)
         hits = dict(zip(chain(*groups), chain(*found), strict=True))
         return [hits[number] for number in range(len(scans))]
 
     def set_aside(self, task: str, error: ShardStoreError) -> None:
         """Search without a shard that broke while it served."""
-        self.snapshot.set_aside(task, str(error))
+        self.snapshot.mark_degraded(task, str(error))
         self.degraded[task] = str(error)
 
     @cached_property
@@ -397,7 +401,7 @@ class _Pinned(Mapping[str, ReleaseState]):
         broken: task id → what is wrong with its release, of those that were asked for.
     """
 
-    def __init__(self, snapshot: Snapshot, release_id: str, release: ReleaseState) -> None:
+    def __init__(self, snapshot: IndexSnapshot, release_id: str, release: ReleaseState) -> None:
         self.broken: dict[str, str] = {}
         self._snapshot = snapshot
         self._release_id = release_id

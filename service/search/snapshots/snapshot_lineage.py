@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from index import ShardStoreError, Snapshot
+from index.errors import ShardStoreError
+from index.index_snapshot import IndexSnapshot
 from models.errors import ModelError
 from models.releases.lineage import Before, Learned, ReleaseTask
 from models.releases.release_files import LEARNED_FILES, read_learned
@@ -30,7 +31,7 @@ class Lineage:
         broken: task id → what is wrong with the release that learned it.
     """
 
-    def __init__(self, snapshot: Snapshot, vocabulary: int, known: Mapping[str, Learned]) -> None:
+    def __init__(self, snapshot: IndexSnapshot, vocabulary: int, known: Mapping[str, Learned]) -> None:
         self.read: dict[str, Learned] = {}
         self.broken: dict[str, str] = {}
         self._snapshot = snapshot

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index import FIRST_MOMENT, Hits, TaskVectors, are_moments, videos_of
+from index.hits import Hits
+from index.shards.searchable_shard import SearchableShard
+from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
 
 __all__ = ["best_per_video", "drop_moments", "has_moments", "nearest"]
 
@@ -21,14 +23,14 @@ Rows = npt.NDArray[np.int64]
 _DEEPER = 4  # times as many hits are looked at as videos are wanted, and again where they were too few
 
 
-def has_moments(shard: TaskVectors) -> bool:
+def has_moments(shard: SearchableShard) -> bool:
     """Whether a shard may hold moments; told from its entries alone."""
-    return any(part.last_id >= FIRST_MOMENT for part in shard.parts)
+    return any(part.last_id >= FIRST_MOMENT_ID for part in shard.segments)
 
 
 def best_per_video(hits: Hits) -> Hits:
     """Every video once, at its best; the best first, equal ones by id."""
-    videos = videos_of(hits.ids)
+    videos = video_ids_of(hits.ids)
     order = np.lexsort((videos, -hits.scores))
     _, firsts = np.unique(videos[order], return_index=True)
     best = order[np.sort(firsts)]
@@ -37,7 +39,7 @@ def best_per_video(hits: Hits) -> Hits:
 
 def drop_moments(hits: Hits) -> Hits:
     """Without moments."""
-    whole = ~are_moments(hits.ids)
+    whole = ~is_moment(hits.ids)
     return Hits(hits.ids[whole], hits.scores[whole])
 
 

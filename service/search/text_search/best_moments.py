@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from index import Hit, videos_of
+from index.hits import Hit
+from index.vector_ids import video_ids_of
 from service.core.schemas import FoundMomentView
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import VideoMetadataCache
@@ -46,7 +47,7 @@ def best_moments(
         theirs = serving.search_moments(task, queries[task], moments.ids[rows])
         scores = theirs.scores + np.float32(lift[task])
         for moment, video, score in zip(
-            theirs.ids.tolist(), videos_of(theirs.ids).tolist(), scores.tolist(), strict=True
+            theirs.ids.tolist(), video_ids_of(theirs.ids).tolist(), scores.tolist(), strict=True
         ):
             listed = found.setdefault(video, [])
             if len(listed) < most:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import bindparam, select
 
-from index import Hit
+from index.hits import Hit
 from models.routing.confidence_model import HEAD
 from service.catalog.database import session_scope
 from service.catalog.tables import Video

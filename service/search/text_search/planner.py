@@ -28,7 +28,7 @@ from typing import Literal
 
 import numpy as np
 
-from index import Hit, Hits, merge
+from index.hits import Hit, Hits, merge_hits
 from models.routing.router import COSINE_LIMIT, within_reach
 
 __all__ = ["Routes", "WavePlanner", "parse_routes"]
@@ -127,7 +127,7 @@ class WavePlanner:
                 self._highest = best if self._highest is None else max(self._highest, best)
             # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
             self._found[task] = Hits(hits.ids, hits.scores + np.float32(self.lift[task]))
-        merged = merge(
+        merged = merge_hits(
             {task: self._found[task] for task in self._open_to if task in self._found}, self._wanted
         )
         earlier = {hit.id for hit in self._before}

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from index import Hit
+from index.hits import Hit
 from models.routing.confidence_model import HEAD, Confidence, familiarity
 from models.routing.router import words_of
 from service.core.errors import InvalidInput

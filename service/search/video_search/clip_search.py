@@ -25,8 +25,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index import Hits, ShardStoreError, Snapshot, TaskVectors, are_moments, merge
-from media import DecoderUnavailable, Examiner, Limits, MediaError, VideoInfo, frame_cache_path, load_frames
+from index.errors import ShardStoreError
+from index.hits import Hits, merge_hits
+from index.index_snapshot import IndexSnapshot
+from index.shards.searchable_shard import SearchableShard
+from index.vector_ids import is_moment
+from media import (
+    DecoderUnavailable,
+    MediaError,
+    VideoDecoder,
+    VideoInfo,
+    VideoLimits,
+    frame_cache_path,
+    load_frames,
+)
 from models.backbones.loading import Backbone
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ModelError
@@ -60,8 +72,8 @@ class ClipSearch:
         self._settings = configured
         self._facts = facts
         self._describer = describer
-        self._examiner = Examiner(
-            Limits(max_bytes=configured.max_clip_bytes, timeout_seconds=configured.max_clip_seconds)
+        self._examiner = VideoDecoder(
+            VideoLimits(max_bytes=configured.max_clip_bytes, timeout_seconds=configured.max_clip_seconds)
         )
         self._decoding = Lock()
         self._at_once = BoundedSemaphore(_AT_ONCE)
@@ -145,7 +157,7 @@ class ClipSearch:
                 path = folder / "clip"
                 with path.open("wb") as file:
                     shutil.copyfileobj(_Bounded(upload, self._settings.max_clip_bytes), file)
-                info = self._examiner.examine(
+                info = self._examiner.decode(
                     path, frames=count, size=size, name=_NAME, cache=folder, pictures=True
                 )
                 frames = load_frames(frame_cache_path(folder, count, size, info.content_hash))
@@ -208,7 +220,7 @@ class ClipSearch:
             if len(found.ids)  # and so the shard can be read
         }
         least = search.query.min_score
-        merged = [hit for hit in merge(hits, search.query.k) if least is None or hit.score >= least]
+        merged = [hit for hit in merge_hits(hits, search.query.k) if least is None or hit.score >= least]
         return described([merged], serving)[0], merged[0].task if merged else next(iter(vectors))
 
     def _texts(
@@ -218,12 +230,12 @@ class ClipSearch:
         found, _ = self._describer.describe(serving, vectors[task], task, [task], count, mode)
         return found
 
-    def _mean_cosine(self, task: str, shard: TaskVectors) -> float:
+    def _mean_cosine(self, task: str, shard: SearchableShard) -> float:
         """Of two videos of a task's shard, estimated from some of them; 0 where there is only one."""
         state, mean = self._typical.get(task, ("", 0.0))
         if state != shard.state:
             every = shard.ids
-            ids = every[~are_moments(every)]
+            ids = every[~is_moment(every)]
             chosen = ids[np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLE)).astype(np.int64)]
             mean = mean_cosine(shard.vectors(chosen))
             self._typical[task] = shard.state, mean
@@ -266,7 +278,7 @@ class _Bounded:
 class _Makers(Mapping[str, ReleaseState]):
     """For each task the image side of the release that made its shard, read when asked for and not kept."""
 
-    snapshot: Snapshot
+    snapshot: IndexSnapshot
     tasks: tuple[str, ...]
 
     def __getitem__(self, task: str) -> ReleaseState:

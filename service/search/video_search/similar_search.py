@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from index import ShardMissing, ShardStoreError, TaskVectors, merge
+from index.errors import ShardMissing, ShardStoreError
+from index.hits import merge_hits
+from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
@@ -56,7 +58,7 @@ def similar(
     hits = {
         name: serving.search(name, vector, k, exclude=[vector_id], reduced=drop_moments) for name in searched
     }
-    merged = [hit for hit in merge(hits, k) if min_score is None or hit.score >= min_score]
+    merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
     return SimilarResponse(
         video_id=video_id,
         task=serving.names[task],
@@ -125,7 +127,7 @@ def stored(serving: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
 
 
 def _comparable(
-    serving: SearchSnapshot, task: str, own: TaskVectors, scope: str
+    serving: SearchSnapshot, task: str, own: SearchableShard, scope: str
 ) -> tuple[Sequence[str], dict[str, str]]:
     """Tasks to search, and by name of the others why their videos cannot be compared."""
     if scope == "task":

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from index import Manifest, ShardStore, moment_ids
+from index.files.manifest_format import Manifest
+from index.shard_store import ShardStore
+from index.vector_ids import moment_ids
 from models.backbones.loading import Backbone
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.lineage import Before

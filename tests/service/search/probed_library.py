@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from index import Manifest, Snapshot
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.lineage import Before
 from models.releases.probe_queries import Probes, write_probes
@@ -37,11 +38,11 @@ class Probed(Library):
             for task, shard in manifest.shards.items()
         }
         encoder = QueryEncoder.open(self._backbone, state, {**pinned, f"tsk_{name}": state})
-        snapshot = Snapshot.open(self.store, verify=False)
+        snapshot = IndexSnapshot.open(self.store, verify=False)
         older = {
             task: snapshot.shard(task, fingerprint=manifest.shards[task].fingerprint)
             for task in manifest.shards
-            if manifest.living(task)
+            if manifest.live_count(task)
         }
         vectors = self.stored(captions)
         probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older, encoder.modes[-1])

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from index import MOST_MOMENTS, Hits, Shard, are_moments, moment_ids, videos_of
+from index.hits import Hits
+from index.shards.faiss_shard import FaissShard
+from index.vector_ids import MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from models.backbones.loading import Backbone
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery, SearchResponse
@@ -88,7 +90,7 @@ def test_rows_of_moments_are_found_by_video(counts: dict[int, int], asked: list[
     ids = [i for video, count in sorted(counts.items()) for i in moment_ids(video, count).tolist()]
     moments = MomentSpans([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
     videos = np.array(asked, np.int64)
-    expected = [n for video in asked for n, i in enumerate(ids) if videos_of(np.array([i]))[0] == video]
+    expected = [n for video in asked for n, i in enumerate(ids) if video_ids_of(np.array([i]))[0] == video]
     assert moments.rows(videos).tolist() == expected
     assert moments.added_to(videos).tolist() == [*asked, *(ids[n] for n in expected)]
     assert moments.spans.shape == (len(ids), 2)
@@ -301,15 +303,15 @@ def test_where_no_video_has_moments_nothing_is_done_for_them(
 ) -> None:
     _, service = served
     depths: dict[str, list[int]] = {}
-    original = Shard.search_many
+    original = FaissShard.search_many
 
-    def search_many(self: Shard, queries: np.ndarray, k: int, *rest: Any) -> list[Hits]:
+    def search_many(self: FaissShard, queries: np.ndarray, k: int, *rest: Any) -> list[Hits]:
         depths.setdefault(self.entry.task, []).append(k)
         return original(self, queries, k, *rest)
 
     asked: list[str] = []
     moments = VideoMetadataCache.moments
-    monkeypatch.setattr(Shard, "search_many", search_many)
+    monkeypatch.setattr(FaissShard, "search_many", search_many)
     monkeypatch.setattr(
         VideoMetadataCache,
         "moments",
@@ -383,7 +385,7 @@ def test_compaction_and_deletion_know_them_by_their_ids(
     assert service.refresh()
     assert service.search(text, k=100).results == before
     shard = service._current().shards["tsk_birds"]
-    lake = int(videos_of(shard.ids[are_moments(shard.ids)][-1:])[0])
+    lake = int(video_ids_of(shard.ids[is_moment(shard.ids)][-1:])[0])
     library.store.delete(moment_ids(lake, 5)[1:2])  # one of them, and no other
     assert service.refresh()
     after = {result.video_id: result for result in service.search(text, k=100).results}["birds-3"]
@@ -405,7 +407,7 @@ def test_compaction_and_deletion_know_them_by_their_ids(
         ("moment_overlap", 1),
         ("moment_overlap", -0.1),
         ("max_moments", -1),
-        ("max_moments", MOST_MOMENTS + 1),
+        ("max_moments", MAX_MOMENTS_PER_VIDEO + 1),
         ("max_moments", 2.5),
     ],
 )
@@ -415,4 +417,4 @@ def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
 
 
 def test_as_many_moments_may_be_had_as_there_are_ids_for() -> None:
-    assert Settings(max_moments=MOST_MOMENTS).max_moments == MOST_MOMENTS
+    assert Settings(max_moments=MAX_MOMENTS_PER_VIDEO).max_moments == MAX_MOMENTS_PER_VIDEO

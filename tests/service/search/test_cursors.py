@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from index import Manifest
+from index.files.manifest_format import Manifest
 from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Video

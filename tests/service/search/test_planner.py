@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index import Hit, Hits, moment_ids
+from index.hits import Hit, Hits
+from index.vector_ids import moment_ids
 from models.routing.router import COSINE_LIMIT
 from service.search.snapshots import video_grouping
 from service.search.snapshots.video_grouping import nearest

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from index import ReleaseEntry, ShardStore, Snapshot
 from index.files import durable_files
+from index.files.manifest_format import ReleaseEntry
+from index.index_snapshot import IndexSnapshot
+from index.shard_store import ShardStore
 from models.backbones.loading import Backbone, load_backbone
 from models.releases import release_files
 from models.releases.lineage import Before, ReleaseTask
@@ -120,7 +122,7 @@ def test_a_swap_reads_no_release_but_the_new_one(
     read.clear()
     assert service.refresh()
     assert _releases(read) == {manifest.release}
-    swapped, anew = service._current(), SearchSnapshot.load(Snapshot.open(library.store), backbone)
+    swapped, anew = service._current(), SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     assert set(swapped.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     pairs = [(text, mode, task) for text in TEXTS for mode in swapped.modes for task in swapped.shards]
     np.testing.assert_allclose(swapped.encode(pairs), anew.encode(pairs), atol=1e-6)
@@ -133,7 +135,7 @@ def test_a_swap_reads_no_release_but_the_new_one(
 def test_an_earlier_release_takes_over_what_the_current_one_holds(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
-    snapshot = Snapshot.open(library.store)
+    snapshot = IndexSnapshot.open(library.store)
     current = SearchSnapshot.load(snapshot, backbone)
     earlier = snapshot.manifest.shards["tsk_cars"].release
     anew = SearchSnapshot.load(snapshot, backbone, earlier)
@@ -148,15 +150,15 @@ def test_an_earlier_release_takes_over_what_the_current_one_holds(
 def test_what_was_broken_is_looked_at_again_and_nothing_else(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
-    whole = SearchSnapshot.load(Snapshot.open(library.store), backbone)
+    whole = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     broken, newest = _folder(library, "cars"), library.store.manifest().release
     shutil.move(broken, broken.with_name("away"))
-    degraded = SearchSnapshot.load(Snapshot.open(library.store), backbone)
+    degraded = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     assert list(degraded.degraded) == ["tsk_cars"]
     shutil.move(broken.with_name("away"), broken)
     read.clear()
     mended = SearchSnapshot.load(
-        Snapshot.open(library.store, previous=degraded.snapshot), backbone, other=degraded
+        IndexSnapshot.open(library.store, previous=degraded.snapshot), backbone, other=degraded
     )
     assert _releases(read) == {broken.name, newest}
     assert (mended.degraded, mended.names) == ({}, whole.names)
@@ -166,7 +168,7 @@ def test_what_was_broken_is_looked_at_again_and_nothing_else(
 
 
 def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backbone: Backbone) -> None:
-    snapshot = Snapshot.open(library.store)
+    snapshot = IndexSnapshot.open(library.store)
     serving = SearchSnapshot.load(snapshot, backbone)
     serving.encode([("an owl", mode, task) for mode in serving.modes for task in serving.shards])
     gone = weakref.ref(serving.encoder.encoder)
@@ -193,7 +195,7 @@ def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backb
 def test_a_task_whose_words_are_lost_is_named_and_the_rest_is_served(
     library: Library, service: SearchEngine, backbone: Backbone, file: str, harm: str, task: str
 ) -> None:
-    served = SearchSnapshot.load(Snapshot.open(library.store), backbone)
+    served = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     path = _folder(library, task) / file
     if harm == "flip":
         _flip(path)
@@ -266,13 +268,13 @@ def _without(library: Library, task: str) -> tuple[list[ReleaseTask], Profiles]:
 
 
 def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library, backbone: Backbone) -> None:
-    before = SearchSnapshot.load(Snapshot.open(library.store), backbone)
+    before = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     library.store.delete([int(before.shards["tsk_cars"].ids[0])])
     library.store.compact("tsk_cars")
     for folder in library.store.folders():
         os.utime(folder, (0, 0))
-    library.store.sweep()
-    after = SearchSnapshot.load(Snapshot.open(library.store), backbone)
+    library.store.collect_garbage()
+    after = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.learned)
     assert (after.degraded, after.names, after.makers) == ({}, before.names, before.makers)
     assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
@@ -329,7 +331,7 @@ def _copy(source: ShardStore, target: ShardStore, write: Callable[[Path, Release
 
 def _shard(source: ShardStore, target: ShardStore, task: str, release: ReleaseEntry) -> None:
     entry = source.manifest().shards[task]
-    vectors = Snapshot.open(source).shard(task, fingerprint=entry.fingerprint)
+    vectors = IndexSnapshot.open(source).shard(task, fingerprint=entry.fingerprint)
     shard = target.write_shard(
         task=task,
         release=release.id,

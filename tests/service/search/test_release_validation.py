@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from index import ShardEntry, ShardStore
+from index.files.manifest_format import SegmentEntry
+from index.shard_store import ShardStore
 from models.backbones.loading import Backbone
 from models.errors import ReleaseError
 from models.releases.probe_queries import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
@@ -170,7 +171,7 @@ def test_probes_that_cannot_be_read_are_named(learning: Probed, tmp_path: Path) 
 # -- checksums ----------------------------------------------------------------------------------------------
 
 
-def _flip(store: ShardStore, entry: ShardEntry) -> Path:
+def _flip(store: ShardStore, entry: SegmentEntry) -> Path:
     path = store.shard_folder(entry.id) / "vectors.faiss"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -194,7 +195,7 @@ def test_a_large_library_is_served_before_it_is_read(
     assert service.readiness().degraded == {}, "cars, the newer one, is whole"
     learning.lay_down("lake", BIRDS)  # what was compared stays compared
     assert service.refresh()
-    assert [entry.task for entry in service._serving.snapshot.unread] == ["tsk_birds"]  # type: ignore[union-attr]
+    assert [entry.task for entry in service._serving.snapshot.unverified_segments] == ["tsk_birds"]  # type: ignore[union-attr]
     assert service.verify_next_shard()
     assert not service.verify_next_shard()
     ready = service.readiness()

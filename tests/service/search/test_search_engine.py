@@ -18,7 +18,7 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from index import Snapshot
+from index.index_snapshot import IndexSnapshot
 from models.backbones.loading import Backbone, load_backbone
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_files import ReleaseTask
@@ -363,7 +363,7 @@ def test_nothing_is_opened_while_nothing_changes(
     assert not service.refresh()
     assert service._serving is serving
     opened: list[int] = []
-    monkeypatch.setattr(Snapshot, "open", lambda *arguments, **named: opened.append(1))
+    monkeypatch.setattr(IndexSnapshot, "open", lambda *arguments, **named: opened.append(1))
     assert not service.refresh()
     assert opened == []
 
@@ -373,16 +373,16 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
 ) -> None:
     service.refresh()
     before = library.store.manifest()
-    merge = planner.merge
+    merge = planner.merge_hits
 
     def swap_first(hits: Any, k: int) -> Any:
-        monkeypatch.setattr(planner, "merge", merge)
+        monkeypatch.setattr(planner, "merge_hits", merge)
         library.lay_down("sea", SEA)
         assert service.refresh()
         assert service.search_many([SearchQuery(q="a whale", k=1)])[0].results[0].task == "sea"
         return merge(hits, k)
 
-    monkeypatch.setattr(planner, "merge", swap_first)
+    monkeypatch.setattr(planner, "merge_hits", swap_first)
     answer = service.search(SEA[2], k=20)
     assert (answer.generation, answer.release) == (before.generation, before.release)
     assert {result.task for result in answer.results} == {"birds", "cars"}

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from index import Shard, StoreUnavailable
+from index.errors import StoreUnavailable
+from index.shards.faiss_shard import FaissShard
 from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
@@ -186,7 +187,7 @@ def test_a_shard_that_breaks_while_it_serves_is_unavailable_and_set_aside(
         raise StoreUnavailable("the store does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Shard, "vectors", lost)
+        patch.setattr(FaissShard, "vectors", lost)
         with pytest.raises(Unavailable, match="'birds' cannot be searched: the store does not answer"):
             service.search_similar("birds-0")
     assert list(service.degraded().values()) == ["the store does not answer"]

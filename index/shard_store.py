@@ -16,18 +16,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index.errors import ManifestError, ShardCorrupt, ShardMissing, ShardRefused, ShardStoreError
+from index.errors import ManifestError, ShardCorrupt, ShardInvalid, ShardMissing, ShardStoreError
 from index.files.durable_files import damage, exclusive, hash_files, replace_text, sync
-from index.files.manifest_format import Manifest, ReleaseEntry, ShardEntry, TombstoneEntry, content_id
+from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry, TombstoneEntry, content_id
 from index.files.tombstones import DELETED, read_tombstones
-from index.moment_ids import videos_of
-from index.scanning.ann import Policy
-from index.scanning.gpu_scan import Device, on_gpu
+from index.scanning.gpu_scan import on_gpu
+from index.scanning.search_options import AnnPolicy, Device
 from index.scanning.segment import DESCRIPTION, IDS, QUERIES, describe, require_whole
-from index.scanning.segment_cache import OpenSegments
-from index.shards.empty_shard import EmptyShards
-from index.shards.faiss_shards import FaissShards
-from index.vector_store import Depth, Rows, TaskVectors, VectorStore
+from index.scanning.segment_cache import SegmentCache
+from index.shards.empty_vector_store import EmptyVectorStore
+from index.shards.faiss_vector_store import FaissVectorStore
+from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import CheckLevel, Rows, VectorStore
+from index.vector_ids import video_ids_of
 
 __all__ = ["ShardStore"]
 
@@ -46,9 +47,9 @@ _NONE = np.empty(0, np.int64)
 class ShardStore:
     """A folder of shards and releases.
 
-    One process writes (the learning worker), any number read. Shard and release folders are immutable; only
+    One process writes (the learning worker), any number read. FaissShard and release folders are immutable; only
     ``manifest.json`` is ever replaced. Nothing is created before the first write, so readers need no right to write.
-    The rows of a shard are in its folder, or in another store that the folder names (:mod:`index.vector_store`).
+    The rows of a shard are in its folder, or in another store that the folder names (:mod:`index.shards.vector_store`).
 
     Attributes:
         root: the folder.
@@ -60,8 +61,8 @@ class ShardStore:
         self,
         root: Path,
         *,
-        open_bytes: int | None = None,
-        policy: Policy | None = None,
+        max_mapped_bytes: int | None = None,
+        policy: AnnPolicy | None = None,
         device: Device = "cpu",
         remote: VectorStore | None = None,
         write_remote: bool = False,
@@ -69,8 +70,8 @@ class ShardStore:
         """A store in a folder.
 
         Args:
-            open_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
-            policy: when what is written gets a search structure; None: as :class:`Policy` says.
+            max_mapped_bytes: how much of it may be mapped at once, in bytes of files; None: all of it.
+            policy: when what is written gets a search structure; None: as :class:`AnnPolicy` says.
             device: where it is searched; ``auto``: on a GPU if there is one.
             remote: who holds the rows of shards whose entry names a place outside their folder.
             write_remote: give it the rows of new tasks too. What is there stays where it is, until it is moved.
@@ -79,10 +80,10 @@ class ShardStore:
             DeviceMissing: the device is not there.
         """
         self.root = root
-        self.policy = policy or Policy()
-        self.opened = OpenSegments(open_bytes, gpu=on_gpu(device))
-        self._files = FaissShards(self.opened, lambda: self.policy)
-        self._emptied = EmptyShards()
+        self.policy = policy or AnnPolicy()
+        self.segment_cache = SegmentCache(max_mapped_bytes, gpu=on_gpu(device))
+        self._files = FaissVectorStore(self.segment_cache, lambda: self.policy)
+        self._emptied = EmptyVectorStore()
         self._remote = remote
         self._chosen: VectorStore = remote if remote is not None and write_remote else self._files
 
@@ -142,8 +143,8 @@ class ShardStore:
         ids: Ids,
         vectors: Vectors,
         queries: Vectors | None = None,
-        working: Callable[[], object] = lambda: None,
-    ) -> ShardEntry:
+        heartbeat: Callable[[], object] = lambda: None,
+    ) -> SegmentEntry:
         """Write a shard durably. It stays invisible until published.
 
         Args:
@@ -153,11 +154,11 @@ class ShardStore:
             ids: ``int64 [n]``, non-negative, each once.
             vectors: ``float32 [n, dim]``, rows of unit length; stored in half precision.
             queries: ``float32 [m, dim]``, of training captions: what a search structure must serve if the shard is
-                large enough for one; see :mod:`index.scanning.ann`. Without them it is searched exactly.
-            working: called again and again while a structure is built, which takes minutes.
+                large enough for one; see :mod:`index.scanning.ann_index`. Without them it is searched exactly.
+            heartbeat: called again and again while a structure is built, which takes minutes.
 
         Raises:
-            ShardRefused: ids or vectors break these rules; names which.
+            ShardInvalid: ids or vectors break these rules; names which.
         """
         ids, vectors = _checked(task, ids, vectors)
         # A task stays in one store: what is appended goes to where the rest is.
@@ -169,22 +170,22 @@ class ShardStore:
                 yield vectors[start : start + _COPIED]
 
         draft = _draft(task, release, fingerprint, vectors.shape[1])
-        return self._write(draft, ids, rows, holder, queries, working)
+        return self._write(draft, ids, rows, holder, queries, heartbeat)
 
     def _write(
         self,
-        draft: ShardEntry,
+        draft: SegmentEntry,
         ids: Ids,
         rows: Rows,
         holder: VectorStore,
         queries: Vectors | None,
-        working: Callable[[], object] = lambda: None,
-    ) -> ShardEntry:
+        heartbeat: Callable[[], object] = lambda: None,
+    ) -> SegmentEntry:
         place = holder.place(draft.task, draft.dim)
         first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
         draft = replace(draft, count=len(ids), first_id=first, last_id=last, place=place)
         with self.staging() as staged:
-            structure = holder.stage(staged, draft, rows, queries, working)
+            structure = holder.stage(staged, draft, rows, queries, heartbeat)
             np.save(staged / IDS, ids, allow_pickle=False)
             draft = replace(draft, structure=structure)
             entry = replace(draft, files=hash_files(staged))
@@ -194,7 +195,7 @@ class ShardStore:
         holder.insert(entry, ids, rows)
         return entry
 
-    def _holder(self, entry: ShardEntry) -> VectorStore:
+    def _holder(self, entry: SegmentEntry) -> VectorStore:
         if not entry.count:
             return self._emptied
         if not entry.place:
@@ -206,11 +207,11 @@ class ShardStore:
             )
         return self._remote
 
-    def check(self, entry: ShardEntry, depth: Depth) -> None:
+    def check(self, entry: SegmentEntry, depth: CheckLevel) -> None:
         """See :meth:`VectorStore.check`; the files of its folder are not compared here."""
         self._holder(entry).check(self.shard_folder(entry.id), entry, depth)
 
-    def open(self, parts: Sequence[ShardEntry], deleted: Ids = _NONE) -> TaskVectors:
+    def open(self, parts: Sequence[SegmentEntry], deleted: Ids = _NONE) -> SearchableShard:
         """The vectors of a task's segments, without the deleted ids.
 
         Raises:
@@ -222,11 +223,11 @@ class ShardStore:
         """Take over a staged folder of plain files as a release. It stays invisible until published.
 
         Raises:
-            ShardRefused: the folder is empty, or holds something that is not a plain file.
+            ShardInvalid: the folder is empty, or holds something that is not a plain file.
         """
         odd = [path.name for path in staged.iterdir() if path.is_symlink() or not path.is_file()]
         if odd or not any(staged.iterdir()):
-            raise ShardRefused(f"a release must be a folder of plain files; found {', '.join(odd) or 'none'}")
+            raise ShardInvalid(f"a release must be a folder of plain files; found {', '.join(odd) or 'none'}")
         release, size, files = self._settle(staged, self._releases)
         return ReleaseEntry(release, size, files)
 
@@ -249,8 +250,8 @@ class ShardStore:
         self,
         *,
         release: ReleaseEntry,
-        shards: Sequence[ShardEntry],
-        segments: Sequence[ShardEntry] = (),
+        shards: Sequence[SegmentEntry],
+        segments: Sequence[SegmentEntry] = (),
         deleted: Iterable[int] = (),
     ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
@@ -263,7 +264,7 @@ class ShardStore:
             deleted: ids that were deleted while the new shards were made: no generation ever shows them.
 
         Raises:
-            ShardRefused: a shard contradicts a published one (same task, same ids, another dimension), or is not
+            ShardInvalid: a shard contradicts a published one (same task, same ids, another dimension), or is not
                 in the store as it was written.
             ManifestError: the current manifest cannot be trusted.
         """
@@ -286,25 +287,25 @@ class ShardStore:
                         manifest = self._with_segment(segment, manifest)
             gone = np.unique(np.fromiter(deleted, np.int64))
             for shard in new if len(gone) else ():
-                here = _with_moments(gone, [self._ids(part) for part in manifest.parts(shard.task)])
+                here = _with_moments(gone, [self._ids(part) for part in manifest.segments(shard.task)])
                 if len(here):
                     stones = {**manifest.tombstones, shard.task: self._write_tombstones(shard.task, here)}
                     manifest = replace(manifest, tombstones=stones)
             return self._publish(current, manifest)
 
-    def append(self, segment: ShardEntry) -> Manifest:
+    def append(self, segment: SegmentEntry) -> Manifest:
         """Make further vectors of a published task visible, beside those that it has.
 
         Appending what is there already changes nothing.
 
         Raises:
-            ShardRefused: the task is not published, its release is not the one that made the segment, an id is
+            ShardInvalid: the task is not published, its release is not the one that made the segment, an id is
                 there already, or the segment is not in the store as it was written.
             ManifestError: the current manifest cannot be trusted.
         """
         with exclusive(self.root / "write.lock"):
             current = self.manifest()
-            if segment.task in current.shards and segment in current.parts(segment.task):
+            if segment.task in current.shards and segment in current.segments(segment.task):
                 return current
             return self._publish(current, self._with_segment(segment, current))
 
@@ -326,7 +327,7 @@ class ShardStore:
             current = self.manifest()
             unknown, tombstones = wanted, dict(current.tombstones)
             for name in current.shards if task is None else {task} & current.shards.keys():
-                here = _with_moments(wanted, [self._ids(part) for part in current.parts(name)])
+                here = _with_moments(wanted, [self._ids(part) for part in current.segments(name)])
                 unknown = np.setdiff1d(unknown, here, assume_unique=True)
                 before = self.tombstones(current, name)
                 after = np.union1d(before, here)
@@ -352,7 +353,7 @@ class ShardStore:
             current = self.manifest()
             if task not in current.shards:
                 raise ShardMissing(f"task {task} has no shard")
-            parts = current.parts(task)
+            parts = current.segments(task)
             if len(parts) == 1 and task not in current.tombstones:
                 return current
             return self._rewrite(current, task)
@@ -395,11 +396,11 @@ class ShardStore:
         Args:
             holder: who takes it; None: whoever has it.
         """
-        if not current.living(task):
+        if not current.live_count(task):
             return self._replace(current, task, self._emptied_shard(current, task))
         return self._replace(current, task, self._copy(current, task, holder))
 
-    def _replace(self, current: Manifest, task: str, shard: ShardEntry) -> Manifest:
+    def _replace(self, current: Manifest, task: str, shard: SegmentEntry) -> Manifest:
         """Publish a shard in place of all that a task had."""
         self._require_whole_shard(f"shard {shard.id[:12]}", shard)
         return self._publish(
@@ -412,9 +413,9 @@ class ShardStore:
             ),
         )
 
-    def _copy(self, current: Manifest, task: str, holder: VectorStore | None) -> ShardEntry:
+    def _copy(self, current: Manifest, task: str, holder: VectorStore | None) -> SegmentEntry:
         """What is left of a task, as one shard that is not published yet."""
-        parts, deleted = current.parts(task), self.tombstones(current, task)
+        parts, deleted = current.segments(task), self.tombstones(current, task)
         holder = holder or self._holder(parts[0])
         for part in parts:
             require_whole(self.shard_folder(part.id), part, verify=True)
@@ -433,7 +434,7 @@ class ShardStore:
         draft = _draft(task, first.release, first.fingerprint, first.dim, dtype)
         return self._write(draft, ids, rows, holder, self._queries(parts))
 
-    def _emptied_shard(self, current: Manifest, task: str) -> ShardEntry:
+    def _emptied_shard(self, current: Manifest, task: str) -> SegmentEntry:
         """The shard of a task of which nothing is left. What it had may be damaged, or out of reach."""
         first = current.shards[task]
         draft = _draft(task, first.release, first.fingerprint, first.dim)
@@ -444,7 +445,7 @@ class ShardStore:
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id) if entry else self.root, entry)
 
-    def _queries(self, parts: Sequence[ShardEntry]) -> Vectors | None:
+    def _queries(self, parts: Sequence[SegmentEntry]) -> Vectors | None:
         """What the segments of a task were measured with."""
         # By content: segments that were laid down together were measured with the same ones.
         folders = {part.files[QUERIES]: self.shard_folder(part.id) for part in parts if QUERIES in part.files}
@@ -459,7 +460,7 @@ class ShardStore:
 
     def _publish(self, current: Manifest, manifest: Manifest) -> Manifest:
         """Make a changed manifest the next generation. What it does without stays for an hour: it may be read."""
-        for name in current.folders() - manifest.folders():
+        for name in current.folder_ids() - manifest.folder_ids():
             for parent in (self._shards, self._tombstones):
                 if (parent / name).exists():
                     os.utime(parent / name)
@@ -473,7 +474,7 @@ class ShardStore:
         parents = (self._staging, self._shards, self._releases, self._tombstones)
         return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
 
-    def sweep(self) -> None:
+    def collect_garbage(self) -> None:
         """Remove what writers left behind: staged folders, and content that the manifest does not name, older than an
         hour. Without a manifest nothing goes: one that was lost may come back from a backup.
         """
@@ -481,7 +482,7 @@ class ShardStore:
             return
         with exclusive(self.root / "write.lock"):
             manifest = self.manifest()
-            keep = manifest.folders()
+            keep = manifest.folder_ids()
             before = time.time() - _ABANDONED_SECONDS
             for folder in self.folders():
                 if folder.name not in keep and folder.stat().st_mtime < before and self._drop(folder):
@@ -524,15 +525,15 @@ class ShardStore:
             sync(folder)
         return target.name, size, files
 
-    def _with_segment(self, segment: ShardEntry, manifest: Manifest) -> Manifest:
-        """A manifest with further vectors of a task that it has; raises ShardRefused."""
+    def _with_segment(self, segment: SegmentEntry, manifest: Manifest) -> Manifest:
+        """A manifest with further vectors of a task that it has; raises ShardInvalid."""
         name = f"segment {segment.id[:12]} of task {segment.task}"
         if segment.task not in manifest.shards:
-            raise ShardRefused(f"{name}: the task is not published")
-        parts = manifest.parts(segment.task)
+            raise ShardInvalid(f"{name}: the task is not published")
+        parts = manifest.segments(segment.task)
         pinned = parts[0]
         if (segment.release, segment.fingerprint) != (pinned.release, pinned.fingerprint):
-            raise ShardRefused(
+            raise ShardInvalid(
                 f"{name}: release {segment.release[:12]} made it, and the task's vectors are of release "
                 f"{pinned.release[:12]}; embed with that one"
             )
@@ -542,73 +543,73 @@ class ShardStore:
         appended = {**manifest.appended, segment.task: (*parts[1:], segment)}
         return replace(manifest, appended=appended)
 
-    def _require_new_task(self, shard: ShardEntry, manifest: Manifest) -> None:
-        """Raises ShardRefused unless the shard is the first of its task, and its release is known."""
+    def _require_new_task(self, shard: SegmentEntry, manifest: Manifest) -> None:
+        """Raises ShardInvalid unless the shard is the first of its task, and its release is known."""
         name = f"shard {shard.id[:12]} of task {shard.task}"
         if shard.release not in manifest.releases:
-            raise ShardRefused(f"{name}: its release {shard.release[:12]} is neither published nor given")
+            raise ShardInvalid(f"{name}: its release {shard.release[:12]} is neither published nor given")
         other = manifest.shards.get(shard.task)
         if other is not None:
-            raise ShardRefused(
+            raise ShardInvalid(
                 f"{name}: the task already has shard {other.id[:12]}; a published shard is never replaced"
             )
 
-    def _require_fit(self, shard: ShardEntry, manifest: Manifest) -> None:
-        """Raises ShardRefused unless the shard is whole and goes together with those that are published."""
+    def _require_fit(self, shard: SegmentEntry, manifest: Manifest) -> None:
+        """Raises ShardInvalid unless the shard is whole and goes together with those that are published."""
         name = f"shard {shard.id[:12]} of task {shard.task}"
         self._require_whole_shard(name, shard)
-        for other in (part for task in manifest.shards for part in manifest.parts(task)):
+        for other in (part for task in manifest.shards for part in manifest.segments(task)):
             if other.dim != shard.dim:
-                raise ShardRefused(
+                raise ShardInvalid(
                     f"{name}: its vectors have {shard.dim} dimensions, those of task {other.task} have {other.dim}"
                 )
             # Ranges seldom overlap, so what this costs does not grow with the number of shards.
             if shard.first_id <= other.last_id and other.first_id <= shard.last_id:
                 shared = np.intersect1d(self._ids(shard), self._ids(other), assume_unique=True)
                 if len(shared):
-                    raise ShardRefused(f"{name}: id {int(shared[0])} belongs to task {other.task} already")
+                    raise ShardInvalid(f"{name}: id {int(shared[0])} belongs to task {other.task} already")
 
-    def _require_whole_shard(self, name: str, shard: ShardEntry) -> None:
+    def _require_whole_shard(self, name: str, shard: SegmentEntry) -> None:
         _require_whole(name, self.shard_folder(shard.id), shard)
         try:
             self.check(shard, "rows")
         except (ShardMissing, ShardCorrupt) as error:
-            raise ShardRefused(
+            raise ShardInvalid(
                 f"{name} is not in the store as it was written: {error}; write it again"
             ) from error
 
-    def _ids(self, shard: ShardEntry) -> Ids:
+    def _ids(self, shard: SegmentEntry) -> Ids:
         try:
             ids: Ids = np.load(self.shard_folder(shard.id) / IDS, allow_pickle=False)
         except (OSError, EOFError, ValueError) as error:
-            raise ShardRefused(
+            raise ShardInvalid(
                 f"the ids of the shard of task {shard.task} cannot be read ({error}), so no new ones can be compared "
                 "with them; restore its folder from a backup"
             ) from error
         return ids
 
 
-def _require_whole(name: str, folder: Path, entry: ShardEntry | ReleaseEntry) -> None:
+def _require_whole(name: str, folder: Path, entry: SegmentEntry | ReleaseEntry) -> None:
     problem = damage(folder, entry.files, entry.bytes, verify=True)
     if problem:
-        raise ShardRefused(f"{name} is not in the store as it was written: {problem}; write it again")
+        raise ShardInvalid(f"{name} is not in the store as it was written: {problem}; write it again")
 
 
 def _with_moments(wanted: Ids, segments: Sequence[Ids]) -> Ids:
     """``int64``, ascending: those of the wanted ids that segments have, and of wanted videos the moments."""
     every = np.concatenate(segments)
-    return np.unique(every[np.isin(every, wanted) | np.isin(videos_of(every), wanted)])
+    return np.unique(every[np.isin(every, wanted) | np.isin(video_ids_of(every), wanted)])
 
 
-def _draft(task: str, release: str, fingerprint: str, dim: int, dtype: str = _DTYPE) -> ShardEntry:
+def _draft(task: str, release: str, fingerprint: str, dim: int, dtype: str = _DTYPE) -> SegmentEntry:
     """A shard of which only the makers are known."""
-    return ShardEntry(
+    return SegmentEntry(
         "", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={}, dtype=dtype
     )
 
 
 def _checked(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
-    """Ids in ascending order, with their vectors. Raises ShardRefused."""
+    """Ids in ascending order, with their vectors. Raises ShardInvalid."""
     ids, vectors = np.asarray(ids), np.asarray(vectors)
     problem = None
     if not np.issubdtype(ids.dtype, np.integer) or not np.issubdtype(vectors.dtype, np.floating):
@@ -620,7 +621,7 @@ def _checked(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     elif ids.min() < 0:
         problem = f"id {int(ids.min())} is negative"
     if problem:
-        raise ShardRefused(f"shard of task {task}: {problem}")
+        raise ShardInvalid(f"shard of task {task}: {problem}")
     order = np.argsort(ids)
     ids, vectors = ids[order].astype(np.int64), np.ascontiguousarray(vectors[order], np.float32)
     twice = ids[1:][ids[1:] == ids[:-1]]
@@ -633,5 +634,5 @@ def _checked(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
     elif len(off):
         problem = f"the vector of id {int(off[0])} does not have unit length"
     if problem:
-        raise ShardRefused(f"shard of task {task}: {problem}")
+        raise ShardInvalid(f"shard of task {task}: {problem}")
     return ids, vectors

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from index.errors import ShardMissing
-from index.files.manifest_format import ShardEntry
-from index.scanning.segment import Hits
+from index.files.manifest_format import SegmentEntry
+from index.hits import Hits
 
-__all__ = ["SegmentedTask", "as_ids", "best", "ranked_hits"]
+__all__ = ["SearchableShard", "as_ids", "best", "ranked_hits"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 
-class SegmentedTask(ABC):
-    """A :class:`~index.vector_store.TaskVectors`, but for how one segment is read and searched.
+class SearchableShard(ABC):
+    """A :class:`~index.shards.vector_store.SearchableShard`, but for how one segment is read and searched.
 
     Attributes:
         parts: what the manifest says about its segments, the first one first.
@@ -29,22 +29,22 @@ class SegmentedTask(ABC):
 
     remote = False
 
-    def __init__(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> None:
-        self.parts = tuple(entry for _, entry in parts)
+    def __init__(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
+        self.segments = tuple(entry for _, entry in parts)
         self.deleted = deleted
-        self._segments = tuple(parts)
+        self._folders = tuple(parts)
 
     @property
-    def entry(self) -> ShardEntry:
-        return self.parts[0]
+    def entry(self) -> SegmentEntry:
+        return self.segments[0]
 
     @property
     def state(self) -> str:
-        return "+".join(part.id for part in self.parts) + f"-{len(self.deleted)}"
+        return "+".join(part.id for part in self.segments) + f"-{len(self.deleted)}"
 
     @property
     def count(self) -> int:
-        return sum(entry.count for entry in self.parts) - len(self.deleted)
+        return sum(entry.count for entry in self.segments) - len(self.deleted)
 
     @property
     def dim(self) -> int:
@@ -52,7 +52,7 @@ class SegmentedTask(ABC):
 
     @property
     def ids(self) -> Ids:
-        every = [self._ids_of(folder, entry) for folder, entry in self._segments]
+        every = [self._ids_of(folder, entry) for folder, entry in self._folders]
         if len(every) == 1 and not len(self.deleted):
             return every[0]
         return np.setdiff1d(np.concatenate(every), self.deleted)
@@ -81,7 +81,7 @@ class SegmentedTask(ABC):
         return found
 
     @abstractmethod
-    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
+    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
         """Of one segment, ascending, with those that were deleted."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class SegmentedTask(ABC):
         """For each query what it finds in each part of the task: the k best, equal scores by id.
 
         Raises:
-            ValueError: as :meth:`index.vector_store.TaskVectors.search`.
+            ValueError: as :meth:`index.shards.vector_store.SearchableShard.search`.
         """
 
     @abstractmethod

@@ -27,32 +27,31 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from index.errors import ShardCorrupt, ShardMissing, StoreUnavailable
-from index.files.manifest_format import ShardEntry
-from index.milvus.partition_cache import LoadedPartitions
-from index.scanning.segment import IDS, Hits, require_queries
-from index.shards.segmented_task import SegmentedTask, ranked_hits
-from index.vector_store import Depth, Rows, TaskVectors
+from index.files.manifest_format import SegmentEntry
+from index.hits import Hits
+from index.milvus.milvus_address import MilvusAddress, MilvusIndex
+from index.milvus.partition_cache import PartitionCache
+from index.scanning.segment import IDS, require_queries
+from index.shards.searchable_shard import SearchableShard, ranked_hits
+from index.shards.vector_store import CheckLevel, Rows
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-__all__ = ["MilvusAddress", "MilvusIndex", "MilvusVectors", "without_password"]
+__all__ = ["MilvusVectorStore"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
 
 _NAME = "milvus"
 _DIGEST = "vectors.json"
@@ -78,40 +77,8 @@ _GONE = (100, 200)  # collection or partition
 _GONE_WORDS = re.compile(r"partition name \S+ not found")  # a search says it without a code of its own
 
 
-@dataclass(frozen=True)
-class MilvusAddress:
-    """Where Milvus is, and how it is used.
-
-    Attributes:
-        uri: ``http://host:19530``, or the path of a file that ends in ``.db``.
-        token: ``user:password`` or an API key; never shown.
-        collection: first part of the collections' names; one for each library that shares a server.
-        index: of the vectors. ``FLAT`` is exact. The others are not: measure their recall with text queries first.
-        loaded: how many partitions of this library are held in memory at once; None: all that were searched.
-        timeout: seconds to wait for an answer; longer for what takes longer.
-    """
-
-    uri: str = field(repr=False)  # it may hold a password
-    token: str = field(default="", repr=False)
-    collection: str = "cinestrata"
-    index: MilvusIndex = "FLAT"
-    loaded: int | None = None
-    timeout: float = 10.0
-
-    def __post_init__(self) -> None:
-        if self.index not in get_args(MilvusIndex):
-            raise ValueError(
-                f"unknown index {self.index!r}; choose one of {', '.join(get_args(MilvusIndex))}"
-            )
-
-    @property
-    def shown(self) -> str:
-        """The URI without a password."""
-        return without_password(self.uri)
-
-
-class MilvusVectors:
-    """The :class:`~index.vector_store.VectorStore` for more vectors than one machine holds. Connects when needed."""
+class MilvusVectorStore:
+    """The :class:`~index.shards.vector_store.VectorStore` for more vectors than one machine holds. Connects when needed."""
 
     def __init__(self, address: MilvusAddress) -> None:
         self.address = address
@@ -119,7 +86,7 @@ class MilvusVectors:
         self._connected: MilvusClient | None = None
         self._lite = False
         self._half = True  # whether new collections have half precision
-        self._loaded = LoadedPartitions(address.loaded)
+        self._loaded = PartitionCache(address.max_loaded)
         self._partitions: dict[str, set[str]] = {}  # by collection, as far as they were seen
         self._kinds: dict[str, type[np.floating]] = {}  # of the vectors, by collection
         self._silent_until = 0.0  # on the monotonic clock
@@ -140,16 +107,16 @@ class MilvusVectors:
     def stage(
         self,
         folder: Path,
-        entry: ShardEntry,
+        entry: SegmentEntry,
         rows: Rows,
         queries: Vectors | None,
-        working: Callable[[], object],
+        heartbeat: Callable[[], object],
     ) -> None:
         """Without a structure: Milvus has an index of its own."""
         digest = {"sha256": _digest(rows())}
         (folder / _DIGEST).write_text(json.dumps(digest) + "\n", encoding="utf-8")
 
-    def insert(self, entry: ShardEntry, ids: Ids, rows: Rows) -> None:
+    def insert(self, entry: SegmentEntry, ids: Ids, rows: Rows) -> None:
         collection, partition = _parts(entry.place)
         shard, size = _number(entry.id), max(_REQUEST_BYTES // (4 * entry.dim), 1)
         with self._asking(f"take the vectors of task {entry.task}") as client:
@@ -174,7 +141,7 @@ class MilvusVectors:
         # Not flushed: what Milvus has acknowledged is in its log, and it allows a collection one flush in ten seconds.
         self.check(Path(), entry, "rows")
 
-    def check(self, folder: Path, entry: ShardEntry, depth: Depth) -> None:
+    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
         name = f"shard {entry.id[:12]} of task {entry.task}"
         collection, partition = _parts(entry.place)
         if not self._has(collection, partition):
@@ -197,7 +164,7 @@ class MilvusVectors:
                     f"{name}: vectors in {self._named(entry)} were altered; restore it from Milvus' backup"
                 )
 
-    def open(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> TaskVectors:
+    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
         return _MilvusTask(self, parts, deleted)
 
     def drop(self, shard: str, place: str) -> None:
@@ -221,7 +188,7 @@ class MilvusVectors:
     # -- for the tasks that were opened --
 
     def search(
-        self, entry: ShardEntry, queries: Vectors, limit: int, expression: str, consistency: str
+        self, entry: SegmentEntry, queries: Vectors, limit: int, expression: str, consistency: str
     ) -> list[tuple[Ids, Vectors]]:
         """For each query the best rows of a task's partition, best first: ids and scores."""
         collection, partition = _parts(entry.place)
@@ -248,7 +215,7 @@ class MilvusVectors:
             for hits in found
         ]
 
-    def fetch(self, entry: ShardEntry, expression: str, consistency: str) -> tuple[Ids, Vectors]:
+    def fetch(self, entry: SegmentEntry, expression: str, consistency: str) -> tuple[Ids, Vectors]:
         """Rows of a task's partition, in ascending order of their ids: these, and their vectors."""
         collection, partition = _parts(entry.place)
         found = self._loading(
@@ -267,7 +234,7 @@ class MilvusVectors:
         order = np.argsort(ids)
         return ids[order], vectors[order]
 
-    def _count(self, entry: ShardEntry) -> int:
+    def _count(self, entry: SegmentEntry) -> int:
         return self._rows(*_parts(entry.place), f"shard == {_number(entry.id)}")
 
     def _rows(self, collection: str, partition: str, expression: str) -> int:
@@ -292,8 +259,8 @@ class MilvusVectors:
         self._partitions[collection] = there
         return partition in there
 
-    def _named(self, entry: ShardEntry) -> str:
-        return f"{entry.place.partition(':')[2]} in Milvus at {self.address.shown}"
+    def _named(self, entry: SegmentEntry) -> str:
+        return f"{entry.place.partition(':')[2]} in Milvus at {self.address.display_uri}"
 
     def _stored(self, client: _Patient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """As the collection's field wants them, and queries for it. It keeps its kind when the server is upgraded."""
@@ -363,7 +330,7 @@ class MilvusVectors:
         """Raises StoreUnavailable."""
         with self._lock:
             if time.monotonic() < self._silent_until:
-                raise StoreUnavailable(f"Milvus at {self.address.shown} did not answer a moment ago")
+                raise StoreUnavailable(f"Milvus at {self.address.display_uri} did not answer a moment ago")
             if self._connected is None:
                 try:
                     from grpc import FutureTimeoutError, RpcError
@@ -400,10 +367,10 @@ class MilvusVectors:
         denied = isinstance(cause, RpcError) and cause.code() == StatusCode.UNAUTHENTICATED
         said = str(cause.details() if denied else getattr(error, "message", "") or error)
         said = " ".join(said.split())[:300]
-        said = said.replace(self.address.uri, self.address.shown)
+        said = said.replace(self.address.uri, self.address.display_uri)
         if self.address.token:
             said = said.replace(self.address.token, "***")
-        where = f"Milvus at {self.address.shown} could not {what}"
+        where = f"Milvus at {self.address.display_uri} could not {what}"
         code = error.code if isinstance(error, MilvusException) else None
         if code in _GONE or _GONE_WORDS.search(said):
             self._forget()
@@ -449,15 +416,17 @@ class _Patient:
         return partial(getattr(self._client, name), timeout=self._seconds * _SLOWER.get(name, 1))
 
 
-class _MilvusTask(SegmentedTask):
-    """The :class:`~index.vector_store.TaskVectors` of a partition."""
+class _MilvusTask(SearchableShard):
+    """The :class:`~index.shards.vector_store.SearchableShard` of a partition."""
 
     remote = True
 
-    def __init__(self, store: MilvusVectors, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> None:
+    def __init__(
+        self, store: MilvusVectorStore, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids
+    ) -> None:
         super().__init__(parts, deleted)
         self._store = store
-        self._shards = f"shard in [{', '.join(str(_number(entry.id)) for entry in self.parts)}]"
+        self._shards = f"shard in [{', '.join(str(_number(entry.id)) for entry in self.segments)}]"
 
     def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
         queries = require_queries(queries, k, self.entry)
@@ -530,12 +499,12 @@ class _MilvusTask(SegmentedTask):
     def _consistency(self) -> str:
         """What was written a moment ago may not have reached every replica: only then it is worth waiting for."""
         try:
-            written = max(folder.stat().st_mtime for folder, _ in self._segments)
+            written = max(folder.stat().st_mtime for folder, _ in self._folders)
         except OSError as error:
             raise ShardMissing(f"the folder of a shard of task {self.entry.task} is missing") from error
         return "Strong" if time.time() - written < _SETTLED_SECONDS else "Bounded"
 
-    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
+    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
         name = f"shard {entry.id[:12]} of task {entry.task}"
         try:
             ids: Ids = np.load(folder / IDS, allow_pickle=False)
@@ -546,12 +515,6 @@ class _MilvusTask(SegmentedTask):
         if ids.dtype != np.int64 or ids.shape != (entry.count,):
             raise ShardCorrupt(f"{name}: {IDS} contradicts the manifest")
         return ids
-
-
-def without_password(uri: str) -> str:
-    """A URI as it may be shown."""
-    user, at, _ = urlsplit(uri).netloc.rpartition("@")
-    return uri.replace(user + at, "", 1) if at else uri
 
 
 def _partition(task: str) -> str:

@@ -1,6 +1,6 @@
 """Search structures: less is read than every vector, if it is measured that hardly anything is missed.
 
-A segment of more rows than :attr:`Policy.exact_rows` gets one beside its exact vectors, the first of these that passes:
+A segment of more rows than :attr:`AnnPolicy.exact_rows` gets one beside its exact vectors, the first of these that passes:
 
     ivf    k-means lists of 8-bit codes; the ``parameter`` nearest lists are read (Jégou, Douze, Schmid, "Product
            quantization for nearest neighbor search", TPAMI 2011)
@@ -29,18 +29,16 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.files.manifest_format import Structure
+from index.files.manifest_format import AnnStructure
 from index.scanning.exact_scan import ExactScan, Found
+from index.scanning.search_options import AnnPolicy
 from index.scanning.search_threads import search_threads
 
 __all__ = [
     "DEPTH",
-    "EXACT_ROWS",
     "GATE_DEPTHS",
-    "KINDS",
     "Candidates",
     "Measured",
-    "Policy",
     "Write",
     "build",
     "gated",
@@ -48,10 +46,8 @@ __all__ = [
     "write_candidates",
 ]
 
-EXACT_ROWS = 250_000
 DEPTH = 100  # results that a structure is asked for; deeper searches are exact
 GATE_DEPTHS = (10, DEPTH)  # the recall must hold among so many
-KINDS = ("ivf", "hnsw", "sq8")
 
 _MIN_QUERIES, _MAX_QUERIES = 100, 1000  # fewer say too little, more say little else
 _MOST_WORK = 0.5  # of reading every vector; a structure that saves less is not worth its room
@@ -76,21 +72,6 @@ Working = Callable[[], object]
 
 def _quietly() -> None:
     """Nobody waits."""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When a segment is searched otherwise than by reading all of it.
-
-    Attributes:
-        exact_rows: up to so many rows it is read.
-        target: recall that the gate asks for, at each of :data:`GATE_DEPTHS`.
-        kinds: which structures are tried, in this order.
-    """
-
-    exact_rows: int = EXACT_ROWS
-    target: float = 0.99
-    kinds: tuple[str, ...] = KINDS
 
 
 class Candidates:
@@ -161,11 +142,11 @@ class Candidates:
         return float(_JUMP * walked.ndis / len(queries) / count)
 
 
-def build(kind: str, exact: ExactScan, working: Working = _quietly) -> Index:
+def build(kind: str, exact: ExactScan, heartbeat: Working = _quietly) -> Index:
     """A structure of this kind over stored vectors, which are read block by block.
 
     Args:
-        working: called again and again.
+        heartbeat: called again and again.
     """
     dim, count, product = exact.dim, exact.count, faiss.METRIC_INNER_PRODUCT
     sample = _BLOCK
@@ -184,7 +165,7 @@ def build(kind: str, exact: ExactScan, working: Working = _quietly) -> Index:
     chosen = np.random.default_rng(_SEED).permutation(count)[:sample]
     index.train(exact.vectors(np.sort(chosen)))
     for start in range(0, count, _BLOCK):
-        working()
+        heartbeat()
         index.add(exact.vectors(np.arange(start, min(start + _BLOCK, count))))
     return index
 
@@ -218,19 +199,21 @@ def open_candidates(path: Path, kind: str, exact: ExactScan) -> Candidates:
 class Measured:
     """What the gate found: the structure to search with, its index unless that is ``flat``, and the queries."""
 
-    structure: Structure
+    structure: AnnStructure
     index: Index | None
     queries: Vectors
 
 
-def gated(exact: ExactScan, queries: Vectors, policy: Policy, working: Working = _quietly) -> Measured | None:
+def gated(
+    exact: ExactScan, queries: Vectors, policy: AnnPolicy, heartbeat: Working = _quietly
+) -> Measured | None:
     """The first structure that passes the gate; kind ``flat`` and no index where none does.
 
     None, without building anything, where the segment is small or there are too few queries to tell.
 
     Args:
         queries: ``float32 [n, dim]``, of training captions; a thousand of them are used.
-        working: called again and again, for whoever must see that it goes on; building takes minutes.
+        heartbeat: called again and again, for whoever must see that it goes on; building takes minutes.
     """
     if exact.count <= max(policy.exact_rows, DEPTH) or len(queries) < _MIN_QUERIES:
         return None
@@ -241,18 +224,18 @@ def gated(exact: ExactScan, queries: Vectors, policy: Policy, working: Working =
     refused: dict[str, float] = {}
 
     def measured(kind: str, parameter: int, recall: float, work: float, index: Index | None) -> Measured:
-        structure = Structure(
+        structure = AnnStructure(
             kind, parameter, recall, policy.target, DEPTH, len(queries), exact.count, work, refused
         )
         return Measured(structure, index, queries)
 
     for kind in policy.kinds:
-        index = build(kind, exact, working)
+        index = build(kind, exact, heartbeat)
         candidates = Candidates(kind, index, exact)
         recall = partial(_recall, candidates, queries, cuts)
         best = 0.0
         for parameter in candidates.parameters(queries):
-            working()
+            heartbeat()
             best = recall(parameter)
             if best >= policy.target:
                 smallest, reached = _smallest(recall, _LOWEST[kind], parameter, best, policy.target)

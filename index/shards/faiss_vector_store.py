@@ -10,24 +10,25 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from index.files.manifest_format import ShardEntry, Structure
-from index.scanning.ann import Policy, gated, write_candidates
+from index.files.manifest_format import AnnStructure, SegmentEntry
+from index.scanning.ann_index import gated, write_candidates
 from index.scanning.exact_scan import ExactScan, empty
+from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import QUERIES, STRUCTURE, VECTORS, Segment
-from index.scanning.segment_cache import OpenSegments
-from index.shards.shard import Shard
-from index.vector_store import Depth, Rows
+from index.scanning.segment_cache import SegmentCache
+from index.shards.faiss_shard import FaissShard
+from index.shards.vector_store import CheckLevel, Rows
 
-__all__ = ["FaissShards"]
+__all__ = ["FaissVectorStore"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 
-class FaissShards:
-    """The :class:`~index.vector_store.VectorStore` that needs a disk alone: the rows are in the shard's folder."""
+class FaissVectorStore:
+    """The :class:`~index.shards.vector_store.VectorStore` that needs a disk alone: the rows are in the shard's folder."""
 
-    def __init__(self, opened: OpenSegments, policy: Callable[[], Policy]) -> None:
+    def __init__(self, opened: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
         self._opened = opened
         self._policy = policy
 
@@ -37,18 +38,18 @@ class FaissShards:
     def stage(
         self,
         folder: Path,
-        entry: ShardEntry,
+        entry: SegmentEntry,
         rows: Rows,
         queries: Vectors | None,
-        working: Callable[[], object],
-    ) -> Structure | None:
+        heartbeat: Callable[[], object],
+    ) -> AnnStructure | None:
         flat = empty(entry.dim, entry.dtype)
         for chunk in rows():
             flat.add(chunk)
 
         def still_here() -> None:
             os.utime(folder)  # what has lain among the staged for an hour is swept away
-            working()
+            heartbeat()
 
         measured = None
         if queries is not None:
@@ -64,10 +65,10 @@ class FaissShards:
                 write_candidates(measured.structure.kind, measured.index, file.write)
         return measured.structure
 
-    def insert(self, entry: ShardEntry, ids: Ids, rows: Rows) -> None:
+    def insert(self, entry: SegmentEntry, ids: Ids, rows: Rows) -> None:
         """Nothing: the folder holds them."""
 
-    def check(self, folder: Path, entry: ShardEntry, depth: Depth) -> None:
+    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
         """Whether it opens. Its bytes are those of its files, which were compared already."""
         if depth == "there":
             with self._opened.use(folder, entry):
@@ -75,8 +76,8 @@ class FaissShards:
         elif depth == "bytes":
             Segment.open(folder, entry, verify=False)
 
-    def open(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> Shard:
-        return Shard(parts, deleted, self._opened)
+    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> FaissShard:
+        return FaissShard(parts, deleted, self._opened)
 
     def drop(self, shard: str, place: str) -> None:
         """Nothing: the folder goes, and the rows with it."""

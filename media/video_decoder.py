@@ -18,9 +18,9 @@ from typing import Any, Self
 
 from media.errors import DecoderUnavailable, MediaError
 from media.media_paths import frame_cache_path, staged_by
-from media.video_limits import Limits, VideoInfo
+from media.video_limits import VideoInfo, VideoLimits
 
-__all__ = ["Examiner", "examine"]
+__all__ = ["VideoDecoder"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 60.0  # on a machine that is busy with other things, importing takes its time
@@ -46,14 +46,14 @@ class _ChildHangs(Exception):
     """The child did not answer in time."""
 
 
-class Examiner:
+class VideoDecoder:
     """Examines videos one after the other; use it as a context manager. Not for several threads at once.
 
     The child is a plain subprocess, so that it also works in workers that may not have daemonic children.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: VideoLimits | None = None) -> None:
+        self.limits = limits or VideoLimits()
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Examiner:
     ) -> None:
         self.close()
 
-    def examine(
+    def decode(
         self,
         path: Path,
         *,
@@ -254,18 +254,3 @@ def _ending(status: int | None) -> str:
         return signal.Signals(-status).name
     except ValueError:
         return f"signal {-status}"
-
-
-def examine(
-    path: Path,
-    *,
-    frames: int,
-    size: int,
-    limits: Limits | None = None,
-    name: str | None = None,
-    thumbnail: Path | None = None,
-    cache: Path | None = None,
-) -> VideoInfo:
-    """:meth:`Examiner.examine` with a child of its own."""
-    with Examiner(limits) as examiner:
-        return examiner.examine(path, frames=frames, size=size, name=name, thumbnail=thumbnail, cache=cache)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
 from index.files.durable_files import damage
-from index.files.manifest_format import Manifest, ReleaseEntry, ShardEntry
+from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
 from index.scanning.segment import require_whole
-from index.vector_store import TaskVectors
-from index.writer import ShardStore
+from index.shard_store import ShardStore
+from index.shards.searchable_shard import SearchableShard
 
-__all__ = ["Snapshot"]
+__all__ = ["IndexSnapshot"]
 
 
-class Snapshot:
+class IndexSnapshot:
     """A view of one manifest generation, which stays as it is for as long as its files do.
 
     Attributes:
@@ -27,7 +27,7 @@ class Snapshot:
         self,
         store: ShardStore,
         manifest: Manifest,
-        shards: dict[str, TaskVectors],
+        shards: dict[str, SearchableShard],
         degraded: dict[str, str],
         compared: set[str],
         *,
@@ -48,9 +48,9 @@ class Snapshot:
         store: ShardStore,
         *,
         verify: bool = True,
-        previous: Snapshot | None = None,
-        at_once: int | None = None,
-    ) -> Snapshot:
+        previous: IndexSnapshot | None = None,
+        max_verified_bytes: int | None = None,
+    ) -> IndexSnapshot:
         """See the current manifest, and set aside the shards that are not what it says.
 
         Args:
@@ -58,7 +58,7 @@ class Snapshot:
                 only sizes are looked at, and a shard is opened when something is asked of it.
             previous: shards that it has are taken over, for they cannot have changed: what a new generation
                 costs does not grow with the number of tasks.
-            at_once: where there is no previous snapshot, how many bytes of shards to read, the newest first; the others
+            max_verified_bytes: where there is no previous snapshot, how many bytes of shards to read, the newest first; the others
                 are left :attr:`unread`, for a large library takes minutes. All by default.
 
         Raises:
@@ -66,21 +66,25 @@ class Snapshot:
         """
         manifest = store.manifest()
         compared: set[str] = previous._compared if previous else set()
-        later = _later(manifest, at_once) if verify and previous is None and at_once is not None else set()
-        shards: dict[str, TaskVectors] = {}
+        later = (
+            _later(manifest, max_verified_bytes)
+            if verify and previous is None and max_verified_bytes is not None
+            else set()
+        )
+        shards: dict[str, SearchableShard] = {}
         degraded: dict[str, str] = {}
         for task in manifest.shards:
             known = previous._shards.get(task) if previous else None
             same = previous is not None and previous.manifest.tombstones.get(task) == manifest.tombstones.get(
                 task
             )
-            if known is not None and same and known.parts == manifest.parts(task):
+            if known is not None and same and known.segments == manifest.segments(task):
                 shards[task] = known
                 continue
             try:
                 deleted = store.tombstones(manifest, task)
-                for entry in manifest.parts(task):
-                    if known is None or entry not in known.parts:
+                for entry in manifest.segments(task):
+                    if known is None or entry not in known.segments:
                         now = verify and entry.id not in later
                         require_whole(store.shard_folder(entry.id), entry, verify=now)
                         if now:
@@ -88,10 +92,10 @@ class Snapshot:
                         # A server tells of all at once, whereas files are opened one by one.
                         if now or (verify and entry.place):
                             store.check(entry, "there")
-                shards[task] = store.open(manifest.parts(task), deleted)
+                shards[task] = store.open(manifest.segments(task), deleted)
             except ShardStoreError as error:
                 degraded[task] = str(error)
-        store.opened.keep(manifest.folders())
+        store.segment_cache.keep(manifest.folder_ids())
         return cls(store, manifest, shards, degraded, compared, verify=verify)
 
     @property
@@ -108,12 +112,12 @@ class Snapshot:
         return list(self._shards)
 
     @property
-    def unread(self) -> list[ShardEntry]:
+    def unverified_segments(self) -> list[SegmentEntry]:
         """Segments that are served and whose bytes were not compared with their checksums yet, the newest first."""
-        entries = [part for shard in list(self._shards.values()) for part in shard.parts]
+        entries = [part for shard in list(self._shards.values()) for part in shard.segments]
         return [entry for entry in reversed(entries) if entry.id not in self._compared]
 
-    def compare(self, entry: ShardEntry) -> None:
+    def verify_segment(self, entry: SegmentEntry) -> None:
         """Read every byte of a segment and compare its checksums.
 
         Raises:
@@ -122,7 +126,7 @@ class Snapshot:
         require_whole(self._store.shard_folder(entry.id), entry, verify=True)
         self._compared.add(entry.id)
 
-    def set_aside(self, task: str, reason: str) -> None:
+    def mark_degraded(self, task: str, reason: str) -> None:
         """Do without a shard that could not be opened when it was needed. The next snapshot looks at it anew."""
         self.degraded[task] = reason
         self._shards.pop(task, None)
@@ -154,7 +158,7 @@ class Snapshot:
             self._compared.add(release)
         return folder
 
-    def shard(self, task: str, *, fingerprint: str) -> TaskVectors:
+    def shard(self, task: str, *, fingerprint: str) -> SearchableShard:
         """A task's shard, for queries that were made for this encoder.
 
         Raises:
@@ -172,12 +176,12 @@ class Snapshot:
         return shard
 
 
-def _later(manifest: Manifest, at_once: int) -> set[str]:
+def _later(manifest: Manifest, max_verified_bytes: int) -> set[str]:
     """Ids of the segments that are beyond the first bytes to read, the newest read first."""
     later: set[str] = set()
     for task in reversed(manifest.shards):
-        for part in manifest.parts(task):
-            at_once -= part.bytes
-            if at_once < 0:
+        for part in manifest.segments(task):
+            max_verified_bytes -= part.bytes
+            if max_verified_bytes < 0:
                 later.add(part.id)
     return later

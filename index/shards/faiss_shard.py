@@ -8,26 +8,29 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index.files.manifest_format import ShardEntry
+from index.files.manifest_format import SegmentEntry
+from index.hits import Hits
 from index.scanning.exact_scan import Alive
-from index.scanning.segment import Hits, Segment
-from index.scanning.segment_cache import OpenSegments
-from index.shards.segmented_task import SegmentedTask, as_ids, best
+from index.scanning.segment import Segment
+from index.scanning.segment_cache import SegmentCache
+from index.shards.searchable_shard import SearchableShard, as_ids, best
 
-__all__ = ["Shard"]
+__all__ = ["FaissShard"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 
-class Shard(SegmentedTask):
-    """The :class:`~index.vector_store.TaskVectors` of files.
+class FaissShard(SearchableShard):
+    """The :class:`~index.shards.vector_store.SearchableShard` of files.
 
     A file is opened when something is asked of it, and may be closed in between. Whatever is asked therefore raises
     ShardMissing or ShardCorrupt when the file was lost since the snapshot was made.
     """
 
-    def __init__(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids, opened: OpenSegments) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, opened: SegmentCache
+    ) -> None:
         super().__init__(parts, deleted)
         self._opened = opened
         self._alive: dict[int, Alive] = {}  # of each segment, as far as deletions go
@@ -39,7 +42,7 @@ class Shard(SegmentedTask):
         each = self._each(as_ids(exclude), among)
         return best([segment.search(query, k, alive) for segment, alive in each], k)
 
-    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
+    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
         with self._opened.use(folder, entry) as segment:
             return segment.ids
 
@@ -48,14 +51,14 @@ class Shard(SegmentedTask):
         return zip(*[segment.search_many(queries, k, alive) for segment, alive in each], strict=True)
 
     def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
-        for folder, entry in self._segments:
+        for folder, entry in self._folders:
             with self._opened.use(folder, entry) as segment:
                 here = segment.rows(ids) >= 0
                 yield here, segment.vectors(ids[here])
 
     def _each(self, exclude: Ids, among: Ids | None) -> Iterator[tuple[Segment, Alive | None]]:
         """Each segment, open for as long as the loop is at it, and which of its rows may be found."""
-        for number, (folder, entry) in enumerate(self._segments):
+        for number, (folder, entry) in enumerate(self._folders):
             with self._opened.use(folder, entry) as segment:
                 alive = self._alive.get(number)
                 if alive is None and len(self.deleted):

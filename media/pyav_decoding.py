@@ -14,9 +14,9 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from media.errors import MediaError
-from media.frame_images import Upright
-from media.frame_sampling import Extent, frames_on_display, slack
-from media.video_limits import Limits, VideoInfo
+from media.frame_images import FrameConverter
+from media.frame_sampling import StreamExtent, end_tolerance, frames_on_display
+from media.video_limits import VideoInfo, VideoLimits
 
 __all__ = ["decode"]
 
@@ -41,7 +41,7 @@ def decode(
     content_hash: str,
     size_bytes: int,
     times: Callable[[float], Sequence[float]],
-    limits: Limits,
+    limits: VideoLimits,
     receive: Callable[[Image.Image], None],
     pictures: bool = False,
 ) -> VideoInfo:
@@ -75,7 +75,7 @@ def decode(
                     f"{name} lasts {extent.duration:.0f} s; at most {limits.max_seconds:.0f} s are accepted; split it"
                 )
             stream.codec_context.thread_count = 1
-            upright, image, converted = Upright(aspect), None, None
+            upright, image, converted = FrameConverter(aspect), None, None
             for frame in frames_on_display(container, stream, extent, times(extent.duration), name):
                 if image is None or frame is not converted:
                     _check_size(frame.width, frame.height, aspect, name, limits)  # may change in mid-stream
@@ -142,7 +142,7 @@ def _aspect(stream: VideoStream) -> Fraction:
     return aspect if Fraction(1, 100) < aspect < 100 else Fraction(1)
 
 
-def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: Limits) -> None:
+def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: VideoLimits) -> None:
     if width <= 0 or height <= 0:
         raise MediaError(f"{name} does not say how large its frames are; it is damaged; export it again")
     if width * height * max(aspect, Fraction(1)) > limits.max_pixels:
@@ -152,7 +152,7 @@ def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: Li
         )
 
 
-def _told(container: InputContainer, stream: VideoStream) -> Extent | None:
+def _told(container: InputContainer, stream: VideoStream) -> StreamExtent | None:
     """The extent as the header tells it, if it does."""
     if not (stream.duration and stream.duration > 0 and stream.time_base and stream.frames > 0):
         return None
@@ -160,10 +160,10 @@ def _told(container: InputContainer, stream: VideoStream) -> Extent | None:
     if container.format.name == "avi" and stream.average_rate:
         # What the library tells was cut to the bytes that are there; the header knows how many frames there were.
         duration = max(duration, float(stream.frames / stream.average_rate))
-    return Extent(duration, stream.frames, stream.start_time)
+    return StreamExtent(duration, stream.frames, stream.start_time)
 
 
-def _measured(container: InputContainer, stream: VideoStream, name: str) -> Extent:
+def _measured(container: InputContainer, stream: VideoStream, name: str) -> StreamExtent:
     """The extent as all packets tell it, which are read but not decoded."""
     stamps: list[tuple[int, int]] = []
     lengths: list[Fraction] = []
@@ -182,14 +182,16 @@ def _measured(container: InputContainer, stream: VideoStream, name: str) -> Exte
     if not lengths:
         raise MediaError(f"{name} holds no frames; it is damaged or empty; export it again")
     if not stamps:  # a raw stream: frames follow each other at the rate that the codec states
-        return Extent(float(sum(lengths)), len(lengths), None)
+        return StreamExtent(float(sum(lengths)), len(lengths), None)
     start = min(stamp for stamp, _ in stamps)
     duration = max(float((max(stamp + length for stamp, length in stamps) - start) * base), _INSTANT)
     if container.duration and container.format.name.split(",")[0] in _TELL_THEIR_LENGTH:
         told = container.duration / av.time_base
-        if told - (everything[1] - everything[0]) > slack(stream, told):  # nothing reaches the announced end
+        if told - (everything[1] - everything[0]) > end_tolerance(
+            stream, told
+        ):  # nothing reaches the announced end
             duration = told
-    return Extent(duration, len(lengths), start)
+    return StreamExtent(duration, len(lengths), start)
 
 
 def _damaged(name: str, error: BaseException) -> MediaError:

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from index.files.manifest_format import ShardEntry
-from index.scanning.segment import Hits
-from index.shards.segmented_task import SegmentedTask
-from index.vector_store import Depth, Rows, TaskVectors
+from index.files.manifest_format import SegmentEntry
+from index.hits import Hits
+from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import CheckLevel, Rows
 
-__all__ = ["EmptyShards"]
+__all__ = ["EmptyVectorStore"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -25,8 +25,8 @@ Vectors = npt.NDArray[np.float32]
 _NONE: Ids = np.empty(0, np.int64)
 
 
-class EmptyShards:
-    """The :class:`~index.vector_store.VectorStore` of shards without vectors: their folders say all."""
+class EmptyVectorStore:
+    """The :class:`~index.shards.vector_store.VectorStore` of shards without vectors: their folders say all."""
 
     def place(self, task: str, dim: int) -> str:
         return ""
@@ -34,30 +34,30 @@ class EmptyShards:
     def stage(
         self,
         folder: Path,
-        entry: ShardEntry,
+        entry: SegmentEntry,
         rows: Rows,
         queries: Vectors | None,
-        working: Callable[[], object],
+        heartbeat: Callable[[], object],
     ) -> None:
         """Nothing: there are no rows."""
 
-    def insert(self, entry: ShardEntry, ids: Ids, rows: Rows) -> None:
+    def insert(self, entry: SegmentEntry, ids: Ids, rows: Rows) -> None:
         """Nothing: there are no rows."""
 
-    def check(self, folder: Path, entry: ShardEntry, depth: Depth) -> None:
+    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
         """Nothing: its files were compared with their checksums."""
 
-    def open(self, parts: Sequence[tuple[Path, ShardEntry]], deleted: Ids) -> TaskVectors:
+    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
         return _Empty(parts, deleted)
 
     def drop(self, shard: str, place: str) -> None:
         """Nothing: the folder goes."""
 
 
-class _Empty(SegmentedTask):
+class _Empty(SearchableShard):
     """A task that has no vector."""
 
-    def _ids_of(self, folder: Path, entry: ShardEntry) -> Ids:
+    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
         return _NONE
 
     def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FIRST_MOMENT", "MOST_MOMENTS", "are_moments", "moment_ids", "videos_of"]
+__all__ = ["FIRST_MOMENT_ID", "MAX_MOMENTS_PER_VIDEO", "is_moment", "moment_ids", "video_ids_of"]
 
 Ids = npt.NDArray[np.int64]
 
 _BITS = 16
-FIRST_MOMENT = 1 << 62
-MOST_MOMENTS = 1 << _BITS  # of one video
+FIRST_MOMENT_ID = 1 << 62
+MAX_MOMENTS_PER_VIDEO = 1 << _BITS  # of one video
 
 
 def moment_ids(video: int, count: int) -> Ids:
@@ -25,16 +25,16 @@ def moment_ids(video: int, count: int) -> Ids:
     Raises:
         ValueError: a video has no such id, or cannot have as many.
     """
-    if not 0 <= video < 1 << (62 - _BITS) or not 0 <= count <= MOST_MOMENTS:
+    if not 0 <= video < 1 << (62 - _BITS) or not 0 <= count <= MAX_MOMENTS_PER_VIDEO:
         raise ValueError(f"there are no ids for {count} moments of video {video}")
-    return np.int64(FIRST_MOMENT + (video << _BITS)) + np.arange(count, dtype=np.int64)
+    return np.int64(FIRST_MOMENT_ID + (video << _BITS)) + np.arange(count, dtype=np.int64)
 
 
-def are_moments(ids: Ids) -> npt.NDArray[np.bool_]:
+def is_moment(ids: Ids) -> npt.NDArray[np.bool_]:
     """Which ids are of moments, and not of whole videos."""
-    return np.asarray(ids >= FIRST_MOMENT)
+    return np.asarray(ids >= FIRST_MOMENT_ID)
 
 
-def videos_of(ids: Ids) -> Ids:
+def video_ids_of(ids: Ids) -> Ids:
     """For each id that of its video: of a moment, the video that it is a part of; of a whole video, itself."""
-    return np.where(are_moments(ids), (ids - FIRST_MOMENT) >> _BITS, ids)
+    return np.where(is_moment(ids), (ids - FIRST_MOMENT_ID) >> _BITS, ids)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from index.files.manifest_format import Manifest
-from index.writer import ShardStore
+from index.shard_store import ShardStore
 
-__all__ = ["generation_files"]
+__all__ = ["list_manifest_files"]
 
 
-def generation_files(store: ShardStore, manifest: Manifest) -> dict[str, tuple[Path, str]]:
+def list_manifest_files(store: ShardStore, manifest: Manifest) -> dict[str, tuple[Path, str]]:
     """Files that a generation consists of, besides its manifest: name below the store's root → file and SHA-256.
 
     Nothing needs to be locked: a folder that a later generation does without stays for an hour.
@@ -19,7 +19,7 @@ def generation_files(store: ShardStore, manifest: Manifest) -> dict[str, tuple[P
         *(
             (store.shard_folder(part.id), part.files)
             for task in manifest.shards
-            for part in manifest.parts(task)
+            for part in manifest.segments(task)
         ),
         *((store.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
         *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),

@@ -1,0 +1,77 @@
+"""Search results: the hits of one shard, and the merged ranking of several shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_HITS", "Hit", "Hits", "combine_hits", "merge_hits", "rank_hits"]
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Ranked results of one query in one shard, best first; equal scores are ordered by id.
+
+    Attributes:
+        ids: ``int64 [n]``, ids of vectors.
+        scores: ``float32 [n]``, inner products with the query.
+    """
+
+    ids: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+
+
+NO_HITS = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result of a search over several shards."""
+
+    task: str
+    id: int
+    score: float
+
+
+def rank_hits(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> Hits:
+    """The k highest scores with their ids; equal scores are ordered by id."""
+    order = np.lexsort((ids, -scores))[:k]
+    return Hits(ids[order], scores[order])
+
+
+def combine_hits(rankings: Sequence[Hits], k: int) -> Hits:
+    """The k best of several rankings that share no id, such as those of the segments of a shard."""
+    if len(rankings) == 1:
+        return rankings[0]
+    rankings = [NO_HITS, *rankings]
+    return rank_hits(
+        np.concatenate([hits.ids for hits in rankings]), np.concatenate([hits.scores for hits in rankings]), k
+    )
+
+
+def merge_hits(hits: Mapping[str, Hits], k: int) -> list[Hit]:
+    """The k best hits of several shards.
+
+    Shards are disjoint, so scores are compared and not ranks: by rank, the best hits of all shards would tie.
+    Equal scores are ordered by the order of tasks in ``hits``, then by id, so that results are repeatable. An id that
+    occurs in several shards counts once, with its best score. Missing results (id −1) are left out.
+    """
+    if not hits:
+        return []
+    tasks = list(hits)
+    ids = np.concatenate([shard.ids for shard in hits.values()])
+    scores = np.concatenate([shard.scores for shard in hits.values()])
+    owners = np.repeat(np.arange(len(tasks)), [len(shard.ids) for shard in hits.values()])
+    merged: list[Hit] = []
+    seen: set[int] = {-1}
+    for row in np.lexsort((ids, owners, -scores)):
+        if len(merged) >= k:
+            break
+        vector_id = int(ids[row])
+        if vector_id not in seen:
+            seen.add(vector_id)
+            merged.append(Hit(tasks[owners[row]], vector_id, float(scores[row])))
+    return merged

@@ -1,0 +1,50 @@
+"""Address of a Milvus server. Imports neither faiss nor pymilvus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+__all__ = ["MilvusAddress", "MilvusIndex", "without_password"]
+
+MilvusIndex = Literal["FLAT", "IVF_SQ8", "HNSW"]
+
+
+@dataclass(frozen=True)
+class MilvusAddress:
+    """Where Milvus runs, and how it is used.
+
+    Attributes:
+        uri: ``http://host:19530``, or the path of a file that ends in ``.db`` (milvus-lite).
+        token: ``user:password`` or an API key; never shown.
+        collection: prefix of collection names; one for each library that shares a server.
+        index: kind of the vector index. ``FLAT`` is exact. The others are approximate: measure their recall with text
+            queries first.
+        max_loaded: maximum number of partitions of this library that the server holds in memory; None: no limit.
+        timeout: seconds to wait for a response; slow operations wait a multiple of it.
+    """
+
+    uri: str = field(repr=False)  # it may hold a password
+    token: str = field(default="", repr=False)
+    collection: str = "cinestrata"
+    index: MilvusIndex = "FLAT"
+    max_loaded: int | None = None
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.index not in get_args(MilvusIndex):
+            raise ValueError(
+                f"unknown index {self.index!r}; choose one of {', '.join(get_args(MilvusIndex))}"
+            )
+
+    @property
+    def display_uri(self) -> str:
+        """The URI without its password, for messages."""
+        return without_password(self.uri)
+
+
+def without_password(uri: str) -> str:
+    """The URI without user name and password."""
+    user, at, _ = urlsplit(uri).netloc.rpartition("@")
+    return uri.replace(user + at, "", 1) if at else uri
