@@ -15,13 +15,13 @@ import httpx
 from cli.embedded.data_folder_lock import data_folder_settings
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.core.schemas import (
-    DeletionView,
-    ForgettingView,
-    ReadyView,
+    DeletionResult,
+    Readiness,
+    RecallMatrix,
     SearchResponse,
-    SimilarResponse,
+    SimilarVideosResponse,
+    TaskDetails,
     TaskSpec,
-    TaskView,
 )
 from service.core.settings import QueryMode
 
@@ -33,30 +33,30 @@ TaskSettings = dict[str, bool | int | float | str | None] | None  # of a task's 
 class ServiceClient(Protocol):
     """What commands ask of the service."""
 
-    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
         """Post a task; the same key twice gives the same task."""
 
     def create_task_from_archive(
         self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: TaskSettings
-    ) -> TaskView:
+    ) -> TaskDetails:
         """Post a task as an archive of videos with a manifest."""
 
-    def tasks(self) -> list[TaskView]:
+    def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""
 
-    def task(self, task_id: str) -> TaskView:
+    def task(self, task_id: str) -> TaskDetails:
         """One task, as it stands."""
 
-    def cancel(self, task_id: str) -> TaskView:
+    def cancel(self, task_id: str) -> TaskDetails:
         """Ask for it to stop."""
 
-    def retry(self, task_id: str) -> TaskView:
+    def retry(self, task_id: str) -> TaskDetails:
         """Put a failed or cancelled task back into the line."""
 
-    def delete(self, videos: list[str]) -> DeletionView:
+    def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos for good."""
 
-    def delete_task(self, task_id: str) -> DeletionView:
+    def delete_task(self, task_id: str) -> DeletionResult:
         """Delete all videos of a task for good."""
 
     def search(
@@ -64,10 +64,10 @@ class ServiceClient(Protocol):
     ) -> SearchResponse:
         """Find videos; ``further`` are the other fields of a ``SearchQuery``."""
 
-    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
         """Find videos that are like one."""
 
-    def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
+    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and what follows from it."""
 
 
@@ -87,51 +87,51 @@ class HttpServiceClient:
             base_url=url.rstrip("/"), headers=headers, timeout=seconds, trust_env=not here
         )
 
-    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
         """Post a task; the same key twice gives the same task."""
         body = spec.model_dump(mode="json", exclude_none=True)
         headers = {"Idempotency-Key": key} if key else {}
-        return TaskView.model_validate(self._ask("POST", "/tasks", json=body, headers=headers))
+        return TaskDetails.model_validate(self._ask("POST", "/tasks", json=body, headers=headers))
 
     def create_task_from_archive(
         self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: TaskSettings
-    ) -> TaskView:
+    ) -> TaskDetails:
         """Post a task as an archive of videos with a manifest."""
         fields = {"name": name} | ({"method": method} if method else {})
         if settings:
             fields["settings"] = json.dumps(settings)
         files = {"archive": (filename, archive)}
-        return TaskView.model_validate(self._ask("POST", "/tasks", data=fields, files=files, timeout=None))
+        return TaskDetails.model_validate(self._ask("POST", "/tasks", data=fields, files=files, timeout=None))
 
-    def tasks(self) -> list[TaskView]:
+    def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""
-        return [TaskView.model_validate(task) for task in self._ask("GET", "/tasks")]
+        return [TaskDetails.model_validate(task) for task in self._ask("GET", "/tasks")]
 
-    def task(self, task_id: str) -> TaskView:
+    def task(self, task_id: str) -> TaskDetails:
         """One task, as it stands."""
-        return TaskView.model_validate(self._ask("GET", f"/tasks/{task_id}"))
+        return TaskDetails.model_validate(self._ask("GET", f"/tasks/{task_id}"))
 
-    def cancel(self, task_id: str) -> TaskView:
+    def cancel(self, task_id: str) -> TaskDetails:
         """Ask for it to stop."""
-        return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/cancel"))
+        return TaskDetails.model_validate(self._ask("POST", f"/tasks/{task_id}/cancel"))
 
-    def retry(self, task_id: str) -> TaskView:
+    def retry(self, task_id: str) -> TaskDetails:
         """Put a failed or cancelled task back into the line."""
-        return TaskView.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
+        return TaskDetails.model_validate(self._ask("POST", f"/tasks/{task_id}/retry"))
 
-    def delete(self, videos: list[str]) -> DeletionView:
+    def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos for good."""
         told = [
-            DeletionView.model_validate(self._ask("DELETE", f"/videos/{quote(v, safe='')}")) for v in videos
+            DeletionResult.model_validate(self._ask("DELETE", f"/videos/{quote(v, safe='')}")) for v in videos
         ]
-        return DeletionView(
+        return DeletionResult(
             deleted=[video for one in told for video in one.deleted],
             not_found=[video for one in told for video in one.not_found],
         )
 
-    def delete_task(self, task_id: str) -> DeletionView:
+    def delete_task(self, task_id: str) -> DeletionResult:
         """Delete all videos of a task for good."""
-        return DeletionView.model_validate(self._ask("DELETE", f"/tasks/{task_id}"))
+        return DeletionResult.model_validate(self._ask("DELETE", f"/tasks/{task_id}"))
 
     def search(
         self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **further: Any
@@ -141,22 +141,22 @@ class HttpServiceClient:
         asked = {name: _in_url(value) for name, value in wanted.items() if value is not None}
         return SearchResponse.model_validate(self._ask("GET", "/search", params=asked))
 
-    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
         """Find videos that are like one."""
         asked = {"k": k, "scope": scope}
-        return SimilarResponse.model_validate(
+        return SimilarVideosResponse.model_validate(
             self._ask("GET", f"/videos/{quote(video_id)}/similar", params=asked)
         )
 
-    def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
+    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and what follows from it."""
-        return ForgettingView.model_validate(
+        return RecallMatrix.model_validate(
             self._ask("GET", "/forgetting", params={"mode": mode} if mode else None)
         )
 
-    def ready(self) -> ReadyView:
+    def ready(self) -> Readiness:
         """What searches are answered from now, whether or not all is in order."""
-        return ReadyView.model_validate_json(self._http.get("/readyz").content)
+        return Readiness.model_validate_json(self._http.get("/readyz").content)
 
     def _ask(self, method: str, path: str, **how: Any) -> Any:
         answer = self._http.request(method, path, **how)
@@ -179,7 +179,7 @@ class InProcessServiceClient:
 
         upgrade(self._settings)
 
-    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskView:
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
         """Post a task; the same key twice gives the same task."""
         from service.tasks.commands import create_task
 
@@ -187,7 +187,7 @@ class InProcessServiceClient:
 
     def create_task_from_archive(
         self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: TaskSettings
-    ) -> TaskView:
+    ) -> TaskDetails:
         """Post a task as an archive of videos with a manifest."""
         from service.tasks.commands import create_task_from_archive
 
@@ -196,37 +196,37 @@ class InProcessServiceClient:
         )
         return outcome.task
 
-    def tasks(self) -> list[TaskView]:
+    def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""
         from service.tasks.commands import list_tasks
 
         return list_tasks()
 
-    def task(self, task_id: str) -> TaskView:
+    def task(self, task_id: str) -> TaskDetails:
         """One task, as it stands."""
         from service.tasks.commands import get_task
 
         return get_task(task_id)
 
-    def cancel(self, task_id: str) -> TaskView:
+    def cancel(self, task_id: str) -> TaskDetails:
         """Ask for it to stop."""
         from service.tasks.commands import cancel_task
 
         return cancel_task(task_id)
 
-    def retry(self, task_id: str) -> TaskView:
+    def retry(self, task_id: str) -> TaskDetails:
         """Put a failed or cancelled task back into the line."""
         from service.tasks.commands import retry_task
 
         return retry_task(task_id)
 
-    def delete(self, videos: list[str]) -> DeletionView:
+    def delete(self, videos: list[str]) -> DeletionResult:
         """Delete videos for good."""
         from service.library.deletion import delete_videos
 
         return delete_videos(videos)
 
-    def delete_task(self, task_id: str) -> DeletionView:
+    def delete_task(self, task_id: str) -> DeletionResult:
         """Delete all videos of a task for good."""
         from service.library.deletion import delete_task
 
@@ -242,7 +242,7 @@ class InProcessServiceClient:
         service.refresh()
         return service.search(query, k, task, mode, **further)
 
-    def similar(self, video_id: str, k: int, scope: str) -> SimilarResponse:
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
         """Find videos that are like one."""
         from service.search.engine import SearchEngine
 
@@ -250,11 +250,11 @@ class InProcessServiceClient:
         service.refresh()
         return service.search_similar(video_id, k, scope)
 
-    def forgetting(self, mode: QueryMode | None = None) -> ForgettingView:
+    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and what follows from it."""
-        from service.library.recall_matrix import forgetting
+        from service.library.recall_matrix import read_recall_matrix
 
-        return forgetting(mode)
+        return read_recall_matrix(mode)
 
 
 def _in_url(value: Any) -> Any:

@@ -25,7 +25,7 @@ from service.core.settings import settings
 from service.library import compaction
 from service.tasks import archives, broker, lifecycle, probing
 from service.tasks.broker import CPU_QUEUE, GPU_QUEUE, LEARN, PROBE, celery_app, send_learn, send_probe
-from service.tasks.lifecycle import stopping
+from service.tasks.lifecycle import shutdown
 
 __all__ = [
     "CPU_QUEUE",
@@ -55,7 +55,7 @@ def worker_name() -> str:
 @celery_app.task(name=PROBE, ignore_result=True)  # type: ignore[untyped-decorator]
 def probe(task_id: str) -> None:
     """Examine a task's videos, if that is still to be done, then wake the learning worker."""
-    claim = lifecycle.claim_probe(task_id, worker_name())
+    claim = lifecycle.claim_probing(task_id, worker_name())
     if claim is not None:
         with claim:
             probing.probe(claim)
@@ -70,9 +70,9 @@ def write_health(path: Path | None) -> None:
     """
     if path is None:
         return
-    checks = {"catalog": "ok", "broker": "ok" if broker.check() else "The broker does not answer."}
+    checks = {"catalog": "ok", "broker": "ok" if broker.is_reachable() else "The broker does not answer."}
     try:
-        database.check()
+        database.ping()
     except CinestrataError as error:
         checks["catalog"] = error.detail
     try:
@@ -100,7 +100,7 @@ class Reconciler(threading.Thread):
                     )
                 if time.monotonic() >= due:
                     due = time.monotonic() + _SWEEP_SECONDS
-                    compaction.sweep()
+                    compaction.sweep_index()
                     if swept := archives.sweep():
                         log.info("uploads without a task removed", uploads=swept)
             except CinestrataError as error:
@@ -122,14 +122,14 @@ _reconcilers: list[Reconciler] = []
 
 
 def _start_reconciler(**_: Any) -> None:
-    stopping.reset()
+    shutdown.reset()
     _reconcilers.append(Reconciler())
     _reconcilers[-1].start()
 
 
 def _give_tasks_back(**_: Any) -> None:
     # Runs inside the signal handler, while a solo worker is in the middle of its task.
-    stopping.request_stop()
+    shutdown.request_stop()
 
 
 def _stop_reconciler(**_: Any) -> None:

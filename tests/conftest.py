@@ -118,7 +118,7 @@ def settings_factory(
     from service.catalog.database import dispose
     from service.catalog.migrations import upgrade
     from service.core.settings import Settings, settings
-    from service.tasks.lifecycle import stopping
+    from service.tasks.lifecycle import shutdown
 
     def make(
         folder: Path, database: Database = "sqlite", *, upgraded: bool = True, **overrides: Any
@@ -137,4 +137,4 @@ def settings_factory(
     yield make
     dispose()
     settings.cache_clear()
-    stopping.reset()
+    shutdown.reset()

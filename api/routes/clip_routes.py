@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import QueryDep
 from api.openapi import CLIP_SEARCH_PROBLEMS
 from api.search_parameters import CaptionsParameters, ClipParameters
-from service.core.schemas import CaptionsResponse, ClipResponse
+from service.core.schemas import CaptionsResponse, ClipSearchResponse
 
 __all__ = ["router"]
 
@@ -26,7 +26,7 @@ async def search_by_clip(
     service: QueryDep,
     clip: Annotated[UploadFile, File(description="A video, or a picture (jpeg, png, webp, bmp).")],
     parameters: Annotated[ClipParameters, Query()],
-) -> ClipResponse:
+) -> ClipSearchResponse:
     """The videos most like a clip or a picture that is sent. Nothing of it is kept.
 
     It is embedded by the video encoder of every searched domain, so naming domains with `task` makes it faster.

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from api.dependencies import QueryDep
 from service.catalog import database
 from service.core.errors import Unavailable
-from service.core.schemas import ReadyView
+from service.core.schemas import Readiness
 from service.library import prometheus_metrics
 
 __all__ = ["router"]
@@ -22,13 +22,13 @@ def livez() -> dict[str, str]:
 
 
 @router.get(
-    "/readyz", operation_id="readyz", responses={503: {"model": ReadyView, "description": "Not ready."}}
+    "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )
-def readyz(service: QueryDep, response: Response) -> ReadyView:
+def readyz(service: QueryDep, response: Response) -> Readiness:
     """Searches can be answered. 503 with what is missing, where they cannot."""
     ready = service.readiness()
     try:
-        database.check()
+        database.ping()
         catalog = "ok"
     except Unavailable as error:
         catalog = error.detail

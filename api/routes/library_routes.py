@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
-from service.core.schemas import ForgettingView, OverviewView
+from service.core.schemas import LibraryOverview, RecallMatrix
 from service.core.settings import QueryMode
 from service.library.overview import overview
-from service.library.recall_matrix import forgetting
+from service.library.recall_matrix import read_recall_matrix
 
 __all__ = ["router"]
 
@@ -20,12 +20,12 @@ router = APIRouter(tags=["measures"])
 @router.get("/forgetting", operation_id="get_forgetting")
 def get_forgetting(
     mode: Annotated[QueryMode | None, Query(description="Query mode; the default's if none.")] = None,
-) -> ForgettingView:
+) -> RecallMatrix:
     """The recall matrix A[i, t] and the measures of forgetting; rows are releases, columns are tasks."""
-    return forgetting(mode)
+    return read_recall_matrix(mode)
 
 
 @router.get("/overview", operation_id="get_overview")
-def get_overview(service: QueryDep) -> OverviewView:
+def get_overview(service: QueryDep) -> LibraryOverview:
     """Shards, releases, sizes, workers, and what is wrong."""
     return overview(service.degraded())

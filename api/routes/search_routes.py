@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import QueryDep
 from api.openapi import BATCH_EXAMPLES, SEARCH_PROBLEMS
 from api.search_parameters import ParameterModelRoute, SearchParameters
-from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, TimingView
+from service.core.schemas import SearchBatch, SearchBatchResponse, SearchQuery, SearchResponse, SearchTiming
 from service.library import prometheus_metrics
 from service.search.engine import SearchEngine
 
@@ -21,7 +21,7 @@ __all__ = ["get_search_router", "router"]
 router = APIRouter(tags=["search"])
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
 
-_STAGES = {stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in TimingView.model_fields}
+_STAGES = {stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields}
 
 
 @get_search_router.get(

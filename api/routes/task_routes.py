@@ -19,7 +19,7 @@ from api.dependencies import CallerDep
 from api.openapi import TASK_BODY
 from service.catalog.tables import FINAL_STATES
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import EventView, TaskSpec, TaskView
+from service.core.schemas import TaskDetails, TaskEvent, TaskSpec
 from service.tasks import commands
 from service.tasks.commands import CreateOutcome
 
@@ -32,14 +32,14 @@ _HEARTBEAT_POLLS = 30
 
 
 @router.post(
-    "", status_code=202, response_model=TaskView, openapi_extra=TASK_BODY, operation_id="create_task"
+    "", status_code=202, response_model=TaskDetails, openapi_extra=TASK_BODY, operation_id="create_task"
 )
 async def create_task(
     request: Request,
     response: Response,
     caller: CallerDep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-) -> TaskView:
+) -> TaskDetails:
     """Send a domain: videos and captions. It is learned, embedded once, and laid down as a shard."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         outcome = await _from_archive(request, idempotency_key, caller)
@@ -53,25 +53,25 @@ async def create_task(
 
 
 @router.get("", operation_id="list_tasks")
-def list_tasks() -> list[TaskView]:
+def list_tasks() -> list[TaskDetails]:
     """All tasks, in the order in which they are learned."""
     return commands.list_tasks()
 
 
 @router.get("/{task_id}", operation_id="get_task")
-def get_task(task_id: str) -> TaskView:
+def get_task(task_id: str) -> TaskDetails:
     """A task with its state, progress, estimated time and rejected videos."""
     return commands.get_task(task_id)
 
 
 @router.post("/{task_id}/cancel", status_code=202, operation_id="cancel_task")
-def cancel_task(task_id: str) -> TaskView:
+def cancel_task(task_id: str) -> TaskDetails:
     """Stop a task: at once where no worker is at it, otherwise at the worker's next step."""
     return commands.cancel_task(task_id)
 
 
 @router.post("/{task_id}/retry", status_code=202, operation_id="retry_task")
-def retry_task(task_id: str) -> TaskView:
+def retry_task(task_id: str) -> TaskDetails:
     """Put a failed or cancelled task at the end of the line."""
     return commands.retry_task(task_id)
 
@@ -117,7 +117,7 @@ async def _stream(task_id: str, seen: int, request: Request) -> AsyncIterator[st
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _news(task_id: str, seen: int) -> tuple[bool, list[EventView]]:
+def _news(task_id: str, seen: int) -> tuple[bool, list[TaskEvent]]:
     """Whether the task has ended, and what happened since. Raises NotFound."""
     # The state is read first: the event that ends the task is then among those read after it.
     over = commands.get_task(task_id).state in FINAL_STATES

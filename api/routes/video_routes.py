@@ -11,8 +11,8 @@ from fastapi.responses import FileResponse
 from api.dependencies import QueryDep
 from api.range_requests import range_response
 from api.search_parameters import SimilarParameters
-from service.core.schemas import SimilarResponse, VideoView
-from service.library import videos
+from service.core.schemas import SimilarVideosResponse, VideoDetails
+from service.library import video_details
 
 __all__ = ["router"]
 
@@ -22,15 +22,15 @@ _DAY = "private, max-age=86400"
 
 
 @router.get("/{video_id}", operation_id="get_video")
-def get_video(video_id: str) -> VideoView:
+def get_video(video_id: str) -> VideoDetails:
     """Everything known about a video."""
-    return videos.get_video(video_id)
+    return video_details.get_video(video_id)
 
 
 @router.get("/{video_id}/similar", operation_id="find_similar")
 def find_similar(
     service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
-) -> SimilarResponse:
+) -> SimilarVideosResponse:
     """Search by example: the videos whose stored vectors are nearest, itself left out.
 
     Vectors of tasks that different encoders embedded cannot be compared; `not_compared` names them, and where nothing
@@ -43,7 +43,9 @@ def find_similar(
 @router.get("/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse)
 def get_thumbnail(video_id: str, request: Request) -> FileResponse:
     """A JPEG of the middle of the video, at most 320 pixels wide."""
-    return range_response(request, videos.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _DAY})
+    return range_response(
+        request, video_details.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _DAY}
+    )
 
 
 @router.head("/{video_id}/stream", include_in_schema=False)
@@ -55,7 +57,7 @@ def get_thumbnail(video_id: str, request: Request) -> FileResponse:
 )
 def stream_video(video_id: str, request: Request) -> FileResponse:
     """The video file itself; byte ranges are honoured."""
-    path = videos.stream_path(video_id)
+    path = video_details.stream_path(video_id)
     # Whatever was uploaded, a browser must take it for a video and never run it.
     headers = {"Cache-Control": _DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
     kind = mimetypes.guess_type(path.name)[0] or ""

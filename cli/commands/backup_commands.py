@@ -93,7 +93,7 @@ def run_restore(source: Path, data: Path | None) -> None:
     """Put a snapshot into a data folder that has neither catalog nor index, after reading all of it."""
     from index.errors import ShardStoreError
     from index.integrity_audit import audit
-    from service.catalog.database import sqlite_file
+    from service.catalog.database import sqlite_path
     from service.storage.vector_store_selection import library_store
 
     settings = data_folder_settings(data)
@@ -104,7 +104,7 @@ def run_restore(source: Path, data: Path | None) -> None:
             _reading(source) as open_file,
         ):
             files = _described(open_file)
-            catalog = sqlite_file(settings.database_url)
+            catalog = sqlite_path(settings.database_url)
             # A write-ahead log that was left without its catalog would be played into the restored one.
             places = (settings.index_dir, *([catalog, Path(f"{catalog}-wal")] if catalog else []))
             there = [path for path in places if path.exists()]
@@ -154,10 +154,10 @@ def _collect(settings: Settings, work: Path, index_only: bool) -> dict[str, _Fil
     """The files of a snapshot by name; what does not stand still is copied to ``work`` first."""
     from index.manifest_files import list_manifest_files
     from index.shard_store import ShardStore
-    from service.catalog.database import sqlite_file
+    from service.catalog.database import sqlite_path
 
     files: dict[str, _File] = {}
-    catalog = sqlite_file(settings.database_url)
+    catalog = sqlite_path(settings.database_url)
     if catalog is None and not index_only:
         fail(
             "The catalog is in PostgreSQL, which has a tool of its own for this.",

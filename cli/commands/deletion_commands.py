@@ -13,8 +13,8 @@ from cli.embedded.data_folder_lock import data_folder_settings
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
-    from service.core.schemas import TaskView
-    from service.library.compaction import Dead
+    from service.core.schemas import TaskDetails
+    from service.library.compaction import StorageUsage
 
 __all__ = ["run_compact", "run_delete"]
 
@@ -43,29 +43,35 @@ def run_delete(
 def run_compact(task: str | None, look: bool, data: Path | None) -> None:
     """Show what deleted videos take, and unless asked only to look, get it back."""
     from service.catalog.migrations import upgrade
-    from service.library.compaction import compact, dead, record_shards, sweep, sweep_pictures
-    from service.storage import library_paths
+    from service.library.compaction import (
+        compact,
+        storage_usage,
+        sweep_index,
+        sweep_orphan_images,
+        update_shard_rows,
+    )
+    from service.storage import index_manifest
 
     upgrade(data_folder_settings(data))
-    found = dead(task)
+    found = storage_usage(task)
     _show(found)
     if look:
         return
-    manifest = library_paths.manifest()
-    record_shards(manifest, manifest.shards)  # whoever compacted them may have died just before this
+    manifest = index_manifest.read_manifest()
+    update_shard_rows(manifest, manifest.shards)  # whoever compacted them may have died just before this
     for one in found:
-        if one.wasted:
+        if one.is_compactable:
             with warnings.status(f"Compacting {one.name} …"):
                 after = compact(one.task_id)
             console.print(
                 f"{one.name}: {one.deleted} vectors dropped, {one.bytes / 1e6:.1f} MB before, {after.bytes / 1e6:.1f} "
                 "MB now; what it replaces is swept in an hour"
             )
-    sweep()
-    sweep_pictures()
+    sweep_index()
+    sweep_orphan_images()
 
 
-def _named(client: ServiceClient, task: str) -> TaskView:
+def _named(client: ServiceClient, task: str) -> TaskDetails:
     """The task with this id or name. An id comes first: a task may be named like another one's id."""
     known = client.tasks()
     for one in [*(t for t in known if t.id == task), *(t for t in known if t.name == task)]:
@@ -73,7 +79,7 @@ def _named(client: ServiceClient, task: str) -> TaskView:
     fail(f"There is no task {task!r}.", "See `cinestrata tasks list`.")
 
 
-def _show(found: Sequence[Dead]) -> None:
+def _show(found: Sequence[StorageUsage]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -92,13 +92,13 @@ def _catalog(settings: Settings) -> str:
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    from service.catalog.database import check, engine, sqlite_file
+    from service.catalog.database import engine, ping, sqlite_path
     from service.catalog.migrations import config
 
-    file = sqlite_file(settings.database_url)
+    file = sqlite_path(settings.database_url)
     if file and not file.exists():
         return "not made yet; the first start makes it"
-    check()
+    ping()
     with engine(settings).connect() as connection:
         at = MigrationContext.configure(connection).get_current_revision()
     newest = ScriptDirectory.from_config(config()).get_current_head()
@@ -112,9 +112,9 @@ def _catalog(settings: Settings) -> str:
 def _broker(settings: Settings) -> str:
     import redis
 
-    from service.tasks.broker import check
+    from service.tasks.broker import is_reachable
 
-    if check():
+    if is_reachable():
         server = redis.Redis.from_url(settings.redis_client_url)
         policy = dict(server.config_get("maxmemory-policy")).get("maxmemory-policy", "unknown")
         if policy not in ("noeviction", "unknown"):

@@ -18,7 +18,7 @@ from cli.commands.task_commands import follow
 from cli.console import console, fail, progress_bar
 from cli.service_client import ServiceClient, TaskSettings, connect
 from service.core.errors import InvalidInput
-from service.core.schemas import TaskSpec, TaskView, VideoSpec
+from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
 from service.core.settings import settings as configured
 from service.tasks.archives import parse_manifest
 
@@ -73,7 +73,7 @@ def _post_files(
     in_place: bool,
     *,
     remote: bool,
-) -> TaskView:
+) -> TaskDetails:
     base, videos = _read(path)
     files = {video.uri: (base / video.uri).resolve() for video in videos}
     for uri, file in files.items():

@@ -77,10 +77,10 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
 
     from index.shard_store import ShardStore
     from index.vector_ids import video_ids_of
-    from service.catalog.database import session_scope, sqlite_file
+    from service.catalog.database import session_scope, sqlite_path
     from service.catalog.tables import FINAL_STATES, Shard, Task, Video
 
-    file = sqlite_file(settings.database_url)
+    file = sqlite_path(settings.database_url)
     if file and not file.exists():
         return [f"there is no catalog; {_MEND}"] if found.manifest.shards else []
     wrong: list[str] = []

@@ -19,7 +19,7 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     """
     from index.errors import ShardStoreError
     from service.catalog.migrations import upgrade
-    from service.library.compaction import record_shards
+    from service.library.compaction import update_shard_rows
     from service.storage.vector_store_selection import library_store
 
     settings = data_folder_settings(data)
@@ -32,11 +32,11 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
         manifest = store.manifest()
         held = {task: shard for task, shard in manifest.shards.items() if shard.count}
         away = [task for task, shard in held.items() if bool(shard.place) is not (to == "milvus")]
-        record_shards(manifest, manifest.shards)  # whoever moved them may have died just before this
+        update_shard_rows(manifest, manifest.shards)  # whoever moved them may have died just before this
         with progress_bar("tasks") as bar:
             line = bar.add_task(f"Moving to {to}", total=len(away))
             for task in away:
-                record_shards(store.move(task), [task])
+                update_shard_rows(store.move(task), [task])
                 moved += 1
                 bar.advance(line)
     except (OSError, ShardStoreError) as error:

@@ -13,7 +13,7 @@ from cli.console import console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from service.core.schemas import SearchResponse, SearchResult, SimilarResponse
+    from service.core.schemas import SearchResponse, SearchResult, SimilarVideosResponse
     from service.core.settings import QueryMode
 
 __all__ = ["parse_conditions", "result_table", "run_search", "run_similar"]
@@ -108,7 +108,7 @@ def parse_conditions(written: Sequence[str]) -> dict[str, Any]:
 
 
 def result_table(
-    found: SearchResponse | SimilarResponse, first: int | None = None, mark: str | None = None
+    found: SearchResponse | SimilarVideosResponse, first: int | None = None, mark: str | None = None
 ) -> Table:
     """The results, best first; the video ``mark`` stands out."""
     from rich.markup import escape

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cli.service_client import ServiceClient
-    from service.core.schemas import TaskView
+    from service.core.schemas import TaskDetails
 
 __all__ = ["app", "follow", "task_table"]
 
@@ -67,8 +67,8 @@ def retry(task_id: TaskId, url: Url = None, data: Data = None) -> None:
 
 
 def follow(
-    client: ServiceClient, task_ids: Sequence[str], look: Callable[[TaskView], None] = lambda _: None
-) -> list[TaskView]:
+    client: ServiceClient, task_ids: Sequence[str], look: Callable[[TaskDetails], None] = lambda _: None
+) -> list[TaskDetails]:
     """Show the tasks live until all have ended, and return them as they ended.
 
     Args:
@@ -87,7 +87,7 @@ def follow(
             time.sleep(_POLL_SECONDS)
 
 
-def task_table(tasks: Sequence[TaskView], *, ids: bool = False) -> Table:
+def task_table(tasks: Sequence[TaskDetails], *, ids: bool = False) -> Table:
     """Tasks with a bar for the stage they are in."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -129,7 +129,7 @@ def task_table(tasks: Sequence[TaskView], *, ids: bool = False) -> Table:
     return table
 
 
-def _tell(task: TaskView) -> None:
+def _tell(task: TaskDetails) -> None:
     console.print(
         f"{task.name} ({task.id}): {task.state}" + (", will be cancelled" if task.cancel_requested else "")
     )

@@ -17,7 +17,7 @@ from cli.demo.demo_service import embedded_service, interruptible
 from cli.demo.demo_world import DemoWorld
 from cli.embedded.data_folder_lock import data_folder_settings, running
 from cli.service_client import HttpServiceClient
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 
 __all__ = ["run_demo"]
 
@@ -96,7 +96,7 @@ def _show(world: DemoWorld, client: HttpServiceClient, media_root: Path, clock: 
 
 def _learn(
     world: DemoWorld, client: HttpServiceClient, media_root: Path
-) -> tuple[list[TaskView], dict[str, dict[str, float]]]:
+) -> tuple[list[TaskDetails], dict[str, dict[str, float]]]:
     """Post the domains one after the other and watch until all are laid down.
 
     Returns:
@@ -116,7 +116,7 @@ def _learn(
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     last: dict[str, tuple[str, float]] = {}
 
-    def look(task: TaskView) -> None:
+    def look(task: TaskDetails) -> None:
         now = time.monotonic()
         if task.id in last:
             state, before = last[task.id]

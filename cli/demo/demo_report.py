@@ -9,7 +9,7 @@ from cli.commands.search_commands import result_table
 from cli.console import console
 
 if TYPE_CHECKING:
-    from service.core.schemas import ForgettingView, SearchResponse, TaskView
+    from service.core.schemas import RecallMatrix, SearchResponse, TaskDetails
 
 __all__ = ["forgetting_facts", "print_forgetting", "print_search", "search_facts", "task_facts"]
 
@@ -29,7 +29,7 @@ _FACTS = (
 _SHOWN = 3
 
 
-def print_forgetting(view: ForgettingView) -> None:
+def print_forgetting(view: RecallMatrix) -> None:
     """The recall matrix over both galleries with the zero-shot row, and the forgetting figures."""
     from rich.table import Table
 
@@ -65,7 +65,7 @@ def print_search(query: str, sought: str, found: SearchResponse) -> None:
     console.print(f"sought {sought}: {place}; {found.timing_ms.total:.0f} ms\n", soft_wrap=True)
 
 
-def forgetting_facts(view: ForgettingView) -> dict[str, Any]:
+def forgetting_facts(view: RecallMatrix) -> dict[str, Any]:
     """The figures as they go into the report; recalls are shares, 0..1."""
     return view.model_dump(mode="json", include=set(_FACTS))
 
@@ -83,7 +83,7 @@ def search_facts(query: str, sought: str, found: SearchResponse) -> dict[str, An
     }
 
 
-def task_facts(task: TaskView, seconds_in_state: dict[str, float]) -> dict[str, Any]:
+def task_facts(task: TaskDetails, seconds_in_state: dict[str, float]) -> dict[str, Any]:
     """One task as it goes into the report. ``seconds`` are those that this run has seen pass, by state."""
     taken = (
         (task.finished_at - task.started_at).total_seconds() if task.finished_at and task.started_at else None

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from service.catalog.database import dispose, session_scope
 from service.catalog.tables import Task
 from service.core.errors import CinestrataError
-from service.tasks.lifecycle.state_machine import drop_lease
+from service.tasks.lifecycle.state_machine import clear_lease
 
 __all__ = ["release_leases"]
 
@@ -26,7 +26,7 @@ def release_leases(pid: int | None = None) -> None:
             for task in session.scalars(
                 select(Task).where(Task.lease_owner.startswith(owner, autoescape=True))
             ):
-                drop_lease(task)
+                clear_lease(task)
     except CinestrataError:
         pass
     finally:

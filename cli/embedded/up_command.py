@@ -68,7 +68,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
 def _start(
     supervisor: Supervisor, settings: Settings, lock: FolderLock, listener: socket.socket
 ) -> str | None:
-    from service.catalog.database import sqlite_file
+    from service.catalog.database import sqlite_path
     from service.catalog.migrations import upgrade
 
     for folder in (settings.media_root, settings.run_dir):
@@ -77,7 +77,7 @@ def _start(
     if supervisor.stopping:
         return None
     upgrade(settings)
-    if sqlite_file(settings.database_url):  # and so nobody else works on it while we hold the folder
+    if sqlite_path(settings.database_url):  # and so nobody else works on it while we hold the folder
         release_leases()
 
     url = _address(listener)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
-__all__ = ["check", "dispose", "engine", "in_chunks", "now", "session_scope", "sqlite_file"]
+__all__ = ["dispose", "engine", "id_chunks", "now", "ping", "session_scope", "sqlite_path"]
 
 _CHUNK = 500
 _SWITCH_SECONDS = 5.0
@@ -36,7 +36,7 @@ def engine(configured: Settings | None = None) -> Engine:
     return _engines[key]
 
 
-def sqlite_file(url: str) -> Path | None:
+def sqlite_path(url: str) -> Path | None:
     """The file of an SQLite database; None for an address of another one."""
     parts = make_url(url)
     return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
@@ -90,13 +90,13 @@ def now(session: Session) -> datetime:
     return datetime.now(UTC)
 
 
-def in_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """As many ids at a time as one ``IN (…)`` takes."""
     for start in range(0, len(ids), _CHUNK):
         yield ids[start : start + _CHUNK]
 
 
-def check() -> None:
+def ping() -> None:
     """One round trip. Raises Unavailable."""
     with session_scope() as session:
         session.execute(select(1))
@@ -109,7 +109,7 @@ def dispose() -> None:
 
 
 def _create(url: str, busy_seconds: float) -> Engine:
-    file = sqlite_file(url)
+    file = sqlite_path(url)
     if file is None:
         return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from index.vector_ids import moment_ids
 from service.catalog.tables import Moment, Video
 
-__all__ = ["Span", "drop_moments", "set_moments", "spans_of"]
+__all__ = ["Span", "delete_moments", "moment_spans", "replace_moments"]
 
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
@@ -20,7 +20,7 @@ Span = tuple[float, float]  # start and end, in seconds since the first frame
 _ROWS = 10_000  # in one INSERT
 
 
-def set_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:
+def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:
     """Replace all moments of a task: by video (its vector id), in order of time."""
     ours = select(Video.vector_id).where(Video.task_id == task_id)
     session.execute(delete(Moment).where(Moment.video_vector_id.in_(ours)))
@@ -33,12 +33,12 @@ def set_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Spa
         session.execute(insert(Moment), some)
 
 
-def drop_moments(session: Session, video: int) -> None:
+def delete_moments(session: Session, video: int) -> None:
     """Forget the moments of a video (its vector id)."""
     session.execute(delete(Moment).where(Moment.video_vector_id == video))
 
 
-def spans_of(session: Session, video: int) -> list[Span]:
+def moment_spans(session: Session, video: int) -> list[Span]:
     """The moments of a video (its vector id), in order of time."""
     query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
     return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]

@@ -113,11 +113,11 @@ class Task(Base):
     settings: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
 
     state: Mapped[str] = mapped_column(String(16), default="queued")
-    progress: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of ProgressView
+    progress: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of TaskProgress
     eta_seconds: Mapped[float | None] = mapped_column(Float)
     error: Mapped[str | None] = mapped_column(Text)
     error_hint: Mapped[str | None] = mapped_column(Text)
-    counts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of CountsView
+    counts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of VideoCounts
 
     probed_at: Mapped[datetime | None]  # set: the videos are examined, the task waits to be learned
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress

@@ -14,7 +14,7 @@
     ├── TooManyRequests         429
     ├── Unavailable             503  try again later; nothing was changed
     │   └── InDoubt             503  the commit was not answered: all of it was changed, or nothing
-    └── Interrupted                  never leaves a worker: why a job stops working on its task
+    └── TaskInterruption                  never leaves a worker: why a job stops working on its task
         ├── LeaseLost                another worker owns the task now, nothing may be written any more
         ├── TaskCancelled            the user asked for it
         ├── WorkerStopping           this process is shutting down, the task goes on elsewhere
@@ -35,11 +35,11 @@ __all__ = [
     "IdempotencyInFlight",
     "IdempotencyMismatch",
     "InDoubt",
-    "Interrupted",
     "InvalidInput",
     "LeaseLost",
     "NotFound",
     "TaskCancelled",
+    "TaskInterruption",
     "TooLarge",
     "TooManyRequests",
     "Unauthorized",
@@ -201,34 +201,34 @@ class InDoubt(Unavailable):
     title = "Stored or not"
 
 
-class Interrupted(CinestrataError):
+class TaskInterruption(CinestrataError):
     """Why a job stops working on its task before the end."""
 
-    title = "Interrupted"
+    title = "TaskInterruption"
 
 
-class LeaseLost(Interrupted):
+class LeaseLost(TaskInterruption):
     """The task belongs to another worker now; this one must not write any more."""
 
     status = 409
     title = "Lease lost"
 
 
-class TaskCancelled(Interrupted):
+class TaskCancelled(TaskInterruption):
     """The user cancelled the task."""
 
     status = 409
     title = "Cancelled"
 
 
-class WorkerStopping(Interrupted):
+class WorkerStopping(TaskInterruption):
     """The worker process was asked to stop."""
 
     status = 503
     title = "Worker is stopping"
 
 
-class VideosDeleted(Interrupted):
+class VideosDeleted(TaskInterruption):
     """Videos of the task were deleted while it was learned."""
 
     status = 409

@@ -15,16 +15,23 @@ from service.catalog.database import session_scope
 from service.catalog.tables import LEARNING_STATES, Shard, Task, Video
 from service.core.errors import NotFound, Unavailable
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
 
-__all__ = ["Dead", "compact", "dead", "record_shards", "sweep", "sweep_pictures"]
+__all__ = [
+    "StorageUsage",
+    "compact",
+    "storage_usage",
+    "sweep_index",
+    "sweep_orphan_images",
+    "update_shard_rows",
+]
 
 _ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
-class Dead:
+class StorageUsage:
     """What a task has in the index.
 
     Attributes:
@@ -41,12 +48,12 @@ class Dead:
     bytes: int
 
     @property
-    def wasted(self) -> bool:
+    def is_compactable(self) -> bool:
         """Whether compacting would change anything."""
         return self.deleted > 0 or self.segments > 1
 
 
-def dead(task: str | None = None) -> list[Dead]:
+def storage_usage(task: str | None = None) -> list[StorageUsage]:
     """What each task has, in the order in which they were laid down.
 
     Args:
@@ -56,7 +63,7 @@ def dead(task: str | None = None) -> list[Dead]:
         NotFound: there is no such task, or it is not laid down.
         Unavailable: the index cannot be read.
     """
-    manifest = library_paths.manifest()
+    manifest = index_manifest.read_manifest()
     with session_scope() as session:
         query = select(Task.id, Task.name)
         names = dict(
@@ -69,31 +76,31 @@ def dead(task: str | None = None) -> list[Dead]:
     chosen = [name for name in manifest.shards if task is None or name in names]
     if task is not None and not chosen:
         raise NotFound(f"No task {task!r} is laid down.")
-    return [_dead(manifest, task_id, names.get(task_id, task_id)) for task_id in chosen]
+    return [_storage_usage(manifest, task_id, names.get(task_id, task_id)) for task_id in chosen]
 
 
-def compact(task_id: str) -> Dead:
+def compact(task_id: str) -> StorageUsage:
     """Copy what is left of a task into one new folder; searches go on meanwhile, and give what they gave.
 
     Of a task of which nothing is left, an empty shard stays, which keeps its place. The folders that are replaced are
-    kept for an hour, for processes that still read them, and go with the next :func:`sweep`. Killed at any line, it can
+    kept for an hour, for processes that still read them, and go with the next :func:`sweep_index`. Killed at any line, it can
     be repeated.
 
     Raises:
         NotFound: the task is not laid down.
         Unavailable: a file of it cannot be read or written.
     """
-    (before,) = dead(task_id)
+    (before,) = storage_usage(task_id)
     try:
         manifest = library_store(settings()).compact(before.task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
     # A repetition comes here as well: whoever compacted it may have died just before this.
-    record_shards(manifest, [before.task_id])
-    return _dead(manifest, before.task_id, before.name)
+    update_shard_rows(manifest, [before.task_id])
+    return _storage_usage(manifest, before.task_id, before.name)
 
 
-def sweep() -> None:
+def sweep_index() -> None:
     """Remove what the index has done without for an hour.
 
     While a task is being learned nothing goes: its worker reads the generation with which it began.
@@ -109,7 +116,7 @@ def sweep() -> None:
         raise Unavailable(f"What the index does without cannot be removed: {error}", 30) from error
 
 
-def sweep_pictures() -> None:
+def sweep_orphan_images() -> None:
     """Remove pictures that are older than an hour and of no video of the catalog: whoever was killed while it made
     them, or was overtaken by a deletion, left them behind. Looks at every one that there is.
 
@@ -137,7 +144,7 @@ def _learning() -> bool:
         return bool(session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))))
 
 
-def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:
+def update_shard_rows(manifest: Manifest, tasks: Iterable[str]) -> None:
     """Tell the catalog which shards these tasks have now. Telling it again changes nothing."""
     with session_scope(write=True) as session:
         for task in tasks:
@@ -149,10 +156,10 @@ def record_shards(manifest: Manifest, tasks: Iterable[str]) -> None:
             )
 
 
-def _dead(manifest: Manifest, task_id: str, name: str) -> Dead:
+def _storage_usage(manifest: Manifest, task_id: str, name: str) -> StorageUsage:
     parts = manifest.segments(task_id)
     stones = manifest.tombstones.get(task_id)
-    return Dead(
+    return StorageUsage(
         task_id=task_id,
         name=name,
         vectors=sum(part.count for part in parts),

@@ -32,21 +32,21 @@ from sqlalchemy.orm import Session
 
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
-from service.catalog.database import in_chunks, session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
 from service.core.errors import Conflict, NotFound, Unavailable
-from service.core.schemas import CountsView, DeletionView
+from service.core.schemas import DeletionResult, VideoCounts
 from service.core.settings import settings
-from service.library.compaction import record_shards
-from service.storage import library_paths
-from service.storage.video_files import discard_files
+from service.library.compaction import update_shard_rows
+from service.storage import index_manifest, library_paths
+from service.storage.video_files import delete_video_files
 from service.tasks.lifecycle.state_machine import locked
 from service.tasks.task_events import record
 
 __all__ = ["delete_task", "delete_videos"]
 
 
-def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionView:
+def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
     """Delete videos. Twice is like once.
 
     Args:
@@ -62,18 +62,18 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
     with session_scope() as session:
         if task_id is not None and session.get(Task, task_id) is None:
             raise NotFound(f"There is no task {task_id!r}.")
-        for chunk in in_chunks(wanted):
+        for chunk in id_chunks(wanted):
             for video, task in session.execute(select(Video.id, Video.task_id).where(Video.id.in_(chunk))):
                 if task_id in (None, task):
                     by_task.setdefault(task, []).append(video)
     deleted = {video for task, videos in by_task.items() for video in _delete(task, videos)}
-    return DeletionView(
+    return DeletionResult(
         deleted=[video for video in wanted if video in deleted],
         not_found=[video for video in wanted if video not in deleted],
     )
 
 
-def delete_task(task_id: str) -> DeletionView:
+def delete_task(task_id: str) -> DeletionResult:
     """Delete all videos of a task, and the task too where it was never laid down. What a kill left is finished by a
     repetition.
 
@@ -90,11 +90,13 @@ def delete_task(task_id: str) -> DeletionView:
         gone = _remove(session, task, session.scalars(own).all(), whole=True)
         # An attempt that failed, or was cancelled, left them.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
-        if task.learned_order is None and not library_paths.is_published(task_id):
+        if task.learned_order is None and not index_manifest.is_published(task_id):
             session.delete(task)
-    manifest = library_paths.manifest()
-    record_shards(manifest, {task_id} & manifest.shards.keys())  # it was emptied, if its files were damaged
-    return DeletionView(deleted=gone, not_found=[])
+    manifest = index_manifest.read_manifest()
+    update_shard_rows(
+        manifest, {task_id} & manifest.shards.keys()
+    )  # it was emptied, if its files were damaged
+    return DeletionResult(deleted=gone, not_found=[])
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
@@ -103,7 +105,7 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
         task = locked(session, task_id)
         videos = [
             video
-            for chunk in in_chunks(video_ids)
+            for chunk in id_chunks(video_ids)
             for video in session.scalars(select(Video).where(Video.id.in_(chunk), Video.task_id == task_id))
         ]
         return _remove(session, task, videos)
@@ -116,11 +118,11 @@ def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: boo
     _bury(task.id, [video.vector_id for video in videos], whole=whole)
     files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
-    for chunk in in_chunks(gone):
+    for chunk in id_chunks(gone):
         session.execute(delete(Video).where(Video.id.in_(chunk)))
     try:
-        library_paths.ledger().unlink(missing_ok=True)
-        discard_files(session, files)
+        library_paths.recall_cache_path().unlink(missing_ok=True)
+        delete_video_files(session, files)
     except OSError as error:
         raise Unavailable(f"A file of task {task.id} cannot be removed: {error}", 30) from error
     _forget_events(session, task.id, set(gone))
@@ -162,7 +164,7 @@ def _counted(session: Session, task_id: str) -> dict[str, int]:
         .where(Video.task_id == task_id)
         .group_by(Video.status, Video.effective_split)
     ).all()
-    return CountsView(
+    return VideoCounts(
         videos=sum(count for _, _, count in rows),
         **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
         **{part: sum(n for _, split, n in rows if split == part) for part in ("train", "val", "test")},

@@ -11,14 +11,14 @@ from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, STATES, Release, Shard, Task, Video
-from service.core.schemas import LeaseView, OverviewView, ReleaseView, ShardView
+from service.core.schemas import LibraryOverview, ReleaseSummary, ShardSummary, WorkerLease
 from service.core.settings import settings
 from service.tasks import broker
 
 __all__ = ["overview"]
 
 
-def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
+def overview(degraded: Mapping[str, str] | None = None) -> LibraryOverview:
     """Counts, sizes, who is at work, and what is broken.
 
     Args:
@@ -55,7 +55,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         and (shard.task_id not in manifest.shards or manifest.shards[shard.task_id].id != shard.id)
     }
     reasons |= degraded or {}
-    return OverviewView(
+    return LibraryOverview(
         release=manifest.release,
         generation=manifest.generation,
         tasks={state: by_state.get(state, 0) for state in STATES},  # type: ignore[misc]
@@ -63,7 +63,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         searchable=searchable,
         vectors=sum(shard.count - manifest.deleted_count(shard.task_id) for shard in shards),
         shards=[
-            ShardView(
+            ShardSummary(
                 id=shard.id,
                 task=names[shard.task_id],
                 task_id=shard.task_id,
@@ -78,7 +78,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
             for shard in shards
         ],
         releases=[
-            ReleaseView(
+            ReleaseSummary(
                 id=release.id,
                 task=names[release.task_id],
                 task_id=release.task_id,
@@ -96,7 +96,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         bytes_shards=sum(shard.bytes for shard in shards),
         bytes_releases=sum(release.bytes for release in releases),
         workers=[
-            LeaseView(
+            WorkerLease(
                 task_id=task.id,
                 task=task.name,
                 state=task.state,  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def overview(degraded: Mapping[str, str] | None = None) -> OverviewView:
         ],
         degraded={names.get(task_id, task_id): reason for task_id, reason in reasons.items()},
         database="ok",
-        broker="ok" if broker.check() else "The broker does not answer; tasks wait until it does.",
+        broker="ok" if broker.is_reachable() else "The broker does not answer; tasks wait until it does.",
     )
 
 

@@ -26,7 +26,7 @@ __all__ = [
     "REQUESTS",
     "REQUEST_SECONDS",
     "SEARCH_SECONDS",
-    "UNREAD_BYTES",
+    "UNVERIFIED_BYTES",
     "render",
 ]
 
@@ -52,7 +52,7 @@ SEARCH_SECONDS = Histogram(
 GENERATION = Gauge(
     "cinestrata_generation", "Generation of the index that is being searched.", registry=REGISTRY
 )
-UNREAD_BYTES = Gauge(
+UNVERIFIED_BYTES = Gauge(
     "cinestrata_unread_bytes",
     "Bytes of shards that are searched, and whose checksums were not compared since the start of the process.",
     registry=REGISTRY,

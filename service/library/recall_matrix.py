@@ -9,15 +9,15 @@ from sqlalchemy import select
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Task
-from service.core.schemas import ForgettingView, Matrix
+from service.core.schemas import Matrix, RecallMatrix
 from service.core.settings import QueryMode, settings
 
-__all__ = ["forgetting"]
+__all__ = ["read_recall_matrix"]
 
 _Cells = dict[tuple[int, int], Recall]  # (i, t) → figures
 
 
-def forgetting(mode: QueryMode | None = None) -> ForgettingView:
+def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
     """The figures of one query mode.
 
     Args:
@@ -43,7 +43,7 @@ def forgetting(mode: QueryMode | None = None) -> ForgettingView:
     # Square, as the measures want it: a task without queries has a column of nothing.
     orders = sorted({*i_orders, *t_orders})
     square_local, square_union = (_matrix(cells[g], orders, orders) for g in ("local", "global"))
-    return ForgettingView(
+    return RecallMatrix(
         tasks=[tasks[t].name for t in t_orders],
         task_ids=[tasks[t].id for t in t_orders],
         releases=[releases.get(i) or tasks[i].release_id or "" for i in i_orders],

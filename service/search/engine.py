@@ -27,19 +27,19 @@ from index.scanning.search_threads import use_one_thread_per_search
 from models.backbones.loading import Backbone, load_backbone
 from models.backbones.precision import compute_device
 from models.errors import ModelError
-from service.catalog.database import in_chunks, session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task
 from service.core.errors import FieldError, Gone, InvalidInput, Unavailable
-from service.core.priority import yield_to_others
 from service.core.schemas import (
     CaptionsResponse,
-    ClipResponse,
-    ReadyView,
+    ClipSearchResponse,
+    Readiness,
     SearchQuery,
     SearchResponse,
-    SimilarResponse,
+    SimilarVideosResponse,
 )
 from service.core.settings import Settings, settings
+from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
 from service.search.batch_scheduler import Admission, BatchScheduler, Unfinished
 from service.search.requests.video_filters import VideoFilter
@@ -49,7 +49,7 @@ from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search.captioning import CaptionSearch, captions_of
 from service.search.video_search.clip_search import ClipSearch
 from service.search.video_search.similar_search import similar
-from service.storage.library_paths import require_found
+from service.storage.index_manifest import require_manifest
 from service.storage.vector_store_selection import library_store
 
 __all__ = ["SearchEngine"]
@@ -205,7 +205,7 @@ class SearchEngine:
         """
         serving = self._serving
         unread = serving.snapshot.unverified_segments if serving else []
-        prometheus_metrics.UNREAD_BYTES.set(sum(entry.bytes for entry in unread))
+        prometheus_metrics.UNVERIFIED_BYTES.set(sum(entry.bytes for entry in unread))
         if serving is None or not unread:
             return False
         try:
@@ -218,7 +218,7 @@ class SearchEngine:
                 current.set_aside(unread[0].task, error)
         return True
 
-    def readiness(self) -> ReadyView:
+    def readiness(self) -> Readiness:
         """Whether this process can take requests, and what is wrong where something is.
 
         An empty library is ready: whoever waits for readiness before sending the first task must not wait forever.
@@ -229,7 +229,7 @@ class SearchEngine:
             index = error or "ok"
         else:
             index = _NOTHING_LEARNED if self._looked else "still loading"
-        return ReadyView(
+        return Readiness(
             ready=loaded and (serving is not None or (self._looked and error is None)),
             release=serving.release if serving else None,
             generation=serving.snapshot.generation if serving else 0,
@@ -302,7 +302,7 @@ class SearchEngine:
 
     def search_similar(
         self, video_id: str, k: int = 10, scope: str = "task", min_score: float | None = None
-    ) -> SimilarResponse:
+    ) -> SimilarVideosResponse:
         """The k videos most like one, by their stored vectors; see :func:`service.search.video_search.similar_search.similar`."""
         return similar(self._current(), self._settings, video_id, k, scope, min_score)
 
@@ -313,7 +313,7 @@ class SearchEngine:
         task: str | list[str] | None = None,
         captions: int | None = None,
         **further: Any,
-    ) -> ClipResponse:
+    ) -> ClipSearchResponse:
         """The k videos most like an uploaded clip or picture; see :class:`service.search.video_search.clip_search.ClipSearch`.
 
         Args:
@@ -389,7 +389,7 @@ class SearchEngine:
             return serving
 
     def _read_on(self) -> None:
-        yield_to_others()
+        lower_thread_priority()
         while not self._stopped.is_set():
             if not self.verify_next_shard():
                 self._stopped.wait(_POLL_SECONDS)
@@ -411,7 +411,7 @@ class SearchEngine:
         )
         if previous is None and snapshot.release_id is None:
             with suppress(Unavailable):  # readiness tells of the catalog by itself
-                require_found(snapshot.manifest)
+                require_manifest(snapshot.manifest)
             return None
         if previous is None:
             return SearchSnapshot.load(snapshot, self._backbone)
@@ -446,7 +446,7 @@ def _names(tasks: Sequence[str]) -> dict[str, str]:
     """Task id → name, as the catalog has it; the id where it cannot be asked."""
     names = dict(zip(tasks, tasks, strict=True))
     with suppress(Unavailable), session_scope() as session:
-        for some in in_chunks(tasks):
+        for some in id_chunks(tasks):
             found = session.execute(select(Task.id, Task.name).where(Task.id.in_(some)))
             names |= {task: name for task, name in found}
     return names

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from index.vector_ids import video_ids_of
-from service.catalog.database import in_chunks, session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Moment, Task, Video
 
 __all__ = ["Column", "MomentSpans", "Value", "VideoMetadata", "VideoMetadataCache"]
@@ -199,7 +199,7 @@ def _read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
     with session_scope() as session:
         return {
             task: at
-            for chunk in in_chunks(tasks)
+            for chunk in id_chunks(tasks)
             for task, at in session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
         }
 

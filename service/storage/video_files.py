@@ -10,15 +10,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from media.errors import MediaError
-from service.catalog.database import in_chunks
+from service.catalog.database import id_chunks
 from service.catalog.tables import Video
 from service.core.settings import settings
 from service.storage import library_paths
 
-__all__ = ["discard_files"]
+__all__ = ["delete_video_files"]
 
 
-def discard_files(session: Session, gone: Sequence[tuple[str, str, str | None]]) -> None:
+def delete_video_files(session: Session, gone: Sequence[tuple[str, str, str | None]]) -> None:
     """Remove the files of videos that are ours, and no other video's.
 
     Args:
@@ -30,18 +30,18 @@ def discard_files(session: Session, gone: Sequence[tuple[str, str, str | None]])
     needed = {
         value
         for column, values in ((Video.content_hash, contents), (Video.uri, uploads))
-        for chunk in in_chunks(values)
+        for chunk in id_chunks(values)
         for value in session.scalars(select(column).where(column.in_(chunk)))
     }
     for video, _, _ in gone:
-        library_paths.thumbnail(video).unlink(missing_ok=True)
+        library_paths.thumbnail_path(video).unlink(missing_ok=True)
     for content in contents:
         for path in settings().cache_dir.glob(f"*/{content}.npy") if content not in needed else ():
             path.unlink(missing_ok=True)
     for uri in uploads:
         if uri not in needed:
             with suppress(MediaError):  # it is gone already, or names nothing of ours
-                path = library_paths.locate(uri)
+                path = library_paths.resolve_video_path(uri)
                 path.unlink(missing_ok=True)
                 _drop_empty(path.parent)
 

@@ -36,12 +36,12 @@ from pydantic import ValidationError
 from sqlalchemy import exists, select
 
 from index.files.durable_files import sync
-from service.catalog.database import in_chunks, session_scope
+from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import CinestrataError, InvalidInput, TooLarge, Unavailable
 from service.core.schemas import VideoSpec
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import index_manifest
 from service.storage.library_paths import UPLOAD_SCHEME
 
 __all__ = ["digest", "parse_manifest", "remove", "sweep", "unpack_archive"]
@@ -108,7 +108,7 @@ def sweep() -> list[str]:
     with session_scope() as session:
         stored = {
             task
-            for chunk in in_chunks(found)
+            for chunk in id_chunks(found)
             for task in session.scalars(select(Task.id).where(Task.id.in_(chunk)))
         }
         left = [
@@ -119,7 +119,7 @@ def sweep() -> list[str]:
             and not session.scalar(select(exists().where(Video.uri.contains(name, autoescape=True))))
         ]
     if left:
-        shown = library_paths.manifest().shards
+        shown = index_manifest.read_manifest().shards
         left = [name for name in left if name not in shown]
     for name in left:
         remove(name)

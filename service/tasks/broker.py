@@ -20,7 +20,7 @@ __all__ = [
     "LEARN",
     "PROBE",
     "celery_app",
-    "check",
+    "is_reachable",
     "queue_length",
     "send_learn",
     "send_probe",
@@ -82,7 +82,7 @@ def queue_length(queue: str) -> int | None:
         return None
 
 
-def check() -> bool:
+def is_reachable() -> bool:
     """Whether the broker answers."""
     return queue_length(CPU_QUEUE) is not None
 

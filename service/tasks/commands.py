@@ -14,13 +14,13 @@ from sqlalchemy import exists, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.catalog.database import in_chunks, now, session_scope
+from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
-from service.core.schemas import CountsView, ProgressView, RejectedView, TaskSpec, TaskView
-from service.storage import library_paths
+from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, TaskSpec, VideoCounts
+from service.storage import index_manifest
 from service.tasks import archives, broker, idempotency
-from service.tasks.ingestion_checks import CheckedTask, check_task
+from service.tasks.ingestion_checks import TaskRecord, validate_task
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import locked, move, next_position
 from service.tasks.task_events import events_after, record
@@ -43,7 +43,7 @@ _GUESSED_SECONDS_PER_VIDEO = 1.0  # before the first task is ready, from which t
 class CreateOutcome:
     """What became of a posted task. ``replayed``: it had been posted before with the same Idempotency-Key."""
 
-    task: TaskView
+    task: TaskDetails
     replayed: bool
 
 
@@ -68,7 +68,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     if replayed:
         return replayed
     try:
-        stored = _store(_new_id("tsk"), check_task(spec), idempotency_key, caller)
+        stored = _store(_new_id("tsk"), validate_task(spec), idempotency_key, caller)
     except BaseException:
         _forget(caller, idempotency_key)
         raise
@@ -114,7 +114,7 @@ def create_task_from_archive(
             )
         except ValidationError as error:
             raise InvalidInput.from_pydantic(error.errors()) from None
-        stored = _store(task_id, check_task(spec), idempotency_key, caller)
+        stored = _store(task_id, validate_task(spec), idempotency_key, caller)
     except BaseException as error:
         if not isinstance(error, InDoubt):
             archives.remove(task_id)
@@ -124,13 +124,13 @@ def create_task_from_archive(
     return stored
 
 
-def list_tasks() -> list[TaskView]:
+def list_tasks() -> list[TaskDetails]:
     """All tasks, in the order of their places in the line."""
     with session_scope() as session:
         return _views(session, session.scalars(select(Task).order_by(Task.position)).all())
 
 
-def get_task(task_id: str) -> TaskView:
+def get_task(task_id: str) -> TaskDetails:
     """One task. Raises NotFound."""
     with session_scope() as session:
         task = session.get(Task, task_id)
@@ -139,7 +139,7 @@ def get_task(task_id: str) -> TaskView:
         return _views(session, [task])[0]
 
 
-def cancel_task(task_id: str) -> TaskView:
+def cancel_task(task_id: str) -> TaskDetails:
     """Stop a task: at once when no worker is at it, otherwise at the worker's next step. Twice is like once.
 
     Raises:
@@ -153,7 +153,7 @@ def cancel_task(task_id: str) -> TaskView:
                 f"Task {task_id} is {task.state}; only a task that is still going on can be cancelled."
             )
         if task.state in ACTIVE_STATES:
-            if library_paths.is_published(task_id):
+            if index_manifest.is_published(task_id):
                 raise Conflict(
                     f"The shard of task {task_id} is laid down already; the task is about to be ready."
                 )
@@ -167,7 +167,7 @@ def cancel_task(task_id: str) -> TaskView:
     return view
 
 
-def retry_task(task_id: str) -> TaskView:
+def retry_task(task_id: str) -> TaskDetails:
     """Put a failed or cancelled task at the end of the line again.
 
     Raises:
@@ -181,7 +181,7 @@ def retry_task(task_id: str) -> TaskView:
         task.position = next_position(session)
         task.attempts, task.cancel_requested = 0, False
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
-        task.progress = ProgressView(stage="queued").model_dump(exclude_none=True)
+        task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
         videos = session.scalars(select(Video).where(Video.task_id == task_id)).all()
         for video in videos:  # all of them: the files may have been mended meanwhile
             video.status, video.reason, video.content_hash, video.effective_split = (
@@ -190,7 +190,7 @@ def retry_task(task_id: str) -> TaskView:
                 None,
                 None,
             )
-        task.counts = CountsView(videos=len(videos)).model_dump()
+        task.counts = VideoCounts(videos=len(videos)).model_dump()
         move(session, task, "queued")
         view = _views(session, [task])[0]
     broker.send_probe(task_id)
@@ -199,7 +199,7 @@ def retry_task(task_id: str) -> TaskView:
 
 def _replay(caller: str, key: str | None, body_hash: str) -> CreateOutcome | None:
     stored = idempotency.reserve(caller, key, body_hash) if key is not None else None
-    return CreateOutcome(TaskView.model_validate(stored), replayed=True) if stored else None
+    return CreateOutcome(TaskDetails.model_validate(stored), replayed=True) if stored else None
 
 
 def _forget(caller: str, key: str | None) -> None:
@@ -207,7 +207,7 @@ def _forget(caller: str, key: str | None) -> None:
         idempotency.drop(caller, key)
 
 
-def _store(task_id: str, checked: CheckedTask, key: str | None, caller: str) -> CreateOutcome:
+def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> CreateOutcome:
     try:
         with session_scope(write=True) as session:
             # The place comes first: it makes other creators wait, so that what is checked here stays true.
@@ -220,8 +220,8 @@ def _store(task_id: str, checked: CheckedTask, key: str | None, caller: str) -> 
                 method=checked.method,
                 settings=checked.settings,
                 state="queued",
-                progress=ProgressView(stage="queued").model_dump(exclude_none=True),
-                counts=CountsView(videos=len(checked.videos)).model_dump(),
+                progress=TaskProgress(stage="queued").model_dump(exclude_none=True),
+                counts=VideoCounts(videos=len(checked.videos)).model_dump(),
                 created_at=now(session),
                 attempts=0,
                 fencing_token=0,
@@ -252,11 +252,11 @@ def _store(task_id: str, checked: CheckedTask, key: str | None, caller: str) -> 
     return CreateOutcome(view, replayed=False)
 
 
-def _refuse_taken(session: Session, checked: CheckedTask) -> None:
+def _refuse_taken(session: Session, checked: TaskRecord) -> None:
     if session.scalar(select(exists().where(Task.name == checked.name))):
         raise Conflict(f"name: There is a task {checked.name!r} already. Choose another name.")
     numbers = {video.id: number for number, video in enumerate(checked.videos) if video.id is not None}
-    for chunk in in_chunks(list(numbers)):
+    for chunk in id_chunks(list(numbers)):
         taken = session.execute(
             select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
         ).first()
@@ -267,22 +267,22 @@ def _refuse_taken(session: Session, checked: CheckedTask) -> None:
             )
 
 
-def _views(session: Session, tasks: Sequence[Task]) -> list[TaskView]:
+def _views(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     rejected = _rejected(session, [task.id for task in tasks])
     waits = _waits(session) if any(_is_waiting(task) for task in tasks) else {}
     return [
-        TaskView(
+        TaskDetails(
             id=task.id,
             name=task.name,
             method=task.method,
             settings=task.settings,
             state=task.state,  # type: ignore[arg-type]
-            progress=ProgressView.model_validate(task.progress),
+            progress=TaskProgress.model_validate(task.progress),
             eta_seconds=waits.get(task.id) if _is_waiting(task) else task.eta_seconds,
             rejected=rejected.get(task.id, []),
             error=task.error,
             error_hint=task.error_hint,
-            counts=CountsView.model_validate(task.counts),
+            counts=VideoCounts.model_validate(task.counts),
             learned_order=task.learned_order,
             release=task.release_id,
             trained=task.trained,
@@ -298,16 +298,16 @@ def _views(session: Session, tasks: Sequence[Task]) -> list[TaskView]:
     ]
 
 
-def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedView]]:
-    found: dict[str, list[RejectedView]] = {}
-    for chunk in in_chunks(task_ids):
+def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedVideo]]:
+    found: dict[str, list[RejectedVideo]] = {}
+    for chunk in id_chunks(task_ids):
         rows = session.execute(
             select(Video.task_id, Video.uri, Video.reason)
             .where(Video.status == "rejected", Video.task_id.in_(chunk))
             .order_by(Video.vector_id)
         )
         for task_id, uri, reason in rows:
-            found.setdefault(task_id, []).append(RejectedView(uri=uri, reason=reason or ""))
+            found.setdefault(task_id, []).append(RejectedVideo(uri=uri, reason=reason or ""))
     return found
 
 

@@ -14,16 +14,16 @@ from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
 from service.core.schemas import TaskSpec, VideoSpec
 from service.core.settings import settings
-from service.storage.library_paths import locate
+from service.storage.library_paths import resolve_video_path
 
-__all__ = ["CheckedTask", "CheckedVideo", "check_task", "clean_caption"]
+__all__ = ["TaskRecord", "VideoRecord", "normalize_caption", "validate_task"]
 
 _MAX_ERRORS = 20  # enough to correct a file by; a report of 20,000 helps nobody
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
-class CheckedVideo:
+class VideoRecord:
     """A video that may be stored."""
 
     uri: str
@@ -34,16 +34,16 @@ class CheckedVideo:
 
 
 @dataclass(frozen=True)
-class CheckedTask:
+class TaskRecord:
     """A task that may be stored."""
 
     name: str
     method: str
     settings: dict[str, Any]
-    videos: list[CheckedVideo]
+    videos: list[VideoRecord]
 
 
-def check_task(spec: TaskSpec) -> CheckedTask:
+def validate_task(spec: TaskSpec) -> TaskRecord:
     """Check a specification against the settings' limits and the files it names.
 
     Raises:
@@ -56,18 +56,18 @@ def check_task(spec: TaskSpec) -> CheckedTask:
             break
     if errors:
         raise InvalidInput.of(errors)
-    return CheckedTask(
+    return TaskRecord(
         name=spec.name,
         method=spec.method or settings().method,
         settings=spec.settings or {},
         videos=[
-            CheckedVideo(v.uri, [clean_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})
+            VideoRecord(v.uri, [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})
             for v in spec.videos
         ],
     )
 
 
-def clean_caption(caption: str) -> str:
+def normalize_caption(caption: str) -> str:
     """A caption as it is stored: composed characters (NFC), white space collapsed, nothing else changed."""
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
@@ -127,7 +127,7 @@ def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:
         yield FieldError(field, "The path holds a control character.", "Remove it.")
         return
     try:
-        locate(uri)
+        resolve_video_path(uri)
     except MediaError as error:
         yield FieldError(field, f"{error.reason}.")
     except (OSError, ValueError):

@@ -12,9 +12,9 @@ from models.backbones.loading import frame_spec
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
 from service.storage import library_paths
-from service.storage.video_files import discard_files
+from service.storage.video_files import delete_video_files
+from service.tasks.dataset_splits import Clip, assign_splits, count
 from service.tasks.lifecycle import Claim
-from service.tasks.splits import Clip, count, derive_splits
 from service.tasks.task_events import record
 
 __all__ = ["SAME_CONTENT", "probe"]
@@ -59,7 +59,7 @@ def probe(claim: Claim) -> None:
 def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
     """What is left to do, and which content is known already (hash → URI). A vanished frame cache is made anew."""
     spec = frame_spec(settings().backbone, settings().frames)
-    with claim.writing() as session:
+    with claim.transaction() as session:
         videos = session.scalars(
             select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
         ).all()
@@ -78,7 +78,7 @@ def _examine(
 ) -> None:
     spec = frame_spec(settings().backbone, settings().frames)
     try:
-        path = library_paths.locate(video.uri)
+        path = library_paths.resolve_video_path(video.uri)
         limits.admit(path, video.uri)
         digest = content_hash(path)
         if digest in hashes:
@@ -89,7 +89,7 @@ def _examine(
             frames=spec.frames,
             size=spec.size,
             name=video.uri,
-            thumbnail=library_paths.thumbnail(video.id),
+            thumbnail=library_paths.thumbnail_path(video.id),
             cache=settings().cache_dir,
         )
         if info.content_hash != digest:
@@ -106,10 +106,10 @@ def _examine(
 
 
 def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
-    with claim.writing() as session:
+    with claim.transaction() as session:
         row = session.get(Video, video.vector_id)
         if row is None:  # deleted while it was examined, which made its files anew
-            discard_files(session, [(video.id, video.uri, info.content_hash)])
+            delete_video_files(session, [(video.id, video.uri, info.content_hash)])
             return
         row.status, row.reason = "accepted", None
         row.content_hash, row.bytes = info.content_hash, info.bytes
@@ -119,7 +119,7 @@ def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
 
 
 def _reject(claim: Claim, video: _Pending, reason: str) -> None:
-    with claim.writing() as session:
+    with claim.transaction() as session:
         row = session.get(Video, video.vector_id)
         if row is None:  # deleted while it was examined
             return
@@ -128,12 +128,12 @@ def _reject(claim: Claim, video: _Pending, reason: str) -> None:
 
 
 def _conclude(claim: Claim) -> None:
-    with claim.writing() as session:
+    with claim.transaction() as session:
         videos = session.scalars(select(Video).where(Video.task_id == claim.task.id)).all()
         total = len(videos)
         accepted = [v for v in videos if v.status == "accepted"]
         reasons = [v.reason or "" for v in videos if v.status == "rejected"]
-        splits = derive_splits(
+        splits = assign_splits(
             [Clip(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
             settings().held_out_share,
             settings().calibration_share,
@@ -156,4 +156,4 @@ def _conclude(claim: Claim) -> None:
             "post a task without them.",
         )
         return
-    claim.probed(counts=counts, held_out=splits.held_out)
+    claim.finish_probing(counts=counts, held_out=splits.held_out)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Event, Task
 from service.core.errors import NotFound
-from service.core.schemas import EventView
+from service.core.schemas import TaskEvent
 
 __all__ = ["Kind", "events_after", "record"]
 
@@ -29,7 +29,7 @@ def record(
     session.add(Event(task_id=task_id, at=at or now(session), kind=kind, data=data))
 
 
-def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[EventView]:
+def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskEvent]:
     """The events of a task after one it was read up to, oldest first.
 
     Raises:
@@ -41,4 +41,4 @@ def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[Event
         rows = session.scalars(
             select(Event).where(Event.task_id == task_id, Event.id > last_id).order_by(Event.id).limit(limit)
         )
-        return [EventView(id=e.id, task_id=e.task_id, at=e.at, kind=e.kind, data=e.data) for e in rows]  # type: ignore[arg-type]
+        return [TaskEvent(id=e.id, task_id=e.task_id, at=e.at, kind=e.kind, data=e.data) for e in rows]  # type: ignore[arg-type]

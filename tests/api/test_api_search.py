@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from benchmarks.data.world import DOMAINS
-from service.library import videos as service_library
+from service.library import video_details as service_library
 from service.search.requests.cursors import parse_cursor
 
 FIRST, SECOND = list(DOMAINS)[:2]

@@ -296,7 +296,7 @@ def test_a_task_is_watched_while_it_is_worked_on(browser: WebDriver, address: st
     }
     task = commands.create_task(TaskSpec.model_validate(spec)).task
     _wait(browser, "[data-testid=progress-watched]")
-    claim = lifecycle.claim_probe(task.id, "test")
+    claim = lifecycle.claim_probing(task.id, "test")
     assert claim is not None
     with claim:
         for fraction in (0.25, 0.75):

@@ -18,7 +18,7 @@ from api.routes import deletion_routes
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Unavailable
-from service.core.schemas import DeletionView, TaskSpec
+from service.core.schemas import DeletionResult, TaskSpec
 from service.library.deletion import delete_task
 from service.tasks import commands
 from tests.api.test_dashboard import FIRST, SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
@@ -100,8 +100,8 @@ def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(
 ) -> None:
     going, answers = threading.Event(), iter([_refused, delete_task])
 
-    def slow(task_id: str) -> DeletionView:
-        answer: Callable[[str], DeletionView] = next(answers)
+    def slow(task_id: str) -> DeletionResult:
+        answer: Callable[[str], DeletionResult] = next(answers)
         assert going.wait(20)
         return answer(task_id)
 
@@ -142,5 +142,5 @@ def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(
     assert _wait(browser, "#domains button", 2) == ["All domains", SECOND]
 
 
-def _refused(_: str) -> DeletionView:
+def _refused(_: str) -> DeletionResult:
     raise Unavailable("The disk went away.", 30)

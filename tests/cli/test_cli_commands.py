@@ -27,7 +27,7 @@ from cli.main import app
 from cli.service_client import HttpServiceClient
 from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
-from service.core.schemas import FoundMomentView, SearchResult, VideoSpec
+from service.core.schemas import MomentMatch, SearchResult, VideoSpec
 
 COMMANDS = (
     "up",
@@ -344,7 +344,7 @@ def test_every_cell_of_the_results_stands_under_its_heading() -> None:
         "thumbnail_url": "",
         "stream_url": "",
     }
-    moment = FoundMomentView(start=40, end=60, score=0.5)
+    moment = MomentMatch(start=40, end=60, score=0.5)
     for confidence in (None, 0.5):
         for moments in ([], [moment]):
             more = {"confidence": confidence, "moments": moments}

@@ -13,7 +13,7 @@ import pytest
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task, Video
-from service.core.schemas import TaskSpec, TaskView
+from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 
@@ -108,10 +108,10 @@ def write_video() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def post(make_file: Callable[..., Path]) -> Callable[..., TaskView]:
+def post(make_file: Callable[..., Path]) -> Callable[..., TaskDetails]:
     """``post(name, videos=2, **fields)``: a stored task whose files exist, but are no videos."""
 
-    def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskView:
+    def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskDetails:
         uris = [make_file(f"{name}/{number}.mp4") for number in range(videos)]
         listed = [{"uri": f"{name}/{uri.name}", "captions": [f"bird {uri.stem} flies"]} for uri in uris]
         return commands.create_task(TaskSpec.model_validate({"name": name, "videos": listed, **fields})).task
@@ -134,12 +134,12 @@ def make_file() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def post_probed(post: Callable[..., TaskView]) -> Callable[..., TaskView]:
+def post_probed(post: Callable[..., TaskDetails]) -> Callable[..., TaskDetails]:
     """Like ``post``, with all videos accepted: the task waits to be learned."""
 
-    def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskView:
+    def make(name: str = "birds", videos: int = 2, **fields: Any) -> TaskDetails:
         view = post(name, videos, **fields)
-        claim = lifecycle.claim_probe(view.id, "prober")
+        claim = lifecycle.claim_probing(view.id, "prober")
         assert claim is not None
         with session_scope(write=True) as session:
             for video in session.query(Video).filter(Video.task_id == view.id):
@@ -148,7 +148,7 @@ def post_probed(post: Callable[..., TaskView]) -> Callable[..., TaskView]:
                     f"{video.vector_id:064x}",
                     "train",
                 )
-        claim.probed(counts={"videos": videos, "accepted": videos, "train": videos}, held_out=None)
+        claim.finish_probing(counts={"videos": videos, "accepted": videos, "train": videos}, held_out=None)
         return commands.get_task(view.id)
 
     return make

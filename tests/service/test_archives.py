@@ -72,14 +72,14 @@ def _settings(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None
 def test_what_the_manifest_names_is_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
     videos = archives.unpack_archive(pack(FILES), "videos", "tsk_1")
     assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
-    assert [library_paths.locate(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
+    assert [library_paths.resolve_video_path(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
     assert (videos[0].captions, videos[1].id, videos[1].split) == (["a bird"], "b", "test")
     assert not (settings().uploads_dir / "tsk_1" / "readme.txt").exists()
 
 
 def test_a_folder_around_everything_is_fine() -> None:
     videos = archives.unpack_archive(_zip({f"birds/{n}": c for n, c in FILES.items()}), "videos.zip", "tsk_1")
-    assert library_paths.locate(videos[1].uri).read_bytes() == b"B" * 50
+    assert library_paths.resolve_video_path(videos[1].uri).read_bytes() == b"B" * 50
 
 
 def test_a_tar_that_ends_with_a_zip_is_a_tar() -> None:
@@ -253,7 +253,7 @@ def test_damage_anywhere_is_refused_or_harmless(data: st.DataObject) -> None:
         assert _left() == []
         return
     for video in videos:
-        assert library_paths.locate(video.uri).is_relative_to(settings().uploads_dir)
+        assert library_paths.resolve_video_path(video.uri).is_relative_to(settings().uploads_dir)
     archives.remove("tsk_1")
 
 
@@ -298,7 +298,7 @@ def test_once_it_is_stored_a_task_keeps_its_files(monkeypatch: pytest.MonkeyPatc
     with session_scope() as session:
         uris = session.scalars(select(Video.uri)).all()
     assert len(uris) == 2
-    assert all(library_paths.locate(uri).is_file() for uri in uris)
+    assert all(library_paths.resolve_video_path(uri).is_file() for uri in uris)
 
 
 @pytest.mark.parametrize(

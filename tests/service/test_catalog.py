@@ -12,11 +12,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import delete, select, text, update
 
 from service.catalog import database
-from service.catalog.database import dispose, engine, now, session_scope, sqlite_file
+from service.catalog.database import dispose, engine, now, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Base, Line, Task, Video
 from service.core.errors import Unavailable
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 
 
@@ -30,7 +30,7 @@ def test_migrations_and_models_agree(catalog: Settings) -> None:
         )
 
 
-def test_upgrading_twice_at_once_changes_nothing(catalog: Settings, post: Callable[..., TaskView]) -> None:
+def test_upgrading_twice_at_once_changes_nothing(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     post()
     upgraders = [threading.Thread(target=upgrade) for _ in range(3)]
     for thread in upgraders:
@@ -89,7 +89,7 @@ def test_processes_that_open_a_new_file_at_the_same_moment_are_all_let_in(tmp_pa
     assert problems == []
 
 
-def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[..., TaskView]) -> None:
+def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     view = post(videos=3)
     with session_scope(write=True) as session:
         last = session.scalars(select(Video.vector_id).order_by(Video.vector_id.desc()).limit(1)).one()
@@ -137,12 +137,12 @@ def test_foreign_keys_are_on(catalog: Settings) -> None:
 
 
 def test_what_is_deleted_is_not_left_in_the_file(
-    sqlite_catalog: Settings, post: Callable[..., TaskView]
+    sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task, secret = post("birds", 2), "a heron by the weir"
     with session_scope(write=True) as session:
         session.execute(update(Video).where(Video.task_id == task.id).values(captions=[secret]))
-    file = sqlite_file(sqlite_catalog.database_url)
+    file = sqlite_path(sqlite_catalog.database_url)
     assert file is not None
     dispose()  # the last connection writes the log into the file
     assert secret.encode() in file.read_bytes()
@@ -152,7 +152,7 @@ def test_what_is_deleted_is_not_left_in_the_file(
     assert secret.encode() not in file.read_bytes()
 
 
-def test_a_full_disk_stores_nothing_and_says_so(catalog: Settings, post: Callable[..., TaskView]) -> None:
+def test_a_full_disk_stores_nothing_and_says_so(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     task = post("birds", 1)
 
     def fill() -> None:
@@ -174,7 +174,7 @@ def test_a_full_disk_stores_nothing_and_says_so(catalog: Settings, post: Callabl
         assert session.scalars(select(Task.name)).all() == [task.name]
 
 
-def test_times_come_back_aware(catalog: Settings, post: Callable[..., TaskView]) -> None:
+def test_times_come_back_aware(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     with session_scope() as session:
         assert now(session).utcoffset() is not None
     assert post().created_at.utcoffset() is not None

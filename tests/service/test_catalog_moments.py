@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import engine, session_scope
 from service.catalog.migrations import config, upgrade
-from service.catalog.moment_rows import set_moments, spans_of
+from service.catalog.moment_rows import moment_spans, replace_moments
 from service.catalog.tables import Moment, Video
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 
 @given(
@@ -64,35 +64,35 @@ def test_moments_of_a_task_are_replaced_as_a_whole(catalog: Settings, post: Post
         birds, sea = (session.get_one(Video, vector_id).task_id for vector_id in (one, other))
     for _ in range(2):  # the second time it comes out the same
         with session_scope(write=True) as session:
-            set_moments(session, sea, {other: [(0.0, 1.5)]})
-            set_moments(
+            replace_moments(session, sea, {other: [(0.0, 1.5)]})
+            replace_moments(
                 session, birds, {one: [(0, 20), (10, 30), (20, 40)], three: [(0, 9.25), (4.5, 13.75)]}
             )
         with session_scope() as session:
-            assert spans_of(session, one) == [(0, 20), (10, 30), (20, 40)]
-            assert spans_of(session, two) == []
+            assert moment_spans(session, one) == [(0, 20), (10, 30), (20, 40)]
+            assert moment_spans(session, two) == []
             expected = np.concatenate([moment_ids(n, c) for n, c in ((one, 3), (three, 2), (other, 1))])
             assert np.array_equal(_ids(session), expected)
     with session_scope(write=True) as session:
-        set_moments(session, birds, {two: [(0, 7)]})
+        replace_moments(session, birds, {two: [(0, 7)]})
         assert _ids(session).tolist() == [*moment_ids(two, 1), *moment_ids(other, 1)]
-        assert spans_of(session, other) == [(0, 1.5)]
+        assert moment_spans(session, other) == [(0, 1.5)]
 
 
 def test_many_moments_of_many_videos(sqlite_catalog: Settings, post: Post) -> None:
     videos = _videos(post(videos=3).id)
     with session_scope(write=True) as session:
         task = session.get_one(Video, videos[0]).task_id
-        set_moments(session, task, {video: [(n / 7, n / 7 + 1) for n in range(5000)] for video in videos})
+        replace_moments(session, task, {video: [(n / 7, n / 7 + 1) for n in range(5000)] for video in videos})
         assert len(_ids(session)) == 15_000
-        assert spans_of(session, videos[1])[-1] == (4999 / 7, 4999 / 7 + 1)
+        assert moment_spans(session, videos[1])[-1] == (4999 / 7, 4999 / 7 + 1)
 
 
 def test_with_a_video_go_its_moments(catalog: Settings, post: Post) -> None:
     one, two = _videos(post(videos=2).id)
     with session_scope(write=True) as session:
         task = session.get_one(Video, one).task_id
-        set_moments(session, task, {one: [(0, 1), (1, 2)], two: [(0, 1)]})
+        replace_moments(session, task, {one: [(0, 1), (1, 2)], two: [(0, 1)]})
     with session_scope(write=True) as session:
         session.delete(session.get_one(Video, one))
     with session_scope() as session:
@@ -115,4 +115,4 @@ def test_the_schema_goes_back_and_forth_with_what_is_in_it(catalog: Settings, po
     upgrade()
     assert "moments" in tables()
     with session_scope(write=True) as session:
-        set_moments(session, view.id, {_videos(view.id)[0]: [(0, 1)]})
+        replace_moments(session, view.id, {_videos(view.id)[0]: [(0, 1)]})

@@ -13,12 +13,12 @@ from sqlalchemy import select
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import stopping
+from service.tasks.lifecycle import shutdown
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 
 def _row(task_id: str) -> Task:
@@ -27,32 +27,32 @@ def _row(task_id: str) -> Task:
 
 
 def _claimed(task_id: str) -> lifecycle.Claim:
-    claim = lifecycle.claim(task_id, "worker")
+    claim = lifecycle.claim_training(task_id, "worker")
     assert claim is not None
     return claim
 
 
 def test_only_the_head_of_the_line_is_learned(catalog: Settings, post_probed: Post) -> None:
     first, second = post_probed("first"), post_probed("second")
-    assert lifecycle.claim(second.id, "b") is None
+    assert lifecycle.claim_training(second.id, "b") is None
     claim = _claimed(first.id)
-    assert lifecycle.claim(second.id, "b") is None
+    assert lifecycle.claim_training(second.id, "b") is None
     claim.fail("no good")
-    assert lifecycle.claim(second.id, "b") is not None
+    assert lifecycle.claim_training(second.id, "b") is not None
 
 
 def test_a_task_that_is_not_probed_holds_its_place(catalog: Settings, post: Post, post_probed: Post) -> None:
     slow, quick = post("slow"), post_probed("quick")
-    assert lifecycle.claim(slow.id, "a") is None
-    assert lifecycle.claim(quick.id, "a") is None
+    assert lifecycle.claim_training(slow.id, "a") is None
+    assert lifecycle.claim_training(quick.id, "a") is None
 
 
 def test_a_message_that_comes_twice_does_nothing(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
-    assert lifecycle.claim(view.id, "a") is not None
-    assert lifecycle.claim(view.id, "b") is None
-    assert lifecycle.claim("tsk_unknown", "b") is None
-    assert lifecycle.claim_probe(view.id, "b") is None
+    assert lifecycle.claim_training(view.id, "a") is not None
+    assert lifecycle.claim_training(view.id, "b") is None
+    assert lifecycle.claim_training("tsk_unknown", "b") is None
+    assert lifecycle.claim_probing(view.id, "b") is None
 
 
 def test_threads_that_race_for_a_task_get_it_once(catalog: Settings, post_probed: Post) -> None:
@@ -61,7 +61,7 @@ def test_threads_that_race_for_a_task_get_it_once(catalog: Settings, post_probed
 
     def race(name: str) -> None:
         gate.wait()
-        if claim := lifecycle.claim(view.id, name):
+        if claim := lifecycle.claim_training(view.id, name):
             won.append(claim)
 
     threads = [threading.Thread(target=race, args=(f"w{n}",)) for n in range(8)]
@@ -78,7 +78,7 @@ def _race_in_process(task_ids: list[str], results: multiprocessing.Queue[tuple[s
     for task_id in task_ids:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            claim = lifecycle.claim(task_id, f"process-{multiprocessing.current_process().pid}")
+            claim = lifecycle.claim_training(task_id, f"process-{multiprocessing.current_process().pid}")
             if claim is not None:
                 results.put((task_id, claim.token))
                 claim.fail("done")
@@ -203,13 +203,13 @@ class TestEndings:
     def test_a_stopping_worker_gives_the_task_back(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
-            stopping.request_stop()
+            shutdown.request_stop()
             claim.tick()
             pytest.fail("tick() went on")
         row = _row(view.id)
         assert (row.attempts, row.lease_owner, row.state) == (0, None, "probing")
-        stopping.reset()
-        assert lifecycle.claim(view.id, "again") is not None
+        shutdown.reset()
+        assert lifecycle.claim_training(view.id, "again") is not None
 
     def test_a_signal_gives_it_back_and_goes_through(
         self, sqlite_catalog: Settings, post_probed: Post

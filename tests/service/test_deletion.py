@@ -19,13 +19,13 @@ from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, Moment, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
-from service.core.schemas import SearchQuery, TaskView
+from service.core.schemas import SearchQuery, TaskDetails
 from service.core.settings import Settings, settings
 from service.library import compaction, deletion
-from service.library import videos as catalog_library
+from service.library import video_details as catalog_library
 from service.library.deletion import delete_task, delete_videos
 from service.library.overview import overview
-from service.library.recall_matrix import forgetting
+from service.library.recall_matrix import read_recall_matrix
 from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.tasks import commands, lifecycle, probing
@@ -66,7 +66,7 @@ def _killed(*_: Any, **__: Any) -> Any:
 
 
 def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Served) -> None:
-    in_the_way = library_paths.thumbnail("birds-0") / "in the way"
+    in_the_way = library_paths.thumbnail_path("birds-0") / "in the way"
     in_the_way.mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"cannot be removed: .*birds-0\.jpg"):
         delete_videos(["cars-0", "birds-0"])
@@ -183,14 +183,14 @@ def test_a_learned_task_goes_at_once_and_stays_in_its_place(served: Served) -> N
             session.get_one(Task, task).learned_order = number
         cells = {(0, 1): 0.2, (1, 1): 0.9, (2, 1): 0.7, (0, 2): 0.1, (2, 2): 0.8}
         session.add_all(_measured(release, task, value) for (release, task), value in cells.items())
-    assert forgetting().bwf_local == pytest.approx(0.2)
+    assert read_recall_matrix().bwf_local == pytest.approx(0.2)
     told = delete_task("tsk_birds")
     assert (told.deleted, told.not_found) == ([f"birds-{n}" for n in range(3)], [])
     assert delete_task("tsk_birds").deleted == [], "twice is like once"
     with session_scope() as session:
         row = session.get_one(Task, "tsk_birds")
         assert (row.state, row.counts["videos"], row.learned_order) == ("ready", 0, 1)
-    figures = forgetting()
+    figures = read_recall_matrix()
     assert (figures.tasks, figures.after) == (["cars"], ["cars"])
     assert (figures.matrix_local, figures.zero_shot, figures.bwf_local) == ([[0.8]], [0.1], None)
     before = service.search("an owl", 50).routing
@@ -204,7 +204,7 @@ def test_a_learned_task_goes_at_once_and_stays_in_its_place(served: Served) -> N
     assert delete_task("tsk_cars").deleted
     service.refresh()
     assert service.search("an owl", 50).results == []
-    assert forgetting().matrix_local == []
+    assert read_recall_matrix().matrix_local == []
 
 
 def _measured(release: int, task: int, share: float) -> Recall:
@@ -223,7 +223,7 @@ def _measured(release: int, task: int, share: float) -> Recall:
 
 
 def test_a_task_that_was_never_laid_down_is_gone_and_its_name_is_free(
-    sqlite_catalog: Settings, post: Callable[..., TaskView]
+    sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task = post("birds", 2)
     with pytest.raises(Conflict, match="is queued; cancel it"):
@@ -243,15 +243,17 @@ def test_counts_and_shares_say_what_is_left(served: Served) -> None:
     delete_videos(["cars-1", "cars-2"])
     counts = _counts("tsk_cars")
     assert (counts["videos"], counts["accepted"]) == (1, 1)
-    assert [(d.name, d.vectors, d.deleted, d.wasted) for d in compaction.dead()] == [
+    assert [(d.name, d.vectors, d.deleted, d.is_compactable) for d in compaction.storage_usage()] == [
         ("birds", 3, 0, False),
         ("cars", 3, 2, True),
     ]
-    assert [d.task_id for d in compaction.dead("cars")] == ["tsk_cars"]
+    assert [d.task_id for d in compaction.storage_usage("cars")] == ["tsk_cars"]
     library.lay_down("tsk_cars", SEA)
-    assert [d.task_id for d in compaction.dead("tsk_cars")] == ["tsk_cars"], "whose id it is, not whose name"
+    assert [d.task_id for d in compaction.storage_usage("tsk_cars")] == ["tsk_cars"], (
+        "whose id it is, not whose name"
+    )
     with pytest.raises(NotFound, match="No task 'boats' is laid down"):
-        compaction.dead("boats")
+        compaction.storage_usage("boats")
 
 
 # -- rows and files -----------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def owned(served: Served) -> Callable[..., dict[str, Path]]:
             row = session.query(Video).filter(Video.id == video).one()
             row.uri, row.content_hash = uri, content
         files = {
-            "thumbnail": library_paths.thumbnail(video),
+            "thumbnail": library_paths.thumbnail_path(video),
             "frames": settings().cache_dir / "8x64" / f"{content}.npy",
             "other frames": settings().cache_dir / "2x224" / f"{content}.npy",
             "file": (settings().uploads_dir if uri.startswith("upload:") else settings().media_root)
@@ -321,7 +323,7 @@ def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None
     with session_scope(write=True) as session:
         row = session.query(Video).filter(Video.id == "birds-1").one()
         row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"who": "Quillfeather"}
-    library_paths.ledger().write_bytes(b"Quillfeather")
+    library_paths.recall_cache_path().write_bytes(b"Quillfeather")
     delete_videos(["birds-1"])
     with session_scope() as session:
         session.connection().exec_driver_sql("PRAGMA incremental_vacuum")
@@ -354,7 +356,7 @@ def test_twice_is_like_once_and_what_is_not_there_is_told(served: Served) -> Non
         delete_videos(["birds-0"], task_id="tsk_sea")
 
 
-@pytest.mark.parametrize("line", ["_bury", "discard_files", "_forget_events", "_counted", "record"])
+@pytest.mark.parametrize("line", ["_bury", "delete_video_files", "_forget_events", "_counted", "record"])
 def test_killed_at_any_line_it_is_finished_by_a_repetition(
     served: Served, owned: Callable[..., dict[str, Path]], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,7 +433,7 @@ def test_compaction_drops_what_was_deleted_and_changes_no_answer(
         with pytest.raises(KeyboardInterrupt):
             compaction.compact("tsk_cars")
     after = compaction.compact("tsk_cars")
-    assert (after.vectors, after.deleted, after.wasted) == (2, 0, False)
+    assert (after.vectors, after.deleted, after.is_compactable) == (2, 0, False)
     (shown,) = overview().shards
     assert (shown.count, shown.deleted, shown.degraded) == (2, 0, None)
     assert service.refresh()
@@ -448,7 +450,7 @@ def test_compaction_drops_what_was_deleted_and_changes_no_answer(
 
 
 def test_a_video_that_waits_is_deleted_and_not_learned(
-    sqlite_catalog: Settings, post_probed: Callable[..., TaskView]
+    sqlite_catalog: Settings, post_probed: Callable[..., TaskDetails]
 ) -> None:
     task = post_probed("birds", 3)
     videos = [video.id for video in catalog_library.accepted_videos(task.id)]
@@ -460,7 +462,7 @@ def test_a_video_that_waits_is_deleted_and_not_learned(
 
 def test_a_video_that_is_being_examined_does_not_come_back(
     sqlite_catalog: Settings,
-    post: Callable[..., TaskView],
+    post: Callable[..., TaskDetails],
     write_video: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -478,25 +480,25 @@ def test_a_video_that_is_being_examined_does_not_come_back(
         return info
 
     monkeypatch.setattr(probing.VideoDecoder, "decode", meanwhile)
-    claim = lifecycle.claim_probe(task.id, "prober")
+    claim = lifecycle.claim_probing(task.id, "prober")
     assert claim is not None
     with claim:
         probing.probe(claim)
     assert [video.id for video in catalog_library.accepted_videos(task.id)] == [second.id]
-    assert not library_paths.thumbnail(first.id).exists()
-    assert library_paths.thumbnail(second.id).exists()
+    assert not library_paths.thumbnail_path(first.id).exists()
+    assert library_paths.thumbnail_path(second.id).exists()
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 1
     assert commands.get_task(task.id).counts.videos == 1
 
 
 def test_a_task_of_which_nothing_is_left_fails_in_words(
-    sqlite_catalog: Settings, post: Callable[..., TaskView]
+    sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task = post("birds", 1)
     with session_scope() as session:
         (video,) = session.query(Video).all()
     delete_videos([video.id])
-    claim = lifecycle.claim_probe(task.id, "prober")
+    claim = lifecycle.claim_probing(task.id, "prober")
     assert claim is not None
     with claim:
         probing.probe(claim)

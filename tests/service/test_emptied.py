@@ -24,7 +24,7 @@ from service import celery_worker
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, Unavailable
-from service.core.schemas import SearchResponse, TaskView
+from service.core.schemas import SearchResponse, TaskDetails
 from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
@@ -125,7 +125,7 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
     page = service.search("an owl", 1)
     _gone(library, "birds")
     _hours_later(library.settings.index_dir)
-    compaction.sweep()
+    compaction.sweep_index()
     later = SearchEngine(library.settings)
     for server in (service, later):
         assert server.refresh(), server.last_error
@@ -157,7 +157,7 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
         ("birds", 0, 0, None),
         ("cars", 3, 0, None),
     ]
-    assert [(d.vectors, d.wasted) for d in compaction.dead()] == [(0, False), (3, False)]
+    assert [(d.vectors, d.is_compactable) for d in compaction.storage_usage()] == [(0, False), (3, False)]
 
 
 def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) -> None:
@@ -183,7 +183,7 @@ def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) 
             step()
             assert service.refresh(), service.last_error
         _hours_later(library.settings.index_dir)
-        compaction.sweep()
+        compaction.sweep_index()
         seen = len(answers)
         while len(answers) < seen + 3 and thread.is_alive():
             time.sleep(0.01)
@@ -209,7 +209,7 @@ def test_lists_of_earlier_releases_go_on_without_it(served: Served) -> None:
     compaction.compact("tsk_cars")
     assert service.refresh(), service.last_error
     _hours_later(library.settings.index_dir)
-    compaction.sweep()
+    compaction.sweep_index()
     rest = service.search(text, 50, cursor=page.next_cursor)
     assert (rest.release, rest.degraded) == (page.release, {})
     assert [result.video_id for result in rest.results] == ["cars-2"]
@@ -244,7 +244,7 @@ def test_a_release_is_probed_also_when_what_it_was_probed_with_was_compacted_awa
 
 
 def test_its_column_goes_and_is_not_written_again(
-    catalog: Settings, post_probed: Callable[..., TaskView]
+    catalog: Settings, post_probed: Callable[..., TaskDetails]
 ) -> None:
     """Also where a worker had measured it before it was deleted."""
     first, second = post_probed("first"), post_probed("second")
@@ -269,7 +269,7 @@ def _learned(
 ) -> None:
     """What a worker writes when a task is ready; ``meanwhile``: once it has measured it."""
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim(task, "worker")
+    claim = lifecycle.claim_training(task, "worker")
     assert claim is not None
     with store.staging() as staged:
         (staged / "release.json").write_text(task)
@@ -277,13 +277,15 @@ def _learned(
     ids = np.arange(number, number + 2)
     made = {"task": task, "release": release.id, "fingerprint": "f"}
     shard = store.write_shard(**made, ids=ids, vectors=np.eye(4, dtype=np.float32)[:2])
-    recalls = [lifecycle.RecallFacts(one, "latest", "local", 10, 0.5, 0.5, 0.5, 1.0, 1.0) for one in measured]
+    recalls = [
+        lifecycle.RecallRecord(one, "latest", "local", 10, 0.5, 0.5, 0.5, 1.0, 1.0) for one in measured
+    ]
     meanwhile()
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])
         publication.complete(
-            release=lifecycle.ReleaseFacts(release.id, "m", "tiny", "tame", "f", 1),
-            shard=lifecycle.ShardFacts(shard.id, release.id, "f", 2, 4, 1),
+            release=lifecycle.ReleaseRecord(release.id, "m", "tiny", "tame", "f", 1),
+            shard=lifecycle.ShardRecord(shard.id, release.id, "f", 2, 4, 1),
             recalls=recalls,
             trained=True,
         )
@@ -308,7 +310,7 @@ def _put(path: Path, hours: float = 2) -> Path:
 
 
 def test_checkpoints_of_a_failed_attempt_go_with_its_task(
-    sqlite_catalog: Settings, post: Callable[..., TaskView]
+    sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task, other = post("birds", 1), post("cars", 1)
     mine, theirs = (
@@ -349,7 +351,7 @@ def test_pictures_that_a_kill_left_are_swept_and_those_in_use_stay() -> None:
     used = [_put(cache / f"{'c' * 64}.npy"), _put(thumbnails / "cars-0.jpg")]
     young = [_put(cache / f"{'d' * 64}.npy", 0.5), _put(thumbnails / "nobody.jpg", 0.5)]
     left = [_put(cache / f"{'e' * 64}.npy"), _put(thumbnails / "birds.7.jpg")]
-    compaction.sweep_pictures()
+    compaction.sweep_orphan_images()
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in [*used, *young])
 
@@ -361,7 +363,7 @@ def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_after
     _hours_later(library.settings.index_dir)
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "training"
-    compaction.sweep()
+    compaction.sweep_index()
     assert old.exists(), "its worker reads the generation with which it began"
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "ready"
@@ -371,7 +373,7 @@ def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_after
     assert not old.exists()
 
 
-@pytest.mark.parametrize("line", ["record_shards", "_dead"])
+@pytest.mark.parametrize("line", ["update_shard_rows", "_storage_usage"])
 def test_killed_before_the_catalog_hears_of_it_a_repetition_tells_it(
     served: Served, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +393,7 @@ def test_killed_before_the_catalog_hears_of_it_a_repetition_tells_it(
     assert service.refresh(), service.last_error
     assert service.degraded() == {}
     after = compaction.compact("tsk_birds")
-    assert (after.vectors, after.deleted, after.wasted) == (0, 0, False)
+    assert (after.vectors, after.deleted, after.is_compactable) == (0, 0, False)
     assert overview().degraded == {}
 
 
@@ -424,4 +426,4 @@ def test_an_index_that_cannot_be_written_is_told(served: Served, monkeypatch: py
         compaction.compact("tsk_birds")
     monkeypatch.setattr(ShardStore, "collect_garbage", full)
     with pytest.raises(Unavailable, match="No space left"):
-        compaction.sweep()
+        compaction.sweep_index()

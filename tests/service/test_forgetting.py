@@ -8,11 +8,11 @@ import pytest
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Recall, Task
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings
-from service.library.recall_matrix import forgetting
+from service.library.recall_matrix import read_recall_matrix
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 # rows = releases, columns = tasks
 LOCAL = [[0.9], [0.7, 0.8], [0.5, 0.6, 0.4]]
@@ -64,7 +64,7 @@ def test_the_matrix_and_what_follows_from_it(catalog: Settings, post_probed: Pos
     with session_scope(write=True) as session:
         session.add(_cell(0, 1, "pinned", "local", 0.2))
         session.add(_cell(0, 3, "pinned", "local", 0.1))
-    view = forgetting()
+    view = read_recall_matrix()
     assert (view.tasks, view.mode, view.modes) == (names, "pinned", ["pinned"])
     assert view.releases == ["release1", "release2", "release3"]
     assert view.matrix_local == [[0.9, None, None], [0.7, 0.8, None], [0.5, 0.6, 0.4]]
@@ -85,26 +85,26 @@ def test_the_matrix_and_what_follows_from_it(catalog: Settings, post_probed: Pos
 def test_each_mode_has_its_own_figures(sqlite_catalog: Settings, post_probed: Post) -> None:
     _lay_down(post_probed, {"local": LOCAL})
     _lay_down(post_probed, {"local": [[0.9], [0.9, 0.8], [0.9, 0.8, 0.4]]}, mode="latest")
-    assert forgetting("latest").bwf_local == pytest.approx(0)
-    assert forgetting().bwf_local == pytest.approx(0.3)
-    assert forgetting().modes == ["latest", "pinned"]
-    assert forgetting("latest").bwf_global is None
+    assert read_recall_matrix("latest").bwf_local == pytest.approx(0)
+    assert read_recall_matrix().bwf_local == pytest.approx(0.3)
+    assert read_recall_matrix().modes == ["latest", "pinned"]
+    assert read_recall_matrix("latest").bwf_global is None
 
 
 def test_where_there_is_no_pinned_mode_latest_is_shown(sqlite_catalog: Settings, post_probed: Post) -> None:
     _lay_down(post_probed, {"local": LOCAL}, mode="latest")
-    assert forgetting().mode == "latest"
-    assert forgetting("pinned").matrix_local == []
+    assert read_recall_matrix().mode == "latest"
+    assert read_recall_matrix("pinned").matrix_local == []
 
 
 def test_before_anything_is_learned_there_is_nothing_to_forget(catalog: Settings) -> None:
-    view = forgetting()
+    view = read_recall_matrix()
     assert (view.tasks, view.matrix_local, view.bwf_local, view.fr, view.hm) == ([], [], None, None, None)
 
 
 def test_one_task_cannot_be_forgotten_yet(sqlite_catalog: Settings, post_probed: Post) -> None:
     _lay_down(post_probed, {"local": [[0.9]]})
-    view = forgetting()
+    view = read_recall_matrix()
     assert (view.bwf_local, view.fr, view.hm) == (None, None, pytest.approx(0.9))
     assert view.matrix_local == [[0.9]]
 
@@ -113,7 +113,7 @@ def test_a_task_without_queries_has_no_column_but_its_release_has_a_row(
     sqlite_catalog: Settings, post_probed: Post
 ) -> None:
     _lay_down(post_probed, {"local": [[0.9], [0.7]]})  # task 2 was indexed without captions
-    view = forgetting()
+    view = read_recall_matrix()
     assert view.tasks == ["task 1"]
     assert view.matrix_local == [[0.9], [0.7]]
     assert view.bwf_local == pytest.approx(0.2)
@@ -124,5 +124,5 @@ def test_the_best_mode_is_shown_that_there_are_figures_for(
 ) -> None:
     _lay_down(post_probed, {"local": LOCAL}, mode="latest")
     _lay_down(post_probed, {"local": [[0.9], [0.8, 0.8], [0.7, 0.8, 0.4]]}, mode="mapped")
-    assert (forgetting().mode, forgetting().modes) == ("mapped", ["latest", "mapped"])
-    assert forgetting().bwf_local == pytest.approx(0.1)
+    assert (read_recall_matrix().mode, read_recall_matrix().modes) == ("mapped", ["latest", "mapped"])
+    assert read_recall_matrix().bwf_local == pytest.approx(0.1)

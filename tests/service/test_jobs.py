@@ -15,7 +15,7 @@ import redis
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
-from service.core.schemas import TaskSpec, TaskView
+from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands
 
@@ -29,12 +29,12 @@ from index.shard_store import ShardStore
 from service.library import videos
 from service.tasks import lifecycle
 from service.celery_worker import LEARN, celery_app, send_due, worker_name
-from service.tasks.lifecycle import ReleaseFacts, ShardFacts
+from service.tasks.lifecycle import ReleaseRecord, ShardRecord
 from service.core.settings import settings
 
 @celery_app.task(name=LEARN, ignore_result=True)
 def learn(task_id):
-    claim = lifecycle.claim(task_id, worker_name())
+    claim = lifecycle.claim_training(task_id, worker_name())
     if claim is None:
         return
     with claim:
@@ -54,8 +54,8 @@ def learn(task_id):
         with claim.publishing() as publication:
             store.publish(release=release, shards=[shard])
             publication.complete(
-                release=ReleaseFacts(release.id, "zero_shot", "tiny", "frozen", "f", release.bytes),
-                shard=ShardFacts(shard.id, release.id, "f", len(ids), 1, shard.bytes),
+                release=ReleaseRecord(release.id, "zero_shot", "tiny", "frozen", "f", release.bytes),
+                shard=ShardRecord(shard.id, release.id, "f", len(ids), 1, shard.bytes),
                 trained=False,
             )
     send_due()
@@ -120,8 +120,8 @@ def start(running: Settings, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def post_real(running: Settings, write_video: Callable[..., Path]) -> Callable[..., TaskView]:
-    def make(name: str, **settings: int) -> TaskView:
+def post_real(running: Settings, write_video: Callable[..., Path]) -> Callable[..., TaskDetails]:
+    def make(name: str, **settings: int) -> TaskDetails:
         videos = []
         for number in range(2):
             write_video(running.media_root / name / f"{number}.mp4", seed=hash((name, number)) % 10_000)
@@ -133,7 +133,7 @@ def post_real(running: Settings, write_video: Callable[..., Path]) -> Callable[.
     return make
 
 
-def _wait(task_id: str, *states: str) -> TaskView:
+def _wait(task_id: str, *states: str) -> TaskDetails:
     deadline = time.monotonic() + 120
     while (view := commands.get_task(task_id)).state not in states:
         assert view.state not in ("failed", "cancelled"), view.error
@@ -143,7 +143,7 @@ def _wait(task_id: str, *states: str) -> TaskView:
 
 
 def test_nothing_that_dies_or_is_lost_keeps_tasks_from_being_learned_in_order(
-    running: Settings, start: Start, post_real: Callable[..., TaskView]
+    running: Settings, start: Start, post_real: Callable[..., TaskDetails]
 ) -> None:
     first, second = post_real("first", steps=40), post_real("second")
     redis.Redis.from_url(running.redis_client_url).flushall()  # every message is lost
@@ -163,7 +163,7 @@ def test_nothing_that_dies_or_is_lost_keeps_tasks_from_being_learned_in_order(
 
 @pytest.mark.parametrize("running", ["sqlite"], indirect=True)
 def test_a_worker_that_is_stopped_gives_its_task_back(
-    running: Settings, start: Start, post_real: Callable[..., TaskView]
+    running: Settings, start: Start, post_real: Callable[..., TaskDetails]
 ) -> None:
     learner = start("cpu,gpu")
     view = post_real("birds", steps=100_000)

@@ -16,13 +16,13 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Release, Shard
 from service.core import errors
 from service.core.logging import configure
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.overview import overview
 from service.tasks import commands, lifecycle
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 
 def _lay_down(task_id: str) -> None:
@@ -59,7 +59,7 @@ def _lay_down(task_id: str) -> None:
 
 def test_the_glance(catalog: Settings, post_probed: Post) -> None:
     view = post_probed("birds", videos=3)
-    assert lifecycle.claim(view.id, "host:1:2") is not None
+    assert lifecycle.claim_training(view.id, "host:1:2") is not None
     _lay_down(view.id)
     shown = overview({view.id: "vectors.faiss does not match its checksum"})
     assert shown.tasks["probing"] == 1
@@ -237,7 +237,7 @@ def test_every_error_has_a_status_and_a_title() -> None:
 
     kinds = {kind for kind in below(errors.CinestrataError) if kind.__module__ == "service.core.errors"}
     assert {kind.__name__ for kind in kinds} <= set(errors.__all__)
-    for kind in kinds - {errors.CinestrataError, errors.Interrupted}:
+    for kind in kinds - {errors.CinestrataError, errors.TaskInterruption}:
         assert 400 <= kind.status < 600
         assert kind.title
         assert kind.__name__ in (errors.__doc__ or "")

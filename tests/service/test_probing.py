@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from media import frame_cache_path, load_frames
 from models.backbones.loading import frame_spec
 from service.core.errors import NotFound
-from service.core.schemas import TaskSpec, TaskView
+from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
-from service.library import videos as library
+from service.library import video_details as library
 from service.tasks import commands, lifecycle, probing
-from service.tasks.lifecycle import stopping
-from service.tasks.splits import Clip, derive_splits
+from service.tasks.dataset_splits import Clip, assign_splits
+from service.tasks.lifecycle import shutdown
 
 Make = Callable[..., Path]
 
@@ -44,13 +44,13 @@ def with_clips(clips: Path, tmp_path: Path, settings_factory: Callable[..., Sett
     return settings_factory(tmp_path, media_root=clips, event_seconds=0, bad_video_share=0.5)
 
 
-def _post(*names: str, **fields: Any) -> TaskView:
+def _post(*names: str, **fields: Any) -> TaskDetails:
     videos = [{"uri": name, "captions": [f"clip {name}"], **fields} for name in names]
     return commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
 
 
-def _probe(task_id: str) -> TaskView:
-    claim = lifecycle.claim_probe(task_id, "worker")
+def _probe(task_id: str) -> TaskDetails:
+    claim = lifecycle.claim_probing(task_id, "worker")
     assert claim is not None
     with claim:
         probing.probe(claim)
@@ -83,7 +83,7 @@ def test_good_videos_wait_to_be_learned(with_clips: Settings) -> None:
         assert library.stream_path(video.id).name == video.uri
         shown = library.get_video(video.id)
         assert (shown.width, shown.height, shown.codec, shown.task) == (64, 48, "h264", "clips")
-    assert lifecycle.claim(view.id, "learner") is not None
+    assert lifecycle.claim_training(view.id, "learner") is not None
 
 
 def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
@@ -107,7 +107,7 @@ def test_too_many_bad_videos_fail_the_task_before_training(with_clips: Settings)
     assert view.state == "failed"
     assert "2 of 3 videos could not be used (67%; 50% are allowed)" in (view.error or "")
     assert len(view.rejected) == 2
-    assert lifecycle.claim(view.id, "learner") is None
+    assert lifecycle.claim_training(view.id, "learner") is None
 
 
 def test_copies_are_not_bad_videos(with_clips: Settings) -> None:
@@ -142,13 +142,13 @@ def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.M
         examined.append(path.name)
         found = real(self, path, **more)
         if len(examined) == 2:
-            stopping.request_stop()
+            shutdown.request_stop()
         return found
 
     monkeypatch.setattr(probing.VideoDecoder, "decode", counting)
     assert _probe(view.id).state == "probing"
     assert commands.get_task(view.id).progress.stage == "probing"
-    stopping.reset()
+    shutdown.reset()
     done = _probe(view.id)
     assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
     assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # an empty file is told from its size
@@ -170,7 +170,7 @@ def test_a_lost_frame_cache_is_made_anew(with_clips: Settings) -> None:
     view = _post("0.mp4", "1.mp4")
     assert _probe(view.id).progress.stage == "waiting"
     shutil.rmtree(settings().cache_dir)
-    claim = lifecycle.claim(view.id, "learner")
+    claim = lifecycle.claim_training(view.id, "learner")
     assert claim is not None
     claim.fail("the frames are gone")
     commands.retry_task(view.id)
@@ -203,7 +203,7 @@ def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
 
 def test_a_few_videos_validate_where_no_val_split_is_given() -> None:
     clips = [Clip(n, f"{(n * 7919) % 1009:064x}", True, None) for n in range(60)]
-    plain, splits = derive_splits(clips, 0.2), derive_splits(clips, 0.2, 0.05)
+    plain, splits = assign_splits(clips, 0.2), assign_splits(clips, 0.2, 0.05)
     validating = [n for n in splits.of if splits.of[n] == "val"]
     assert len(validating) == 3
     assert {splits.of[n] for n in splits.of} == {"train", "val", "test"}
@@ -211,11 +211,11 @@ def test_a_few_videos_validate_where_no_val_split_is_given() -> None:
     assert {**splits.of, **dict.fromkeys(validating, "train")} == plain.of
     training = sorted((n * 7919) % 1009 for n in splits.of if splits.of[n] == "train")
     assert max((n * 7919) % 1009 for n in validating) < training[0]
-    assert derive_splits(clips[::-1], 0.2, 0.05) == splits
-    assert derive_splits(clips[:19], 0.2, 0.05) == derive_splits(clips[:19], 0.2)
+    assert assign_splits(clips[::-1], 0.2, 0.05) == splits
+    assert assign_splits(clips[:19], 0.2, 0.05) == assign_splits(clips[:19], 0.2)
     given = [Clip(99, "f" * 64, True, "val"), *clips]
-    assert [n for n, split in derive_splits(given, 0.2, 0.05).of.items() if split == "val"] == [99]
-    assert "train" in derive_splits(clips, 0.9, 0.49).of.values()
+    assert [n for n, split in assign_splits(given, 0.2, 0.05).of.items() if split == "val"] == [99]
+    assert "train" in assign_splits(clips, 0.9, 0.49).of.values()
 
 
 CLIPS = st.lists(
@@ -226,12 +226,12 @@ CLIPS = st.lists(
 @given(CLIPS, st.floats(0, 0.99), st.randoms())
 @hypothesis_settings(deadline=None)
 def test_splits(clips: list[Clip], share: float, random: Any) -> None:
-    splits = derive_splits(clips, share)
+    splits = assign_splits(clips, share)
     assert set(splits.of) == {c.vector_id for c in clips}
     assert all(splits.of[c.vector_id] == c.split for c in clips if c.split)
     assert all(splits.of[c.vector_id] is None for c in clips if not c.captioned and not c.split)
     shuffled = random.sample(clips, len(clips))
-    assert derive_splits(shuffled, share) == splits
+    assert assign_splits(shuffled, share) == splits
     captioned = [c for c in clips if c.captioned]
     derived = [c for c in captioned if c.split is None and splits.of[c.vector_id] == "test"]
     if any(c.split == "test" for c in captioned):

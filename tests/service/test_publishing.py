@@ -15,12 +15,12 @@ from index.shard_store import ShardStore
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task
 from service.core.errors import Conflict, LeaseLost
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import RecallFacts, ReleaseFacts, ShardFacts
+from service.tasks.lifecycle import RecallRecord, ReleaseRecord, ShardRecord
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 
 class Died(BaseException):
@@ -42,22 +42,22 @@ def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, SegmentE
     return release, shard
 
 
-def _facts(release: Any, shard: SegmentEntry, *recalls: RecallFacts) -> dict[str, Any]:
+def _facts(release: Any, shard: SegmentEntry, *recalls: RecallRecord) -> dict[str, Any]:
     return {
-        "release": ReleaseFacts(release.id, "ffa_tame", "tiny", "tame", "f" * 64, release.bytes),
-        "shard": ShardFacts(shard.id, shard.release, shard.fingerprint, shard.count, shard.dim, shard.bytes),
+        "release": ReleaseRecord(release.id, "ffa_tame", "tiny", "tame", "f" * 64, release.bytes),
+        "shard": ShardRecord(shard.id, shard.release, shard.fingerprint, shard.count, shard.dim, shard.bytes),
         "recalls": recalls,
         "trained": True,
     }
 
 
-def _recall(task_id: str, r1: float, **more: Any) -> RecallFacts:
-    return RecallFacts(task_id, "latest", "local", 10, r1, r1, r1, 1.0, 1.0, **more)
+def _recall(task_id: str, r1: float, **more: Any) -> RecallRecord:
+    return RecallRecord(task_id, "latest", "local", 10, r1, r1, r1, 1.0, 1.0, **more)
 
 
-def _publish(task_id: str, number: int, *recalls: RecallFacts) -> int:
+def _publish(task_id: str, number: int, *recalls: RecallRecord) -> int:
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim(task_id, "worker")
+    claim = lifecycle.claim_training(task_id, "worker")
     assert claim is not None
     release, shard = _staged(store, task_id, number)
     with claim.publishing() as publication:
@@ -83,7 +83,7 @@ def test_dying_after_the_manifest_is_made_good(
 ) -> None:
     view = post_probed()
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim(view.id, "dies")
+    claim = lifecycle.claim_training(view.id, "dies")
     assert claim is not None
     release, shard = _staged(store, view.id, 1)
     with suppress(Died), claim.publishing():
@@ -106,7 +106,7 @@ def test_what_is_published_is_neither_failed_nor_cancelled(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
-    claim = lifecycle.claim(view.id, "dies")
+    claim = lifecycle.claim_training(view.id, "dies")
     assert claim is not None
     commands.cancel_task(view.id)
     store = ShardStore(settings().index_dir)
@@ -121,7 +121,7 @@ def test_what_is_published_is_neither_failed_nor_cancelled(
 
 def test_cancelling_wins_before_the_manifest(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
-    claim = lifecycle.claim(view.id, "worker")
+    claim = lifecycle.claim_training(view.id, "worker")
     assert claim is not None
     commands.cancel_task(view.id)
     with claim, claim.publishing():
@@ -131,16 +131,16 @@ def test_cancelling_wins_before_the_manifest(catalog: Settings, post_probed: Pos
 
 def test_a_fenced_worker_publishes_nothing(catalog: Settings, post_probed: Post, expire: Callable) -> None:
     view = post_probed()
-    stale = lifecycle.claim(view.id, "stale")
+    stale = lifecycle.claim_training(view.id, "stale")
     assert stale is not None
     expire(view.id)
-    assert lifecycle.claim(view.id, "fresh") is not None
+    assert lifecycle.claim_training(view.id, "fresh") is not None
     with pytest.raises(LeaseLost), stale.publishing():
         pytest.fail("published without the lease")
 
 
 def test_publishing_without_completing_is_a_bug(sqlite_catalog: Settings, post_probed: Post) -> None:
-    claim = lifecycle.claim(post_probed().id, "worker")
+    claim = lifecycle.claim_training(post_probed().id, "worker")
     assert claim is not None
     with pytest.raises(RuntimeError, match="complete"), claim.publishing():
         pass
@@ -149,7 +149,7 @@ def test_publishing_without_completing_is_a_bug(sqlite_catalog: Settings, post_p
 def test_completing_twice_changes_nothing(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     store = ShardStore(settings().index_dir)
-    claim = lifecycle.claim(view.id, "worker")
+    claim = lifecycle.claim_training(view.id, "worker")
     assert claim is not None
     release, shard = _staged(store, view.id, 1)
     with claim.publishing() as publication:
@@ -173,7 +173,7 @@ def test_a_task_without_training_may_keep_the_release(catalog: Settings, post_pr
         ids=np.array([7]),
         vectors=np.eye(4, dtype=np.float32)[:1],
     )
-    claim = lifecycle.claim(second.id, "worker")
+    claim = lifecycle.claim_training(second.id, "worker")
     assert claim is not None
     with claim.publishing() as publication:
         store.publish(release=release, shards=[shard])

@@ -12,11 +12,11 @@ import redis
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey, Task
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.tasks import broker, commands, lifecycle
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -30,13 +30,13 @@ def with_broker(
 
 def test_a_dead_worker_is_noticed(catalog: Settings, post_probed: Post, expire: Callable) -> None:
     view = post_probed()
-    assert lifecycle.claim(view.id, "dies") is not None
+    assert lifecycle.claim_training(view.id, "dies") is not None
     assert lifecycle.reconcile().recovered == ()
     expire(view.id)
     assert lifecycle.reconcile().recovered == (view.id,)
     assert lifecycle.reconcile().recovered == ()
     assert "dies" in commands.events_after(view.id)[-1].data["message"]
-    assert lifecycle.claim(view.id, "next") is not None
+    assert lifecycle.claim_training(view.id, "next") is not None
 
 
 def test_attempts_are_capped_and_the_next_task_goes_on(
@@ -44,7 +44,7 @@ def test_attempts_are_capped_and_the_next_task_goes_on(
 ) -> None:
     poison, healthy = post_probed("poison"), post_probed("healthy")
     for _ in range(catalog.max_attempts):
-        claim = lifecycle.claim(poison.id, "dies")
+        claim = lifecycle.claim_training(poison.id, "dies")
         assert claim is not None
         claim.progress("training")
         expire(poison.id)
@@ -54,14 +54,14 @@ def test_attempts_are_capped_and_the_next_task_goes_on(
     assert view.state == "failed"
     assert "3 times" in (view.error or "")
     assert "retry" in (view.error_hint or "")
-    assert lifecycle.claim(poison.id, "again") is None
-    assert lifecycle.claim(healthy.id, "worker") is not None
+    assert lifecycle.claim_training(poison.id, "again") is None
+    assert lifecycle.claim_training(healthy.id, "worker") is not None
 
 
 def test_a_poisonous_video_caps_the_probing_too(catalog: Settings, post: Post, expire: Callable) -> None:
     view = post()
     for _ in range(catalog.max_attempts):
-        assert lifecycle.claim_probe(view.id, "dies") is not None
+        assert lifecycle.claim_probing(view.id, "dies") is not None
         expire(view.id)
         lifecycle.reconcile()
     assert commands.get_task(view.id).state == "failed"
@@ -71,7 +71,7 @@ def test_cancelling_is_finished_for_a_dead_worker(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
-    assert lifecycle.claim(view.id, "dies") is not None
+    assert lifecycle.claim_training(view.id, "dies") is not None
     assert commands.cancel_task(view.id).state == "probing"
     expire(view.id)
     assert lifecycle.reconcile().cancelled == (view.id,)
@@ -80,7 +80,7 @@ def test_cancelling_is_finished_for_a_dead_worker(
 
 def test_rounds_in_many_processes_count_once(catalog: Settings, post_probed: Post, expire: Callable) -> None:
     view = post_probed()
-    assert lifecycle.claim(view.id, "dies") is not None
+    assert lifecycle.claim_training(view.id, "dies") is not None
     expire(view.id)
     found: list[str] = []
     threads = [
@@ -118,7 +118,7 @@ def test_only_the_head_of_the_line_is_sent_to_learning(with_broker: redis.Redis,
     with_broker.flushall()
     assert lifecycle.send_due() == (first.id,)
     with_broker.flushall()
-    claim = lifecycle.claim(first.id, "worker")
+    claim = lifecycle.claim_training(first.id, "worker")
     assert claim is not None
     assert lifecycle.send_due() == ()
     claim.fail("no")
@@ -135,7 +135,7 @@ def test_cancelling_the_head_wakes_the_next(with_broker: redis.Redis, post_probe
 def test_without_a_broker_tasks_are_taken_all_the_same(catalog: Settings, post: Post) -> None:
     view = post()
     assert view.state == "queued"
-    assert not broker.check()
+    assert not broker.is_reachable()
     assert broker.queue_length("cpu") is None
     assert lifecycle.reconcile().sent == ()
 

@@ -18,13 +18,13 @@ from sqlalchemy import func, select
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
-from service.core.schemas import TaskSpec, TaskView
+from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands, lifecycle
 from service.tasks.idempotency import reserve
-from service.tasks.ingestion_checks import check_task, clean_caption
+from service.tasks.ingestion_checks import normalize_caption, validate_task
 
-Post = Callable[..., TaskView]
+Post = Callable[..., TaskDetails]
 
 
 def _spec(**fields: Any) -> TaskSpec:
@@ -206,12 +206,12 @@ def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, captio
     )
     spec.videos[0].captions = [caption]
     try:
-        kept = check_task(spec).videos[0].captions[0]
+        kept = validate_task(spec).videos[0].captions[0]
     except InvalidInput as error:
         fields = [e.field for e in error.errors]
     else:
         assert kept.strip() == kept != ""
-        assert clean_caption(kept) == kept
+        assert normalize_caption(kept) == kept
         kept.encode()
         return
     assert fields == ["videos[0].captions[0]"]
@@ -342,7 +342,7 @@ class TestCancelAndRetry:
 
     def test_a_running_probe_is_asked(self, catalog: Settings, post: Post) -> None:
         view = post()
-        claim = lifecycle.claim_probe(view.id, "worker")
+        claim = lifecycle.claim_probing(view.id, "worker")
         assert claim is not None
         assert commands.cancel_task(view.id).cancel_requested
         with claim:
@@ -351,7 +351,7 @@ class TestCancelAndRetry:
 
     def test_what_has_ended_cannot_be_cancelled(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
-        claim = lifecycle.claim(view.id, "worker")
+        claim = lifecycle.claim_training(view.id, "worker")
         assert claim is not None
         claim.fail("no good")
         with pytest.raises(Conflict, match="failed"):
@@ -359,7 +359,7 @@ class TestCancelAndRetry:
 
     def test_a_retry_starts_afresh_at_the_end_of_the_line(self, catalog: Settings, post: Post) -> None:
         first, second = post("first"), post("second")
-        claim = lifecycle.claim_probe(first.id, "worker")
+        claim = lifecycle.claim_probing(first.id, "worker")
         assert claim is not None
         with session_scope(write=True) as session:
             video = session.scalars(select(Video).where(Video.task_id == first.id).limit(1)).one()
@@ -371,7 +371,7 @@ class TestCancelAndRetry:
         assert again.rejected == []
         assert again.position > second.position
         assert again.finished_at is None
-        assert lifecycle.claim_probe(first.id, "worker") is not None
+        assert lifecycle.claim_probing(first.id, "worker") is not None
 
     @pytest.mark.parametrize("state", ["queued", "probed"])
     def test_what_goes_on_cannot_be_retried(

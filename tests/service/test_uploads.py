@@ -24,7 +24,7 @@ from service.core.errors import InDoubt, Unavailable
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_task
-from service.storage import library_paths
+from service.storage import index_manifest, library_paths
 from service.tasks import archives, commands, lifecycle
 
 ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
@@ -79,7 +79,7 @@ def test_what_a_killed_upload_left_goes_after_a_day(later: Callable[[float], Non
     later(DAY + 60)
     assert archives.sweep() == [ORPHAN]
     assert _uploads() == {stored}
-    assert library_paths.locate(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
+    assert library_paths.resolve_video_path(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
     assert archives.sweep() == []
 
 
@@ -111,7 +111,7 @@ def test_what_another_task_is_made_of_stays(later: Callable[[float], None]) -> N
     delete_task(one)
     later(DAY + 60)
     assert archives.sweep() == []
-    kept = library_paths.locate(f"upload://{one}/a.mp4")
+    kept = library_paths.resolve_video_path(f"upload://{one}/a.mp4")
     assert kept.is_file()
     delete_task(other)
     assert not kept.parent.exists()
@@ -125,7 +125,7 @@ def test_what_the_index_shows_stays_though_the_catalog_lost_its_task(
     later(DAY + 60)
 
     with monkeypatch.context() as patch:
-        patch.setattr(library_paths, "manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
+        patch.setattr(index_manifest, "read_manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
         assert archives.sweep() == []
     assert archives.sweep() == [ORPHAN]
 
@@ -170,9 +170,9 @@ def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytes
     quick = Quick()
     monkeypatch.setattr(celery_worker, "settings", lambda: quick)
 
-    def reconcile() -> lifecycle.Reconciled:
+    def reconcile() -> lifecycle.ReconcileReport:
         rounds.release()
-        return lifecycle.Reconciled((), (), (), ())
+        return lifecycle.ReconcileReport((), (), (), ())
 
     monkeypatch.setattr(lifecycle, "reconcile", reconcile)
     reconciler = celery_worker.Reconciler()
@@ -222,7 +222,7 @@ def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
         _post(key="k")
     mend()
     (name,) = _uploads()
-    assert library_paths.locate(f"upload://{name}/a.mp4").is_file()
+    assert library_paths.resolve_video_path(f"upload://{name}/a.mp4").is_file()
     with session_scope() as session:
         assert (session.get(Task, name) is not None) is stored
     later(DAY + 60)

@@ -129,7 +129,7 @@ def post_videos(warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch) ->
         fields = {"method": "ffa_tame", "settings": SMALL, **fields}
         spec = TaskSpec.model_validate({"name": name, "videos": listed, **fields})
         task = create_task(spec).task.id
-        claim = lifecycle.claim_probe(task, "prober")
+        claim = lifecycle.claim_probing(task, "prober")
         assert claim is not None
         with claim:
             probing.probe(claim)

@@ -20,16 +20,16 @@ from index.vector_ids import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
 from media.frame_images import crop_square
 from service.catalog.database import session_scope
-from service.catalog.moment_rows import spans_of
+from service.catalog.moment_rows import moment_spans
 from service.catalog.tables import Moment, Task, Video
 from service.core.settings import settings
 from service.library.compaction import compact
 from service.library.deletion import delete_videos
 from service.library.overview import overview
-from service.library.recall_matrix import forgetting
-from service.library.videos import get_video
+from service.library.recall_matrix import read_recall_matrix
+from service.library.video_details import get_video
 from service.tasks import commands, lifecycle, probing
-from service.tasks.lifecycle.state_machine import drop_lease
+from service.tasks.lifecycle.state_machine import clear_lease
 from service.tasks.task_events import events_after
 from trainer import moment_embedding
 from trainer.methods import start_method
@@ -86,7 +86,7 @@ def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None
     method = start_method(library.current.method, backbone, library.current.config, library.current)
     for name, spans in (("day-0", [(0, 20), (10, 30)]), ("day-3", [(0, 18), (9, 27), (18, 36), (27, 45)])):
         with session_scope() as session:
-            assert spans_of(session, ids[name]) == spans
+            assert moment_spans(session, ids[name]) == spans
         assert [(moment.start, moment.end) for moment in get_video(name).moments] == spans
         path = settings().media_root / "day" / f"{name[-1]}.mp4"
         for moment, (start, end) in zip(moment_ids(ids[name], len(spans)).tolist(), spans, strict=True):
@@ -111,7 +111,7 @@ def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
         sampled.append(into)
         if len(sampled) == 1:
             with session_scope(write=True) as session:
-                drop_lease(session.get_one(Task, task))
+                clear_lease(session.get_one(Task, task))
             learning_job.run_learning_job(task)
         elif len(sampled) == 2:
             sampled[0].unlink()  # what the first one does in the end
@@ -135,7 +135,7 @@ def test_nothing_else_changes_by_a_bit(
         posted = [post_videos("day", seconds=LONG), post_videos("night", seconds={1: 60})]
         posted.append(post_videos("dusk", seconds={2: 21}))
         vectors = [_vectors(_ready(task)) for task in posted]
-        figures = forgetting().model_dump(exclude={"task_ids", "releases"})
+        figures = read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
         store = ShardStore(settings().index_dir)
         entries = store.manifest()
         files = [entries.shards[task].files["vectors.faiss"] for task in posted]
@@ -174,7 +174,7 @@ def test_after_compaction_the_next_row_is_the_same(
             assert all(np.array_equal(vector, before[i]) for i, vector in _vectors(day).items())
             (settings().index_dir / "ledger.npz").unlink()
         _ready(post_videos("night"))
-        return forgetting().model_dump(exclude={"task_ids", "releases"})
+        return read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
 
     assert learn("one", compacted=True) == learn("other", compacted=False)
 
@@ -262,7 +262,7 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
     assert view.state == "failed"
     assert "The disk is full" in str(view.error)
     commands.retry_task(task)
-    claim = lifecycle.claim_probe(task, "prober")
+    claim = lifecycle.claim_probing(task, "prober")
     assert claim is not None
     with claim:
         probing.probe(claim)

@@ -20,9 +20,9 @@ from models.releases.release_files import ReleaseState, read_learned, read_relea
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.celery_worker import probe
-from service.core.schemas import TaskView
+from service.core.schemas import TaskDetails
 from service.core.settings import settings
-from service.library.recall_matrix import forgetting
+from service.library.recall_matrix import read_recall_matrix
 from service.tasks import commands
 from service.tasks.lifecycle import Publication
 from service.tasks.task_events import events_after
@@ -40,12 +40,12 @@ Post = Callable[..., str]
 pytestmark = pytest.mark.usefixtures("library")
 
 
-def _learn(task: str) -> TaskView:
+def _learn(task: str) -> TaskDetails:
     learning_job.run_learning_job(task)
     return commands.get_task(task)
 
 
-def _ready(task: str) -> TaskView:
+def _ready(task: str) -> TaskDetails:
     view = _learn(task)
     assert (view.state, view.error) == ("ready", None)
     return view
@@ -121,9 +121,9 @@ def test_two_tasks_are_learned_laid_down_and_measured(post_videos: Post) -> None
     assert recalls[1, 1, "pinned", "local"].r10 == 1  # two videos
     assert recalls[1, 1, "pinned", "global"].routing1 == 1  # only one task to route to
     assert recalls[2, 1, "pinned", "local"].routing1 is None
-    assert forgetting("latest").matrix_local == [], "not measured, and not shown as nothing found"
-    assert forgetting("latest").modes == ["pinned"]
-    view = forgetting("pinned")
+    assert read_recall_matrix("latest").matrix_local == [], "not measured, and not shown as nothing found"
+    assert read_recall_matrix("latest").modes == ["pinned"]
+    view = read_recall_matrix("pinned")
     assert view.bwf_local == 0
     assert None not in view.zero_shot
 
@@ -141,9 +141,9 @@ def test_other_query_modes_are_measured_where_they_are_wanted(
     _ready(post_videos("dusk"))
     measured = {(i, m) for i, _, m, _ in _recalls()} - {(0, "pinned"), (0, "latest")}
     assert measured == {(1, "pinned"), (2, "pinned"), (2, "latest"), (3, "latest")}
-    view = forgetting("pinned")
+    view = read_recall_matrix("pinned")
     assert [[cell is None for cell in row] for row in view.matrix_local] == [[False, True], [False, False]]
-    assert forgetting().mode == "latest"
+    assert read_recall_matrix().mode == "latest"
 
 
 def test_a_row_goes_on_from_the_ledger_and_equals_one_afresh(

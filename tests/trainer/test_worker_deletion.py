@@ -125,9 +125,9 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
     one = post_videos("day")
     _ready(one)
     numbers = {name: _number(name) for name in ("day-0", "day-3")}
-    assert library_paths.ledger().exists()
+    assert library_paths.recall_cache_path().exists()
     delete_videos(list(numbers))
-    assert not library_paths.ledger().exists(), "it keeps what was made of captions"
+    assert not library_paths.recall_cache_path().exists(), "it keeps what was made of captions"
     negatives: list[set[int]] = []
     galleries: list[Any] = []
     init, evaluate_row = StoredVectors.__init__, task_pipeline.evaluate_row
@@ -156,7 +156,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
         }
     assert counted[1, 1, "local"] == 2, "what was measured then stays as it was"
     assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
-    page = read_ledger(library_paths.ledger())["pinned"]
+    page = read_ledger(library_paths.recall_cache_path())["pinned"]
     assert [standing.queries for standing in page.task_ranks] == [1, 2]
 
 
@@ -187,7 +187,7 @@ def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
 
     monkeypatch.setattr(module, stage, meanwhile)
     _ready(post_videos("night"))
-    assert not library_paths.ledger().exists()
+    assert not library_paths.recall_cache_path().exists()
 
 
 def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: Post) -> None:
@@ -242,7 +242,7 @@ def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
     monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
     two = post_videos("night")
     _ready(two)
-    assert not library_paths.ledger().exists()
+    assert not library_paths.recall_cache_path().exists()
     with session_scope() as session:
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
@@ -262,7 +262,7 @@ def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
         compaction.compact(one)
         for folder in _store().folders():
             os.utime(folder, (time.time() - 7200,) * 2)
-        compaction.sweep()
+        compaction.sweep_index()
         return original(*given, **how)
 
     monkeypatch.setattr(learning_job, stage, meanwhile)

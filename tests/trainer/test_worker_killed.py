@@ -20,10 +20,10 @@ from index.vector_ids import FIRST_MOMENT_ID
 from media import VideoDecoder
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Moment, Recall, Release, Shard, Task
-from service.core.schemas import ForgettingView
+from service.core.schemas import RecallMatrix
 from service.core.settings import settings
 from service.library.deletion import delete_videos
-from service.library.recall_matrix import forgetting
+from service.library.recall_matrix import read_recall_matrix
 from service.tasks import commands, lifecycle
 from service.tasks.lifecycle import Claim
 from service.tasks.task_events import events_after
@@ -123,7 +123,7 @@ def _moments(task: str) -> list[tuple[float, float]]:
     return [(start, end) for _, start, end in sorted(rows)]
 
 
-def _comparable(view: ForgettingView) -> dict[str, object]:
+def _comparable(view: RecallMatrix) -> dict[str, object]:
     return view.model_dump(exclude={"task_ids", "releases"})
 
 
@@ -159,7 +159,7 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
     # Every attempt went on from the last checkpoint: two steps an epoch, and none twice once it was saved.
     steps = [e.data["epoch"] for e in events_after(killed) if "epoch" in e.data]
     assert steps == [1, *(1, 1, 2, 2, 3), *(3, 3)]
-    vectors, figures = _vectors(killed), forgetting()
+    vectors, figures = _vectors(killed), read_recall_matrix()
 
     settings_factory(tmp_path / "alone", **fields)
     other, alone = post_videos("day"), post_videos("night", seconds={0: 30, 3: 45})
@@ -167,7 +167,7 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
     assert commands.get_task(alone).state == "ready"
     assert np.array_equal(_vectors(alone), vectors)
     assert len(vectors) == 6 + 6
-    assert _comparable(forgetting()) == _comparable(figures)
+    assert _comparable(read_recall_matrix()) == _comparable(figures)
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -188,11 +188,11 @@ def test_what_is_laid_down_is_ready_though_measuring_kills_its_worker_every_time
     assert (view.state, view.error, view.learned_order) == ("ready", None, 1)
     assert "again and again" in str(view.progress.unmeasured)
     assert any("could not be measured" in e.data.get("message", "") for e in events_after(task))
-    assert forgetting().after == []
+    assert read_recall_matrix().after == []
     assert _run(next_one) == 0
     assert commands.get_task(next_one).progress.unmeasured is None
-    assert forgetting().after == ["night"]
-    assert forgetting().tasks == ["day", "night"], "the next row measures both"
+    assert read_recall_matrix().after == ["night"]
+    assert read_recall_matrix().tasks == ["day", "night"], "the next row measures both"
 
 
 def test_what_is_laid_down_is_ready_though_all_its_videos_are_deleted(post_videos: Post) -> None:

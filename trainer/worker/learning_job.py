@@ -24,11 +24,11 @@ from models.releases.release_files import ReleaseState
 from service.celery_worker import send_due, worker_name
 from service.core.errors import CinestrataError, VideosDeleted
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
-from service.tasks.lifecycle import Claim, RecallFacts, ReleaseFacts, ShardFacts
+from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord
 from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.methods import METHODS
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 @celery_app.task(name=LEARN, ignore_result=True)
 def run_learning_job(task_id: str) -> None:
     """Learn a task if it is due, then send the message for the next due task."""
-    claim = lifecycle.claim(task_id, worker_name())
+    claim = lifecycle.claim_training(task_id, worker_name())
     if claim is not None:
         with claim, _recorded_failure(claim):
             process_claim(claim)
@@ -75,7 +75,7 @@ def process_claim(claim: Claim) -> None:
     # Evaluation encodes queries in the precision in which the query service encodes them.
     backbone.query_precision = settings().query_precision
     library = Library(library_store(settings()))
-    library_paths.require_found(library.manifest)
+    index_manifest.require_manifest(library.manifest)
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning continues without it. {reason}")
     task = load_task(claim, backbone)
@@ -114,7 +114,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
 
     # Checkpoints of other tasks belong to an older release, or to tasks that will start from a newer one. The claim is
     # verified first: a worker that lost its lease must not remove the next task's checkpoints.
-    with claim.writing():
+    with claim.transaction():
         remove_other_checkpoints(task.task_id)
     trained = train_task(
         method,
@@ -175,7 +175,7 @@ def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: 
     shard = library.manifest.shards[task.task_id]
     release = library.manifest.releases[shard.release]
     state = library.release(shard.release)
-    recalls: list[RecallFacts] = []
+    recalls: list[RecallRecord] = []
     ledger: RankLedger | None = None
     evaluation_error: str | None = None
     claim.advance("evaluating")
@@ -222,7 +222,7 @@ def publish_task(
     state: ReleaseState,
     release: ReleaseEntry,
     shard: SegmentEntry,
-    recalls: list[RecallFacts],
+    recalls: list[RecallRecord],
     *,
     moments: Sequence[SegmentEntry],
     trained: bool,
@@ -248,7 +248,7 @@ def publish_task(
         deleted = [clip.vector_id for clip in task.clips if clip.vector_id not in remaining]
         library.store.publish(release=release, shards=[shard], segments=moments, deleted=deleted)
         publication.complete(
-            release=ReleaseFacts(
+            release=ReleaseRecord(
                 id=release.id,
                 method=state.method,
                 backbone=state.backbone,
@@ -257,7 +257,7 @@ def publish_task(
                 bytes=release.bytes,
                 metrics={"calibration_error": state.confidence.error} if state.confidence else {},
             ),
-            shard=ShardFacts(
+            shard=ShardRecord(
                 id=shard.id,
                 release=shard.release,
                 fingerprint=shard.fingerprint,
@@ -300,6 +300,6 @@ def _recorded_failure(claim: Claim) -> Iterator[None]:
         if isinstance(
             error, TrainingDiverged
         ):  # training resumed from its checkpoint would only diverge again
-            with claim.writing():
+            with claim.transaction():
                 remove_checkpoints(claim.task.id)
         claim.fail(*message)

@@ -10,7 +10,7 @@ from index.errors import ShardStoreError
 from models.backbones.loading import Backbone
 from service.core.settings import settings
 from service.storage import library_paths
-from service.tasks.lifecycle import Claim, RecallFacts
+from service.tasks.lifecycle import Claim, RecallRecord
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
 from trainer.evaluation.recall_row import RecallRow
 from trainer.evaluation.retrieval_metrics import Recall
@@ -26,14 +26,14 @@ log = structlog.get_logger(__name__)
 
 def evaluate_task(
     claim: Claim, backbone: Backbone, library: Library, written: WrittenRelease, task: TaskData
-) -> tuple[list[RecallFacts], RankLedger]:
+) -> tuple[list[RecallRecord], RankLedger]:
     """Cells of the recall matrix for the task's release, and the rank ledger after it."""
     held_out = held_out_videos(task.task_id)
     own = held_out.get(task.task_id, HeldOutVideos.from_captions([]))
     zero_shot = zero_shot_recall(
         backbone, task.clips, own, report=lambda done: claim.progress("evaluating", done=done)
     )
-    ledger = read_ledger(library_paths.ledger())
+    ledger = read_ledger(library_paths.recall_cache_path())
     row = evaluate_release(
         backbone,
         library,
@@ -57,11 +57,11 @@ def save_ledger(library: Library, ledger: RankLedger) -> None:
     """
     before = library.manifest
     try:
-        write_ledger(library_paths.ledger(), ledger)
+        write_ledger(library_paths.recall_cache_path(), ledger)
         after = library.store.manifest()
         unchanged = all(after.segments(task) == before.segments(task) for task in before.shards)
         if not unchanged or after.tombstones != before.tombstones:
-            library_paths.ledger().unlink(missing_ok=True)
+            library_paths.recall_cache_path().unlink(missing_ok=True)
     except (OSError, ShardStoreError) as error:
         log.warning("rank_ledger_not_saved", error=str(error))
 
@@ -71,12 +71,12 @@ def _evaluated_modes(offered: Sequence[str]) -> Sequence[str]:
     return offered if settings().measured_modes == "all" else [settings().served_mode(offered)]
 
 
-def _matrix_cells(row: RecallRow, task_id: str, zero_shot: Recall | None) -> Iterator[RecallFacts]:
+def _matrix_cells(row: RecallRow, task_id: str, zero_shot: Recall | None) -> Iterator[RecallRecord]:
     for mode, galleries in row.recalls.items():
         for gallery, recalls in galleries.items():
             for task, recall in recalls.items():
                 if recall is not None:
                     routing = row.routing[task] if gallery == "global" else None
-                    yield RecallFacts(task, mode, gallery, **vars(recall), routing1=routing)  # type: ignore[arg-type]
+                    yield RecallRecord(task, mode, gallery, **vars(recall), routing1=routing)  # type: ignore[arg-type]
         if zero_shot is not None:
-            yield RecallFacts(task_id, mode, "local", **vars(zero_shot), zero_shot=True)  # type: ignore[arg-type]
+            yield RecallRecord(task_id, mode, "local", **vars(zero_shot), zero_shot=True)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from media import VideoLimits, moment_windows
 from models.backbones.loading import Backbone
-from service.catalog.moment_rows import drop_moments, set_moments
+from service.catalog.moment_rows import delete_moments, replace_moments
 from service.catalog.tables import Video
 from service.core.settings import settings
 from service.storage import library_paths
@@ -38,7 +38,7 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
         [clip for clip in task.clips if clip.id in uris],
         *backbone.spec,
         cache=settings().cache_dir,
-        locate=lambda clip: library_paths.locate(uris[clip.id]),
+        locate=lambda clip: library_paths.resolve_video_path(uris[clip.id]),
         limits=VideoLimits(max_bytes=settings().max_video_bytes),
         report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
     )
@@ -61,12 +61,12 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
     )
     length, overlap, maximum = settings().moment_seconds, settings().moment_overlap, settings().max_moments
     videos: list[tuple[LongVideo, str]] = []
-    with claim.writing() as session:
+    with claim.transaction() as session:
         for name, vector_id, content, duration, uri in session.execute(query):
             spans = moment_windows(duration or 0.0, length, overlap, maximum)
             if spans:
                 videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
-        set_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
+        replace_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
     return videos
 
 
@@ -81,8 +81,8 @@ def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iter
     total = sum(len(video.spans) for video, _ in videos)
 
     def skip(video: LongVideo, reason: str) -> None:
-        with claim.writing() as session:
-            drop_moments(session, video.vector_id)
+        with claim.transaction() as session:
+            delete_moments(session, video.vector_id)
             if session.get(Video, video.vector_id) is None:  # deleted in the meantime: no log entry
                 return
         message = f"Video {video.id!r} is searchable as a whole, but not by its moments: {reason}"
@@ -93,7 +93,7 @@ def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iter
             method.encode_videos,
             [video for video, _ in videos],
             *backbone.spec,
-            locate=lambda video: library_paths.locate(uris[video.vector_id]),
+            locate=lambda video: library_paths.resolve_video_path(uris[video.vector_id]),
             # One file per claim: a worker that lost its lease may still write to its own file.
             scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
             limits=VideoLimits(max_bytes=settings().max_video_bytes),

@@ -16,7 +16,7 @@ from index.hits import Hits
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
 
-__all__ = ["best_per_video", "drop_moments", "has_moments", "nearest"]
+__all__ = ["best_per_video", "delete_moments", "has_moments", "nearest"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ def best_per_video(hits: Hits) -> Hits:
     return Hits(videos[best], hits.scores[best])
 
 
-def drop_moments(hits: Hits) -> Hits:
+def delete_moments(hits: Hits) -> Hits:
     """Without moments."""
     whole = ~is_moment(hits.ids)
     return Hits(hits.ids[whole], hits.scores[whole])

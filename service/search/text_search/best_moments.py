@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from index.hits import Hit
 from index.vector_ids import video_ids_of
-from service.core.schemas import FoundMomentView
+from service.core.schemas import MomentMatch
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_metadata_cache import VideoMetadataCache
 
@@ -25,7 +25,7 @@ def best_moments(
     lift: Mapping[str, float],
     most: int,
     reader: VideoMetadataCache,
-) -> dict[int, list[FoundMomentView]]:
+) -> dict[int, list[MomentMatch]]:
     """The best moments of videos that were found, best first, by vector id of the video.
 
     They are looked for among all moments of these videos, and not among the hits that led to them, which may be few of
@@ -37,7 +37,7 @@ def best_moments(
         lift: what is added to the scores of each task.
         most: how many for each video.
     """
-    found: dict[int, list[FoundMomentView]] = {}
+    found: dict[int, list[MomentMatch]] = {}
     for task in dict.fromkeys(hit.task for hit in hits):
         moments = reader.moments(task, serving.shards[task].state)
         rows = moments.rows(np.array([hit.id for hit in hits if hit.task == task], np.int64))
@@ -52,5 +52,5 @@ def best_moments(
             listed = found.setdefault(video, [])
             if len(listed) < most:
                 start, end = spans[moment]
-                listed.append(FoundMomentView(start=start, end=end, score=score))
+                listed.append(MomentMatch(start=start, end=end, score=score))
     return found

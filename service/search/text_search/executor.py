@@ -20,15 +20,15 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.core.schemas import (
-    FoundMomentView,
-    RoutingView,
+    MomentMatch,
     SearchQuery,
     SearchResponse,
     SearchResult,
-    TimingView,
+    SearchTiming,
+    TaskRouting,
 )
 from service.core.settings import QueryMode, Settings
-from service.library.videos import stream_url, thumbnail_url
+from service.library.video_details import stream_url, thumbnail_url
 from service.search.requests.cursors import Cursor, parameter_digests, parse_cursor
 from service.search.requests.video_filters import VideoFilter, allowed, find_filter_errors, parse_filter
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
@@ -262,7 +262,7 @@ class Underway:
     listed: Sequence[Hit] = ()
     sure: Mapping[int, float] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
-    moments: dict[int, list[FoundMomentView]] = field(default_factory=dict)
+    moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
 
     @property
     def hits(self) -> Sequence[Hit]:
@@ -381,7 +381,7 @@ def _response(
         results=results,
         confidence=among_the_first(found.sure),
         routing=[
-            RoutingView(
+            TaskRouting(
                 task=serving.names[task],
                 task_id=task,
                 weight=math.exp(log_weight),
@@ -390,7 +390,7 @@ def _response(
             for place, (task, log_weight) in enumerate(found.routing)
             if place < _SHOWN or task in found.course.searched
         ],
-        timing_ms=TimingView(
+        timing_ms=SearchTiming(
             encode=found.encode,
             route=found.route,
             search=found.search,
@@ -432,7 +432,7 @@ def described(
     serving: SearchSnapshot,
     first: Sequence[int] = (),
     sure: Sequence[Mapping[int, float]] = (),
-    moments: Sequence[Mapping[int, list[FoundMomentView]]] = (),
+    moments: Sequence[Mapping[int, list[MomentMatch]]] = (),
 ) -> list[list[SearchResult]]:
     """Hits with what the catalog says of them, asked for all lists at once; those it does not know are left out.
 
@@ -463,7 +463,7 @@ def _result(
     video: _Known,
     serving: SearchSnapshot,
     confidence: float | None,
-    moments: list[FoundMomentView],
+    moments: list[MomentMatch],
 ) -> SearchResult:
     return SearchResult(
         rank=rank,

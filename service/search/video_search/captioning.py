@@ -21,7 +21,7 @@ from sqlalchemy import select
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput
-from service.core.schemas import CaptionsResponse, CaptionView
+from service.core.schemas import CaptionMatch, CaptionsResponse
 from service.core.settings import QueryMode, Settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.video_search.similar_search import stored, wrong
@@ -74,7 +74,7 @@ class CaptionSearch:
         count: int,
         mode: QueryMode,
         own: Collection[str] = (),
-    ) -> tuple[list[CaptionView], int]:
+    ) -> tuple[list[CaptionMatch], int]:
         """The texts whose vectors are nearest to a video's, each once; and how many there were.
 
         Args:
@@ -94,7 +94,7 @@ class CaptionSearch:
             # A video was deleted, and the shard does not say so yet: what is remembered of it is never shown.
             texts |= {source: self._texts(serving, under, source, mode, anew=True) for source in outdated}
         captions = [
-            CaptionView(
+            CaptionMatch(
                 text=near.text,
                 score=near.score,
                 own=near.text in own,

@@ -44,11 +44,11 @@ from models.encoders.video_encoder import VideoEncoder
 from models.errors import ModelError
 from models.releases.release_files import ReleaseState, read_release
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
-from service.core.schemas import CaptionView, ClipResponse, ClipTimingView, SearchQuery, SearchResult
+from service.core.schemas import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
 from service.core.settings import Settings
 from service.search.requests.video_filters import allowed
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
-from service.search.snapshots.video_grouping import drop_moments
+from service.search.snapshots.video_grouping import delete_moments
 from service.search.text_search.executor import Search, candidates, check, described
 from service.search.video_metadata_cache import VideoMetadataCache
 from service.search.video_search.captioning import CaptionSearch
@@ -92,7 +92,7 @@ class ClipSearch:
         upload: BinaryIO,
         query: SearchQuery,
         captions: int | None,
-    ) -> ClipResponse:
+    ) -> ClipSearchResponse:
         """The videos most like a clip.
 
         Args:
@@ -124,12 +124,12 @@ class ClipSearch:
             self._at_once.release()
         embedded = time.perf_counter()
         results, first = self._found(serving, search, vectors)
-        texts: list[CaptionView] | None = None
+        texts: list[CaptionMatch] | None = None
         if captions is not None:
             texts = self._texts(serving, vectors, first, captions)
         end = time.perf_counter()
         picture = info.container.endswith("_pipe")
-        return ClipResponse(
+        return ClipSearchResponse(
             kind="picture" if picture else "video",
             width=info.width,
             height=info.height,
@@ -139,7 +139,7 @@ class ClipSearch:
             results=results,
             searched=[serving.names[task] for task in vectors],
             captions=texts,
-            timing_ms=ClipTimingView(
+            timing_ms=ClipTiming(
                 decode=1000 * (decoded - start),
                 encode=1000 * (embedded - decoded),
                 search=1000 * (end - embedded),
@@ -210,7 +210,7 @@ class ClipSearch:
             search.filter, {task: shard.state for task, shard in shards.items()}, self._facts, search.at
         )
         scans = [
-            ShardScan(task, vector, search.query.k, among[task], drop_moments)
+            ShardScan(task, vector, search.query.k, among[task], delete_moments)
             for task, vector in vectors.items()
             if task in among
         ]
@@ -225,7 +225,7 @@ class ClipSearch:
 
     def _texts(
         self, serving: SearchSnapshot, vectors: Mapping[str, Vectors], task: str, count: int
-    ) -> list[CaptionView]:
+    ) -> list[CaptionMatch]:
         mode = self._settings.served_mode(serving.modes)
         found, _ = self._describer.describe(serving, vectors[task], task, [task], count, mode)
         return found

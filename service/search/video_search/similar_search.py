@@ -20,10 +20,10 @@ from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
-from service.core.schemas import SimilarResponse
+from service.core.schemas import SimilarVideosResponse
 from service.core.settings import Settings
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.snapshots.video_grouping import drop_moments
+from service.search.snapshots.video_grouping import delete_moments
 from service.search.text_search.executor import described
 
 __all__ = ["similar", "stored", "wrong"]
@@ -35,7 +35,7 @@ _SCOPES = ("task", "all")
 
 def similar(
     serving: SearchSnapshot, limits: Settings, video_id: str, k: int, scope: str, min_score: float | None
-) -> SimilarResponse:
+) -> SimilarVideosResponse:
     """The k nearest videos to one, itself left out; scores are cosines.
 
     Args:
@@ -56,10 +56,11 @@ def similar(
     own = serving.shards[task]
     searched, apart = _comparable(serving, task, own, scope)
     hits = {
-        name: serving.search(name, vector, k, exclude=[vector_id], reduced=drop_moments) for name in searched
+        name: serving.search(name, vector, k, exclude=[vector_id], reduced=delete_moments)
+        for name in searched
     }
     merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
-    return SimilarResponse(
+    return SimilarVideosResponse(
         video_id=video_id,
         task=serving.names[task],
         task_id=task,

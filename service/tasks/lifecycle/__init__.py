@@ -6,22 +6,22 @@ claimed by one conditional UPDATE that sets a lease and a fencing token; every l
 
 from __future__ import annotations
 
-from service.tasks.lifecycle.claims import claim, claim_probe
+from service.tasks.lifecycle.claims import claim_probing, claim_training
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
-from service.tasks.lifecycle.publishing import Publication, RecallFacts, ReleaseFacts, ShardFacts
-from service.tasks.lifecycle.reconciler import Reconciled, reconcile, send_due
-from service.tasks.lifecycle.stopping import is_stopping, request_stop
+from service.tasks.lifecycle.publishing import Publication, RecallRecord, ReleaseRecord, ShardRecord
+from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
+from service.tasks.lifecycle.shutdown import is_stopping, request_stop
 
 __all__ = [
     "Claim",
     "Publication",
-    "RecallFacts",
-    "Reconciled",
-    "ReleaseFacts",
-    "ShardFacts",
+    "RecallRecord",
+    "ReconcileReport",
+    "ReleaseRecord",
+    "ShardRecord",
     "TaskSnapshot",
-    "claim",
-    "claim_probe",
+    "claim_probing",
+    "claim_training",
     "is_stopping",
     "reconcile",
     "request_stop",

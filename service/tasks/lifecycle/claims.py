@@ -13,10 +13,10 @@ from service.core.settings import settings
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
 from service.tasks.task_events import record
 
-__all__ = ["claim", "claim_probe"]
+__all__ = ["claim_probing", "claim_training"]
 
 
-def claim(task_id: str, owner: str) -> Claim | None:
+def claim_training(task_id: str, owner: str) -> Claim | None:
     """Take a task to learn it, or to go on learning it.
 
     Returns:
@@ -30,7 +30,7 @@ def claim(task_id: str, owner: str) -> Claim | None:
     return _claim(task_id, owner, Task.probed_at.is_not(None), at_head)
 
 
-def claim_probe(task_id: str, owner: str) -> Claim | None:
+def claim_probing(task_id: str, owner: str) -> Claim | None:
     """Take a task to examine its videos; any number of tasks may be probed side by side. None: not due."""
     return _claim(task_id, owner, Task.probed_at.is_(None))
 

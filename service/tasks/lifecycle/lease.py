@@ -22,13 +22,13 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Task
-from service.core.errors import Interrupted, LeaseLost, TaskCancelled, Unavailable, WorkerStopping
-from service.core.schemas import ProgressView
+from service.core.errors import LeaseLost, TaskCancelled, TaskInterruption, Unavailable, WorkerStopping
+from service.core.schemas import TaskProgress
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import index_manifest
 from service.tasks.lifecycle.publishing import Publication
-from service.tasks.lifecycle.state_machine import drop_lease, move, owned
-from service.tasks.lifecycle.stopping import is_stopping
+from service.tasks.lifecycle.shutdown import is_stopping
+from service.tasks.lifecycle.state_machine import clear_lease, move, owned
 from service.tasks.task_events import record
 
 __all__ = ["Claim", "TaskSnapshot"]
@@ -120,7 +120,7 @@ class Claim:
         due = stage != self._stage or farther or fraction >= 1
         if not due and time.monotonic() - self._written < settings().event_seconds:
             return
-        view = ProgressView(
+        view = TaskProgress(
             stage=stage,
             fraction=min(max(fraction, 0.0), 1.0),
             done=done,
@@ -131,7 +131,7 @@ class Claim:
             videos_per_second=videos_per_second,
         ).model_dump(exclude_none=True)
         try:
-            with self.writing() as session:
+            with self.transaction() as session:
                 task = owned(session, self.task.id, self.token)
                 task.progress, task.eta_seconds = view, eta_seconds
                 if farther:
@@ -162,13 +162,13 @@ class Claim:
 
     def log(self, message: str, **data: Any) -> None:
         """Tell the task's readers something in words."""
-        with self.writing() as session:
+        with self.transaction() as session:
             record(session, self.task.id, "log", {"message": message, **data})
 
     # --- changing the task ---
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def transaction(self) -> Iterator[Session]:
         """A transaction that holds the task's row and is refused when the task is not ours any more.
 
         Raises:
@@ -186,7 +186,7 @@ class Claim:
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
         """Enter a stage. Entering one for the first time counts as progress (see ``max_attempts``)."""
         self.tick()
-        with self.writing() as session:
+        with self.transaction() as session:
             task = owned(session, self.task.id, self.token)
             if task.state == state:
                 return
@@ -194,23 +194,23 @@ class Claim:
                 task.state
             ):
                 task.attempts = 1
-            task.progress = ProgressView(stage=state).model_dump(exclude_none=True)
+            task.progress = TaskProgress(stage=state).model_dump(exclude_none=True)
             task.eta_seconds = None
             move(session, task, state)
             cancelled = task.cancel_requested
         if cancelled:
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
 
-    def probed(self, *, counts: dict[str, int], held_out: str | None) -> None:
+    def finish_probing(self, *, counts: dict[str, int], held_out: str | None) -> None:
         """The videos are examined: give the task back, to wait for its turn to be learned."""
-        with self.writing() as session:
+        with self.transaction() as session:
             task = owned(session, self.task.id, self.token)
             task.counts, task.held_out = counts, held_out
-            task.progress = ProgressView(stage="waiting").model_dump(exclude_none=True)
+            task.progress = TaskProgress(stage="waiting").model_dump(exclude_none=True)
             task.eta_seconds = None
             task.probed_at = now(session)
             task.attempts = 0
-            drop_lease(task)
+            clear_lease(task)
             record(session, task.id, "progress", task.progress)
         self._finished.set()
 
@@ -232,9 +232,9 @@ class Claim:
             LeaseLost: another worker owns the task; nothing may be published.
             TaskCancelled: the user cancelled it before anything was published.
         """
-        with self.writing() as session:
+        with self.transaction() as session:
             task = owned(session, self.task.id, self.token)
-            if task.cancel_requested and not library_paths.is_published(task.id):
+            if task.cancel_requested and not index_manifest.is_published(task.id):
                 raise TaskCancelled(f"Task {task.id} was cancelled.")
             publication = Publication(session, task)
             yield publication
@@ -244,23 +244,23 @@ class Claim:
 
     def fail(self, reason: str, hint: str | None = None) -> None:
         """End the task with a reason, and what a person can do about it."""
-        with self.writing() as session:
+        with self.transaction() as session:
             move(session, owned(session, self.task.id, self.token), "failed", error=reason, hint=hint)
         self._finished.set()
 
     def cancel(self) -> None:
         """End the task because the user asked for it."""
-        with self.writing() as session:
+        with self.transaction() as session:
             move(session, owned(session, self.task.id, self.token), "cancelled")
         self._finished.set()
 
     def release(self, *, count_attempt: bool = False) -> None:
         """Give the task back unfinished; it is due again at once."""
-        with self.writing() as session:
+        with self.transaction() as session:
             task = owned(session, self.task.id, self.token)
             if not count_attempt:
                 task.attempts = max(task.attempts - 1, 0)
-            drop_lease(task)
+            clear_lease(task)
             record(session, task.id, "log", {"message": f"Given back by {self.owner}."})
         self._finished.set()
 
@@ -292,7 +292,7 @@ class Claim:
             raise error
         if isinstance(error, TaskCancelled):
             self.cancel()
-        elif isinstance(error, Interrupted) or not isinstance(error, Exception):
+        elif isinstance(error, TaskInterruption) or not isinstance(error, Exception):
             self.release()
         elif isinstance(error, (Unavailable, SQLAlchemyError)):
             log.warning("given back", task=self.task.id, exc_info=error)

@@ -11,18 +11,18 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task
-from service.core.schemas import ProgressView
+from service.core.schemas import TaskProgress
 from service.core.settings import QueryMode
 from service.tasks.lifecycle.state_machine import move
 from service.tasks.task_events import record
 
-__all__ = ["Gallery", "Publication", "RecallFacts", "ReleaseFacts", "ShardFacts"]
+__all__ = ["Gallery", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
 
 Gallery = Literal["local", "global", "local_all", "global_all"]
 
 
 @dataclass(frozen=True)
-class ReleaseFacts:
+class ReleaseRecord:
     """A release as the index holds it."""
 
     id: str
@@ -35,7 +35,7 @@ class ReleaseFacts:
 
 
 @dataclass(frozen=True)
-class ShardFacts:
+class ShardRecord:
     """A shard as the index holds it. ``release`` is the release that made it."""
 
     id: str
@@ -47,7 +47,7 @@ class ShardFacts:
 
 
 @dataclass(frozen=True)
-class RecallFacts:
+class RecallRecord:
     """How the release that is being published does on the queries of one task.
 
     Attributes:
@@ -83,9 +83,9 @@ class Publication:
     def complete(
         self,
         *,
-        release: ReleaseFacts,
-        shard: ShardFacts,
-        recalls: Sequence[RecallFacts] = (),
+        release: ReleaseRecord,
+        shard: ShardRecord,
+        recalls: Sequence[RecallRecord] = (),
         trained: bool,
         unmeasured: str | None = None,
     ) -> int:
@@ -133,7 +133,7 @@ class Publication:
             )
         self._write_recalls(order, recalls)
         task.attempts = 0
-        task.progress = ProgressView(stage="ready", fraction=1.0, unmeasured=unmeasured).model_dump(
+        task.progress = TaskProgress(stage="ready", fraction=1.0, unmeasured=unmeasured).model_dump(
             exclude_none=True
         )
         record(session, task.id, "progress", task.progress, at)
@@ -141,7 +141,7 @@ class Publication:
         self.completed = True
         return order
 
-    def _write_recalls(self, order: int, recalls: Sequence[RecallFacts]) -> None:
+    def _write_recalls(self, order: int, recalls: Sequence[RecallRecord]) -> None:
         session = self._session
         session.flush()
         # Held until commit: a task whose videos all go from now on loses these cells too, with all of its column.

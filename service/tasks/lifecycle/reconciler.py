@@ -14,16 +14,16 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, IdempotencyKey, Task
 from service.core.settings import settings
-from service.storage import library_paths
+from service.storage import index_manifest
 from service.tasks import broker
-from service.tasks.lifecycle.state_machine import drop_lease, head_of_line, locked_if, move
+from service.tasks.lifecycle.state_machine import clear_lease, first_active_task, locked_if, move
 from service.tasks.task_events import record
 
-__all__ = ["Reconciled", "reconcile", "send_due"]
+__all__ = ["ReconcileReport", "reconcile", "send_due"]
 
 
 @dataclass(frozen=True)
-class Reconciled:
+class ReconcileReport:
     """What one round did, as task ids."""
 
     recovered: tuple[str, ...]  # their worker died; they are due again
@@ -32,7 +32,7 @@ class Reconciled:
     sent: tuple[str, ...]  # messages sent again
 
 
-def reconcile() -> Reconciled:
+def reconcile() -> ReconcileReport:
     """One round.
 
     Raises:
@@ -52,7 +52,7 @@ def reconcile() -> Reconciled:
         limit = now(session) - timedelta(hours=settings().idempotency_hours)
         session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < limit))
     sent = send_due()
-    return Reconciled(**{name: tuple(ids) for name, ids in outcomes.items()}, sent=sent)
+    return ReconcileReport(**{name: tuple(ids) for name, ids in outcomes.items()}, sent=sent)
 
 
 def send_due() -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def send_due() -> tuple[str, ...]:
             .where(Task.state.in_(("queued", "probing")), Task.probed_at.is_(None), free)
             .order_by(Task.position)
         ).all()
-        head = head_of_line(session)
+        head = first_active_task(session)
         to_learn = [head.id] if head and head.probed_at and not _alive(head, at) else []
     sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _empty(broker.CPU_QUEUE) else []
     sent += [t for t in to_learn if broker.send_learn(t)] if to_learn and _empty(broker.GPU_QUEUE) else []
@@ -95,10 +95,10 @@ def _alive(task: Task, at: datetime) -> bool:
 
 def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
-    if library_paths.is_published(task.id):
+    if index_manifest.is_published(task.id):
         # Its shard can be searched already. It is finished, whatever was asked for or went wrong meanwhile.
         # Who takes it for the last of its attempts leaves the measuring out, and there is always one more of those.
-        drop_lease(task)
+        clear_lease(task)
         task.attempts = min(task.attempts, settings().max_attempts - 1)
         task.cancel_requested = False
         record(session, task.id, "log", {"message": "The shard is laid down; the task will be finished."})
@@ -117,6 +117,6 @@ def _settle(session: Session, task: Task) -> str:
             f"task's settings. Then POST /tasks/{task.id}/retry.",
         )
         return "failed"
-    drop_lease(task)
+    clear_lease(task)
     record(session, task.id, "log", {"message": f"Lost its worker ({owner}); it goes on where it stopped."})
     return "recovered"

@@ -12,7 +12,7 @@ from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Line, Task
 from service.core.errors import LeaseLost, NotFound
 from service.tasks.task_events import record
 
-__all__ = ["drop_lease", "head_of_line", "locked", "locked_if", "move", "next_position", "owned"]
+__all__ = ["clear_lease", "first_active_task", "locked", "locked_if", "move", "next_position", "owned"]
 
 _Row = TypeVar("_Row")
 
@@ -56,20 +56,20 @@ def move(
     if error:
         data |= {"error": error, "hint": hint}
     if state in FINAL_STATES:
-        drop_lease(task)
+        clear_lease(task)
         task.cancel_requested = False
         task.finished_at = at
         task.eta_seconds = None
     record(session, task.id, "state", data, at)
 
 
-def drop_lease(task: Task) -> None:
+def clear_lease(task: Task) -> None:
     """Nobody owns the task any more; writes of a former owner are refused."""
     task.lease_owner = task.lease_expires_at = None
     task.fencing_token += 1
 
 
-def head_of_line(session: Session) -> Task | None:
+def first_active_task(session: Session) -> Task | None:
     """The first task that is neither ready, failed nor cancelled: the only one that may be learned."""
     return session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(1)

@@ -24,7 +24,7 @@ from models.releases.release_files import ReleaseTask, write_release
 from models.routing.confidence_model import Confidence
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.moment_rows import set_moments
+from service.catalog.moment_rows import replace_moments
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
 from service.search import engine
@@ -124,7 +124,7 @@ class Library:
                     ids[n]: [(10.0 * m, 10.0 * m + 20) for m in range(len(seen))]
                     for n, seen in moments.items()
                 }
-                set_moments(session, f"tsk_{name}", spans)
+                replace_moments(session, f"tsk_{name}", spans)
             segment = self.store.write_shard(
                 task=f"tsk_{name}",
                 release=release.id,

@@ -23,7 +23,7 @@ from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import ShardScan
-from service.search.snapshots.video_grouping import best_per_video, drop_moments, nearest
+from service.search.snapshots.video_grouping import best_per_video, delete_moments, nearest
 from service.search.text_search.planner import Routes
 from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
@@ -73,7 +73,7 @@ def test_the_nearest_videos_are_those_of_all_hits_together(
         ranked = [(every[row], np.lexsort((every[row].ids, -every[row].scores))[:depth]) for row in rows]
         return [Hits(hits.ids[best], hits.scores[best]) for hits, best in ranked]
 
-    for reduced, wanted in ((best_per_video, lambda _: True), (drop_moments, lambda i: i < 2**62)):
+    for reduced, wanted in ((best_per_video, lambda _: True), (delete_moments, lambda i: i < 2**62)):
         found = nearest(search, len(every), k, reduced)
         for hits, mine in zip(every, found, strict=True):
             assert list(zip(mine.ids.tolist(), mine.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
@@ -285,9 +285,9 @@ def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Lib
     among = np.array(sorted(whole)[:2], np.int64)
     found = serving.scan(
         [
-            ShardScan("tsk_cars", vector, 3, None, drop_moments),
+            ShardScan("tsk_cars", vector, 3, None, delete_moments),
             ShardScan("tsk_cars", vector, 3, None),
-            ShardScan("tsk_cars", vector, 3, among, drop_moments),
+            ShardScan("tsk_cars", vector, 3, among, delete_moments),
         ]
     )
     expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]

@@ -15,7 +15,7 @@ from models.backbones.loading import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
-from service.core.schemas import SimilarResponse
+from service.core.schemas import SimilarVideosResponse
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
@@ -78,7 +78,7 @@ def _expected(library: Library, video: str, tasks: list[str]) -> list[tuple[str,
     return sorted(scored, key=lambda one: -one[1])
 
 
-def _same(answer: SimilarResponse, expected: list[tuple[str, float]]) -> None:
+def _same(answer: SimilarVideosResponse, expected: list[tuple[str, float]]) -> None:
     assert [result.video_id for result in answer.results] == [video for video, _ in expected]
     assert [result.score for result in answer.results] == pytest.approx([s for _, s in expected], abs=1e-5)
     assert [result.rank for result in answer.results] == list(range(1, len(expected) + 1))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Clip", "Splits", "count", "derive_splits"]
+__all__ = ["Clip", "Splits", "assign_splits", "count"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Splits:
     held_out: Literal["given", "derived"] | None  # where the test split comes from; None: there is none
 
 
-def derive_splits(clips: Sequence[Clip], share: float, calibration: float = 0.0) -> Splits:
+def assign_splits(clips: Sequence[Clip], share: float, calibration: float = 0.0) -> Splits:
     """Given splits stay. Where no captioned video was given to the test split, a share of the others is held out.
 
     Which ones depends on their content alone (lowest hashes first), so the same videos are held out every time,
@@ -68,7 +68,7 @@ def _with_test(clips: Sequence[Clip], share: float) -> Splits:
 
 
 def count(videos: int, rejected: int, splits: Splits) -> dict[str, int]:
-    """The fields of ``CountsView``."""
+    """The fields of ``VideoCounts``."""
     by = Counter(splits.of.values())
     return {
         "videos": videos,

@@ -6,12 +6,12 @@ import os
 import sys
 import threading
 
-__all__ = ["yield_to_others"]
+__all__ = ["lower_thread_priority"]
 
 _LEAST = 19  # the niceness of what runs when nobody else wants to
 
 
-def yield_to_others() -> None:
+def lower_thread_priority() -> None:
     """Let the other threads of the machine run first. Linux weighs each thread by itself; elsewhere nothing happens."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST)

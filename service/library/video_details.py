@@ -9,10 +9,10 @@ from sqlalchemy import select
 
 from media import MediaError
 from service.catalog.database import session_scope
-from service.catalog.moment_rows import spans_of
+from service.catalog.moment_rows import moment_spans
 from service.catalog.tables import Task, Video
 from service.core.errors import NotFound
-from service.core.schemas import MomentView, VideoView
+from service.core.schemas import VideoDetails, VideoMoment
 from service.storage import library_paths
 
 __all__ = [
@@ -38,15 +38,15 @@ class AcceptedVideo:
     split: str | None  # the effective one: train, val or test; None: no captions, only indexed
 
 
-def get_video(video_id: str) -> VideoView:
+def get_video(video_id: str) -> VideoDetails:
     """One video. Raises NotFound."""
     with session_scope() as session:
         row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
-        moments = spans_of(session, row[0].vector_id) if row else []
+        moments = moment_spans(session, row[0].vector_id) if row else []
     if row is None:
         raise _no_video(video_id)
     video, task = row
-    return VideoView(
+    return VideoDetails(
         id=video.id,
         task=task,
         task_id=video.task_id,
@@ -68,7 +68,7 @@ def get_video(video_id: str) -> VideoView:
         frames=video.frames,
         thumbnail_url=thumbnail_url(video.id),
         stream_url=stream_url(video.id),
-        moments=[MomentView(start=start, end=end) for start, end in moments],
+        moments=[VideoMoment(start=start, end=end) for start, end in moments],
     )
 
 
@@ -77,7 +77,7 @@ def thumbnail_url(video_id: str) -> str:
     return f"/videos/{video_id}/thumbnail"
 
 
-def stream_url(video_id: str, moment: MomentView | None = None) -> str:
+def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
     """Where the API serves the file; with a moment, as a media fragment, which players begin and end with."""
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
     return f"/videos/{video_id}/stream{fragment}"
@@ -86,7 +86,7 @@ def stream_url(video_id: str, moment: MomentView | None = None) -> str:
 def thumbnail_path(video_id: str) -> Path:
     """The JPEG of a video. Raises NotFound when the video is unknown, rejected or not examined yet."""
     _uri(video_id)  # an id from outside becomes a path only if the catalog knows it
-    path = library_paths.thumbnail(video_id)
+    path = library_paths.thumbnail_path(video_id)
     if not path.is_file():
         raise NotFound(
             f"There is no thumbnail of video {video_id!r}: it is not examined yet, or was rejected."
@@ -97,7 +97,7 @@ def thumbnail_path(video_id: str) -> Path:
 def stream_path(video_id: str) -> Path:
     """The file of a video. Raises NotFound when the video is unknown or its file is gone."""
     try:
-        return library_paths.locate(_uri(video_id))
+        return library_paths.resolve_video_path(_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
             f"The file of video {video_id!r} is not in the media root any more. It can still be found, not played."

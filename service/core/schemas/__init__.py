@@ -1,0 +1,76 @@
+"""Request and response bodies of the API, one module per resource."""
+
+from __future__ import annotations
+
+from service.core.schemas.health import Readiness
+from service.core.schemas.library import (
+    LibraryOverview,
+    RecallMatrix,
+    ReleaseSummary,
+    ShardSummary,
+    WorkerLease,
+)
+from service.core.schemas.model_types import Matrix, Split, State
+from service.core.schemas.search import (
+    MomentMatch,
+    SearchBatch,
+    SearchBatchResponse,
+    SearchQuery,
+    SearchResponse,
+    SearchResult,
+    SearchTiming,
+    TaskRouting,
+)
+from service.core.schemas.tasks import (
+    RejectedVideo,
+    TaskDetails,
+    TaskEvent,
+    TaskProgress,
+    TaskSpec,
+    VideoCounts,
+    VideoSpec,
+)
+from service.core.schemas.video_search import (
+    CaptionMatch,
+    CaptionsResponse,
+    ClipSearchResponse,
+    ClipTiming,
+    SimilarVideosResponse,
+)
+from service.core.schemas.videos import DeletionRequest, DeletionResult, VideoDetails, VideoMoment
+
+__all__ = [
+    "CaptionMatch",
+    "CaptionsResponse",
+    "ClipSearchResponse",
+    "ClipTiming",
+    "DeletionRequest",
+    "DeletionResult",
+    "LibraryOverview",
+    "Matrix",
+    "MomentMatch",
+    "Readiness",
+    "RecallMatrix",
+    "RejectedVideo",
+    "ReleaseSummary",
+    "SearchBatch",
+    "SearchBatchResponse",
+    "SearchQuery",
+    "SearchResponse",
+    "SearchResult",
+    "SearchTiming",
+    "ShardSummary",
+    "SimilarVideosResponse",
+    "Split",
+    "State",
+    "TaskDetails",
+    "TaskEvent",
+    "TaskProgress",
+    "TaskRouting",
+    "TaskSpec",
+    "VideoCounts",
+    "VideoDetails",
+    "VideoMoment",
+    "VideoSpec",
+    "WorkerLease",
+]

@@ -1,0 +1,20 @@
+"""Response of the readiness probe."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from service.core.schemas.model_types import ResponseModel
+
+__all__ = ["Readiness"]
+
+
+class Readiness(ResponseModel):
+    """Whether queries can be answered."""
+
+    ready: bool
+    release: str | None = None
+    generation: int = 0
+    tasks: int = 0
+    degraded: dict[str, str] = Field(default_factory=dict)
+    checks: dict[str, str] = Field(default_factory=dict, description="Part → 'ok' or what is wrong with it.")

@@ -1,0 +1,30 @@
+"""Base classes and types that the request and response models share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+__all__ = ["Identifier", "Matrix", "Name", "RequestModel", "ResponseModel", "Scalar", "Split", "State", "Uri"]
+
+State = Literal["queued", "probing", "training", "indexing", "evaluating", "ready", "failed", "cancelled"]
+Split = Literal["train", "val", "test"]
+Matrix = list[list[float | None]]  # rows are releases, columns are tasks; null where undefined
+Scalar = bool | int | float | str | None
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9 ._-]+$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+Uri = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class RequestModel(BaseModel):
+    """A request body. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ResponseModel(BaseModel):
+    """A response body; immutable."""
+
+    model_config = ConfigDict(frozen=True)

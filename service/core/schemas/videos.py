@@ -1,0 +1,60 @@
+"""Responses about single videos, and their deletion."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, Split
+
+__all__ = ["DeletionRequest", "DeletionResult", "VideoDetails", "VideoMoment"]
+
+
+class VideoMoment(ResponseModel):
+    """A part of a video, in seconds since its beginning."""
+
+    start: float
+    end: float
+
+
+class VideoDetails(ResponseModel):
+    """A video as it stands. ``task`` is the task's name."""
+
+    id: str
+    task: str
+    task_id: str
+    uri: str
+    status: Literal["pending", "accepted", "rejected"]
+    reason: str | None
+    captions: list[str]
+    split: Split | None
+    effective_split: Split | None
+    metadata: dict[str, Any]
+    content_hash: str | None
+    bytes: int | None
+    container: str | None
+    codec: str | None
+    width: int | None
+    height: int | None
+    fps: float | None
+    duration: float | None
+    frames: int | None
+    thumbnail_url: str
+    stream_url: str
+    moments: list[VideoMoment] = Field(
+        default_factory=list, description="Of a long video, the parts that it is found by, in order of time."
+    )
+
+
+class DeletionRequest(RequestModel):
+    """Videos to delete."""
+
+    videos: list[Identifier] = Field(min_length=1, max_length=20_000, description="Ids of videos.")
+
+
+class DeletionResult(ResponseModel):
+    """What became of a deletion. Sent again, it finds nothing left to delete."""
+
+    deleted: list[str] = Field(description="Ids of the videos that were there, and are gone.")
+    not_found: list[str] = Field(description="Ids of no video (of the task): deleted before, or never there.")
