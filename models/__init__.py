@@ -1,1 +1,1 @@
-"""What is learned: encoders and adapters as plain torch modules."""
+"""Learned parts of Cinestrata: backbones, adapters, encoders, releases and routing, as plain torch and numpy code."""

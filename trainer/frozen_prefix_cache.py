@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone
-from models.encoders.tower_forward import first_blocks
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import run_first_blocks
 from trainer.methods.base import Method
 from trainer.task_data import Clip, Frames, load_frames, open_frames
 
@@ -70,7 +70,7 @@ class _Kept:
             if os.preadv(self._file, [_bytes(found)], place) == found.nbytes:
                 return found.to(self._backbone.device)
         alone = torch.from_numpy(frames[None].copy())
-        tokens = first_blocks(self._backbone, alone, self._blocks)[0].contiguous()
+        tokens = run_first_blocks(self._backbone, alone, self._blocks)[0].contiguous()
         if path not in self._places and self._end + tokens.nbytes <= self._budget:
             self._keep(path, tokens)
         return tokens

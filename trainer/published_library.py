@@ -15,8 +15,10 @@ from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
-from models.releases.lineage import Before, Learned
-from models.releases.release_files import ReleaseState, read_learned, read_release
+from models.encoders.encoder_registry import read_query_release
+from models.releases.release_files import read_lineage, read_release
+from models.releases.release_lineage import ParentRelease, TaskLineage
+from models.releases.release_state import ReleaseState
 from trainer.errors import LibraryDamaged
 from trainer.task_data import StoredVectors
 
@@ -50,7 +52,7 @@ class Library:
             ReleaseError: they cannot be understood.
         """
         if identifier not in self._releases:
-            self._releases[identifier] = read_release(self._folder(identifier), learned=self._learned)
+            self._releases[identifier] = read_release(self._folder(identifier), read_parent=self._learned)
         return self._releases[identifier]
 
     @cached_property
@@ -58,22 +60,22 @@ class Library:
         """The newest release; None before the first task."""
         return self.release(self.manifest.release) if self.manifest.release else None
 
-    def parent_release(self, state: ReleaseState) -> Before | None:
+    def parent_release(self, state: ReleaseState) -> ParentRelease | None:
         """Where a new release goes on; None before the first task, and for one that does not go on from the newest."""
         identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
         goes_on = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
-        return Before(identifier, len(tasks)) if identifier and goes_on else None
+        return ParentRelease(identifier, len(tasks)) if identifier and goes_on else None
 
     def pinned_releases(self) -> dict[str, ReleaseState]:
         """For each task, the release that made its shard: what queries are encoded with, without words for routing."""
         for shard in self.manifest.shards.values():
             if shard.release not in self._pinned:
                 folder = self._folder(shard.release)
-                self._pinned[shard.release] = read_release(folder, for_queries=True, profiles=False)
+                self._pinned[shard.release] = read_query_release(folder, profiles=False)
         return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
 
-    def _learned(self, identifier: str) -> Learned:
-        return read_learned(self._folder(identifier))
+    def _learned(self, identifier: str) -> TaskLineage:
+        return read_lineage(self._folder(identifier))
 
     def _folder(self, identifier: str) -> Path:
         """Of a release, after all its files were compared with their checksums, once."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from trainer.methods import Method, start_method
 from trainer.task_data import Clip, StoredVectors, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task
@@ -128,7 +129,7 @@ class SequentialLearner:
             vectors = vectors.astype(np.float16).astype(np.float32)
         shard = MemoryShard(vector_ids(task.clips), vectors)
         self.shards[task.task_id] = shard
-        self.pinned[task.task_id] = self.release.for_queries()
+        self.pinned[task.task_id] = select_query_tensors(self.release)
         return shard
 
     def reindex(self) -> None:

@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.probe_queries import OLDER_TASKS, Probes, write_probes
-from models.releases.release_files import ReleaseState, write_release
-from models.routing.confidence_model import Confidence
-from models.routing.router import PRIOR
+from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, write_probes
+from models.releases.release_files import write_release
+from models.releases.release_state import ReleaseState
+from models.routing.confidence_model import ConfidenceModel
+from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence
 from trainer.evaluation.gallery import WholeVideoShard
 from trainer.evaluation.recall_row import (
@@ -168,7 +170,7 @@ def index_task(
     library: Library,
     task: TaskData,
     *,
-    calibrate: Callable[[QueryEncoder, ReleaseState, ShardVectors], Confidence | None] = (
+    calibrate: Callable[[QueryEncoder, ReleaseState, ShardVectors], ConfidenceModel | None] = (
         lambda encoder, state, vectors: None
     ),
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
@@ -188,10 +190,10 @@ def index_task(
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
     vectors = embed_clips(method.encode_videos, task.clips, report=report)
     state = method.release()
-    encoder = QueryEncoder.open(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
+    encoder = open_query_encoder(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
     state = replace(state, confidence=calibrate(encoder, state, MemoryShard(ids, vectors)))
     with store.staging() as staged:
-        write_release(staged, state, before=library.parent_release(state))
+        write_release(staged, state, parent=library.parent_release(state))
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
     captions = cache(partial(_captions, encoder, task))
@@ -222,10 +224,10 @@ def calibrate_release(
     held_out: Mapping[str, HeldOutVideos],
     captions: Mapping[str, Sequence[tuple[int, str]]],
     *,
-    prior: float = PRIOR,
+    prior: float = DEFAULT_PRIOR,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     report_alive: Callable[[], object] = lambda: None,
-) -> Confidence | None:
+) -> ConfidenceModel | None:
     """How sure searches with a release are, before it is written; None where too little is there to tell.
 
     Args:
@@ -247,7 +249,7 @@ def calibrate_release(
         texts = tuple((video, text) for video, text in captions.get(task, ()) if video in present)
         known.append(CalibrationTask(task, shard, ids, texts))
         rows.append(position)
-    profiles = state.profiles.dense(rows)
+    profiles = state.profiles.to_dense(rows)
     return fit_confidence(
         encoder, known, profiles, mode=mode(encoder.modes), prior=prior, report_alive=report_alive
     )
@@ -270,8 +272,8 @@ def _probes(
     ids: Ids,
     vectors: npt.NDArray[np.float32],
     mode: Callable[[Sequence[str]], str],
-) -> Probes:
-    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-OLDER_TASKS:]}
+) -> ProbeQueries:
+    older = {task.task_id: library.shard(task.task_id) for task in state.tasks[:-1][-MAX_PROBED_OLDER_TASKS:]}
     return make_probes(
         encoder,
         state.tasks[-1].task_id,
@@ -296,7 +298,7 @@ def evaluate_release(
     written: WrittenRelease,
     held_out: Mapping[str, HeldOutVideos],
     *,
-    prior: float = PRIOR,
+    prior: float = DEFAULT_PRIOR,
     modes: Callable[[Sequence[str]], Sequence[str]] = lambda offered: offered,
     ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
@@ -313,7 +315,7 @@ def evaluate_release(
     """
     state = written.state
     pinned = {**library.pinned_releases(), written.shard.task: state}
-    encoder = QueryEncoder.open(backbone, state, pinned)
+    encoder = open_query_encoder(backbone, state, pinned)
     galleries: list[Gallery] = []
     rows: list[int] = []
     nothing = HeldOutVideos.from_captions([])
@@ -322,7 +324,7 @@ def evaluate_release(
         held = held_out.get(task, nothing).within(whole.ids)
         galleries.append(Gallery(task, whole, held.ids, held.queries))
         rows.append(position)
-    profiles = state.profiles.dense(rows)
+    profiles = state.profiles.to_dense(rows)
     return evaluate_row(
         encoder,
         galleries,
@@ -349,7 +351,9 @@ def zero_shot_recall(
     wanted = {int(i) for i in held_out.ids}
     chosen = [clip for clip in clips if clip.vector_id in wanted]
     videos = embed_clips(frozen.encode_videos, chosen, report=report)
-    texts = QueryEncoder.open(backbone, frozen.release(), {}).frozen([q.text for q in held_out.queries])
+    texts = open_query_encoder(backbone, frozen.release(), {}).encode_with_backbone(
+        [q.text for q in held_out.queries]
+    )
     return compute_recall(
         texts, [q.vector_id for q in held_out.queries], videos, [clip.vector_id for clip in chosen]
     )

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.backbones.gradient_checkpointing import checkpointing
-from models.backbones.precision import bfloat16_pays, mixed_precision
+from models.backbones.gradient_checkpointing import gradient_checkpointing
+from models.backbones.precision import has_fast_bfloat16, mixed_precision
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
@@ -183,8 +183,8 @@ def _step(
         references = references.to(device)
     optimiser.zero_grad(set_to_none=True)
     precision = method.config.precision
-    mixed = bfloat16_pays(device) if precision == "auto" else precision == "bfloat16"
-    with mixed_precision(enabled=mixed), checkpointing(enabled=method.config.checkpointing):
+    mixed = has_fast_bfloat16(device) if precision == "auto" else precision == "bfloat16"
+    with mixed_precision(enabled=mixed), gradient_checkpointing(enabled=method.config.checkpointing):
         frames = load([pair.clip for pair in batch]).to(device)
         loss = method.loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())

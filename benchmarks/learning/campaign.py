@@ -24,7 +24,8 @@ from benchmarks.learning.method_variants import Entry
 from benchmarks.learning.protocol import Protocol
 from benchmarks.learning.run_results import Result, read_result, result_path, write_result
 from benchmarks.learning.runner import run_method
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from trainer.methods import METHODS, configure
 from trainer.task_data import TaskData
 from trainer.training_checkpoint import run_identity

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.data.footage import Filmed, Footage, store
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import Protocol
-from models.backbones.loading import FrameSpec
+from models.backbones.backbone import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
 __all__ = ["prepare"]

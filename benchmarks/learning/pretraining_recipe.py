@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.data.world import render, sample_pretraining_clip
-from models.backbones.loading import tiny_backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from benchmarks.data.sources import Facts, Source
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import Entry
-from models.routing.router import PRIOR
+from models.routing.defaults import DEFAULT_PRIOR
 
 __all__ = ["Protocol", "load_protocol", "protocol_names"]
 
@@ -35,7 +35,7 @@ class Protocol(Facts):
         default="first", description="which captions of a held-out video are asked"
     )
     prior: float = Field(
-        default=PRIOR,
+        default=DEFAULT_PRIOR,
         ge=0,
         description="of routing in the union gallery; 0 merges raw cosines, as in the papers",
     )

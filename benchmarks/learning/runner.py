@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from benchmarks.learning.resource_meter import Meter
 from benchmarks.learning.run_results import plain
-from models.backbones.loading import Backbone
-from models.releases.release_files import ReleaseState
-from models.routing.router import PRIOR
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import select_query_tensors
+from models.releases.release_state import ReleaseState
+from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.forward_transfer import recall_before_learning
 from trainer.evaluation.gallery import Gallery, Query, reindex, task_gallery
 from trainer.evaluation.recall_row import QueryMemory, RankLedger, evaluate_row
@@ -51,7 +52,7 @@ def run_method(
     *,
     seed: int,
     settings: Mapping[str, Any] | None = None,
-    prior: float = PRIOR,
+    prior: float = DEFAULT_PRIOR,
     reindex: bool = False,
     queries: Queries = "first",
     report: Report = lambda line: None,
@@ -158,7 +159,7 @@ class _Run:
 
     def _lay_down(self, method: Method, release: ReleaseState, tasks: Sequence[TaskData]) -> None:
         """Embed the videos of these tasks, or those of all learned tasks again."""
-        self._pinned |= dict.fromkeys((task.task_id for task in tasks), release.for_queries())
+        self._pinned |= dict.fromkeys((task.task_id for task in tasks), select_query_tensors(release))
         with self._meter.phase("indexing"):
             if self._reindex:
                 learned = self._tasks[: len(self._galleries) + len(tasks)]
@@ -170,7 +171,7 @@ class _Run:
 
     def _measure(self, method: Method) -> None:
         """First what a worker measures of a release, for what it costs; then everything."""
-        profiles = method.profiles.dense()
+        profiles = method.profiles.to_dense()
         with self._meter.phase("evaluation"):
             encoder = method.query_encoder(self._pinned)
             # Pinned queries would go to where the videos used to be.

@@ -26,9 +26,10 @@ from benchmarks.data.footage import Filmed, store
 from benchmarks.data.world import make_domain, write_mp4
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.resource_meter import Meter
-from models.backbones.loading import Backbone, FrameSpec, load_backbone
-from models.backbones.open_clip_backbone import PREFIX, OpenClipBackbone
-from models.backbones.precision import bfloat16_pays, mixed_precision
+from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.backbone_loading import load_backbone
+from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX, OpenClipBackbone
+from models.backbones.precision import has_fast_bfloat16, mixed_precision
 from models.backbones.tokenizer import clip_tokenizer
 from trainer.methods import METHODS, Method, configure, start_method
 from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
@@ -185,7 +186,7 @@ def measure(
         reading=float(np.median(product.rates)) / bench.reading_rate(),
         padding=(bench.padding(_PRODUCT), bench.padding(_STRAIGHTFORWARD)),
         threads=torch.get_num_threads(),
-        bfloat16=bfloat16_pays(bench.backbone.device),
+        bfloat16=has_fast_bfloat16(bench.backbone.device),
     )
 
 
@@ -272,7 +273,7 @@ class _Bench:
             clips = [pair.clip for pair in batch]
             frames = load_frames(clips) if loop.cached else self._decode(clips)
             optimiser.zero_grad()
-            with mixed_precision(enabled=loop.mixed and bfloat16_pays(device)):
+            with mixed_precision(enabled=loop.mixed and has_fast_bfloat16(device)):
                 loss = method.loss(frames.to(device), [pair.caption for pair in batch], None)
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -321,23 +322,23 @@ def _videos(plan: Plan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[s
 def _load(plan: Plan) -> Backbone:
     if plan.method in METHODS and not METHODS[plan.method].is_trainable:
         raise ProtocolError(f"method {plan.method!r} trains nothing; choose another one")
-    shape = plan.backbone.startswith(PREFIX) and plan.backbone.endswith(_RANDOM)
+    shape = plan.backbone.startswith(OPEN_CLIP_PREFIX) and plan.backbone.endswith(_RANDOM)
     backbone = (
         random_backbone(plan.backbone, plan.frames or 12)
         if shape
         else load_backbone(plan.backbone, plan.frames)
     )
-    if not backbone.open_blocks:
+    if not backbone.has_open_blocks:
         raise ProtocolError(
             f"the speed of backbone {plan.backbone!r} is not measured: it pads texts itself; choose 'tiny' or "
-            f"'{PREFIX}<model>/<weights, or random>'"
+            f"'{OPEN_CLIP_PREFIX}<model>/<weights, or random>'"
         )
     return backbone.to(plan.device)
 
 
 def random_backbone(name: str, frames: int) -> Backbone:
     """The shape of an open_clip model, by a name as in :class:`Plan`: speed does not depend on what the weights are."""
-    model = name.removeprefix(PREFIX).removesuffix(_RANDOM)
+    model = name.removeprefix(OPEN_CLIP_PREFIX).removesuffix(_RANDOM)
     if open_clip.get_model_config(model) is None:
         raise ProtocolError(f"open_clip knows no model {model!r}")
     torch.manual_seed(0)

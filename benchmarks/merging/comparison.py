@@ -42,10 +42,11 @@ from benchmarks.merging.score_calibration import (
     shard_statistics,
     standardise,
 )
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import ReleaseState
-from models.routing.router import PRIOR, log_weights
+from models.releases.release_state import ReleaseState
+from models.routing.defaults import DEFAULT_PRIOR
+from models.routing.router import log_weights
 from trainer.evaluation.retrieval_metrics import Recall, rank_by_id, recall_at, summarize
 from trainer.methods import METHODS, Method, start_method
 from trainer.task_data import Split, StoredVectors, TaskData
@@ -77,7 +78,7 @@ _CENTROIDS = (1, 4)  # prototypes of a task
 _VECTORS = 256  # query vectors made at a time: their states stay in the processor's cache
 _DEPTHS = (1, 5, 10)
 _MODES = ("pinned", "mapped", "latest")  # best first, as in the service
-COSINE, SERVED = "cosine", f"cosine + {PRIOR} × words"
+COSINE, SERVED = "cosine", f"cosine + {DEFAULT_PRIOR} × words"
 Pooling = Literal["mean", "max", "softmax"]
 
 
@@ -156,7 +157,7 @@ def learn(
     return Learned(
         tasks=tasks,
         encoder=method.query_encoder(pinned),
-        profiles=method.profiles.dense(),
+        profiles=method.profiles.to_dense(),
         videos=videos,
         frames=frames or None,
         settings=method.config.model_dump(mode="json"),
@@ -233,7 +234,7 @@ class _Mode:
         self._learned, self._captions = learned, captions
         self._texts = {split: _encoded(learned, of.texts, mode) for split, of in captions.items()}
         self._evidence = {
-            split: log_weights(learned.encoder.words(of.texts), learned.profiles)
+            split: log_weights(learned.encoder.token_presence(of.texts), learned.profiles)
             for split, of in captions.items()
         }
 
@@ -312,7 +313,7 @@ def rules(training: Meeting, tuning: Meeting) -> dict[str, list[Candidate]]:
             ]
     fixed = {
         f"cosine + {prior} × words": [_lifted(simple[COSINE][0], prior, tuning)]
-        for prior in sorted({*_PRIORS, PRIOR})
+        for prior in sorted({*_PRIORS, DEFAULT_PRIOR})
     }
     chosen = {
         f"{name} + words": [_lifted(one, prior, tuning) for one in candidates for prior in _PRIORS]
@@ -461,15 +462,15 @@ def _poolings(mode: _Mode, late: bool) -> Iterator[tuple[Pooling, float | None]]
 
 
 def _served(meeting: Meeting) -> Floats:
-    return meeting.cosines + PRIOR * meeting.evidence[:, meeting.columns]
+    return meeting.cosines + DEFAULT_PRIOR * meeting.evidence[:, meeting.columns]
 
 
 def _routers(learned: Learned, captions: Mapping[Split, _Captions]) -> dict[str, Floats]:
     """What each says of the queries, ``[Q, T]``."""
     asked, bank = captions["test"], captions["train"]
     encoder = learned.encoder
-    texts, known = (_in_chunks(encoder.frozen, of.texts, _VECTORS) for of in (asked, bank))
-    routers: dict[str, Floats] = {"words": log_weights(encoder.words(asked.texts), learned.profiles)}
+    texts, known = (_in_chunks(encoder.encode_with_backbone, of.texts, _VECTORS) for of in (asked, bank))
+    routers: dict[str, Floats] = {"words": log_weights(encoder.token_presence(asked.texts), learned.profiles)}
     for k in _CENTROIDS:
         rng = np.random.default_rng(0)
         prototypes = [centroids(known[bank.rows == task], k, rng) for task in range(len(learned.tasks))]

@@ -24,11 +24,13 @@ from benchmarks.learning.method_variants import Entry
 from benchmarks.learning.preparation import prepare
 from benchmarks.learning.protocol import load_protocol
 from benchmarks.reporting.markdown import table
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import ReleaseState
-from models.routing.confidence_model import Confidence, chance
-from models.routing.router import PRIOR
+from models.releases.release_state import ReleaseState
+from models.routing.confidence_model import ConfidenceModel, logistic
+from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.confidence_fitting import (
     CalibrationTask,
     LabeledResults,
@@ -89,12 +91,12 @@ class Learned:
 
     def lists(self, known: Sequence[CalibrationTask]) -> list[LabeledResults]:
         """What captions are answered while their video is in the gallery, if it is in the library at all."""
-        answered = label_results(self.encoder, known, self.profiles, mode=self.mode, prior=PRIOR)
+        answered = label_results(self.encoder, known, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
         return [asked for asked in answered if asked.present]
 
-    def fit(self, known: Sequence[CalibrationTask]) -> Confidence | None:
+    def fit(self, known: Sequence[CalibrationTask]) -> ConfidenceModel | None:
         """As a worker fits it."""
-        return fit_confidence(self.encoder, known, self.profiles, mode=self.mode, prior=PRIOR)
+        return fit_confidence(self.encoder, known, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,14 @@ def learn(tasks: Sequence[TaskData], backbone: Backbone, method: str, settings: 
         )
         learn_task(learner, task, StoredVectors(list(earlier)))
         release = learner.release()
-        makers[task.task_id] = release.for_queries()
+        makers[task.task_id] = select_query_tensors(release)
         ids = np.array([clip.vector_id for clip in task.clips], np.int64)
         stored = embed_clips(learner.encode_videos, task.clips).astype(np.float16).astype(np.float32)
         shards.append(MemoryShard(ids, stored))
     if release is None:
         raise ValueError("nothing is to be learned")
-    encoder = QueryEncoder.open(backbone, release.for_queries(), makers)
-    return Learned(tasks, shards, encoder, release.profiles.dense())
+    encoder = open_query_encoder(backbone, select_query_tensors(release), makers)
+    return Learned(tasks, shards, encoder, release.profiles.to_dense())
 
 
 def measure(learned: Learned, unlearned: Sequence[TaskData]) -> list[Quality]:
@@ -162,9 +164,9 @@ def _scores(lists: Sequence[LabeledResults]) -> Floats:
     return np.array([asked.features[0, 0] for asked in lists])
 
 
-def _said(lists: Sequence[LabeledResults], confidence: Confidence) -> Floats:
+def _said(lists: Sequence[LabeledResults], confidence: ConfidenceModel) -> Floats:
     rows = np.array([asked.features[0] for asked in lists])
-    return chance(rows @ np.array(confidence.weights) + confidence.bias)
+    return logistic(rows @ np.array(confidence.weights) + confidence.bias)
 
 
 def _quality(

@@ -28,7 +28,8 @@ from benchmarks.reporting.markdown import table
 from benchmarks.search.end_to_end import K, bound, compare, recall_of_routes, serve
 from benchmarks.search.library import Library, make_library
 from benchmarks.search.load import Load, load, memory, serving
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from service.catalog.migrations import upgrade
 from service.core.settings import settings
 from service.search.engine import SearchEngine

@@ -18,7 +18,7 @@ from benchmarks.search.library import Asked, Library
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from service.core.schemas import SearchResponse
 from service.search.engine import SearchEngine

@@ -34,11 +34,12 @@ from rich.console import Console
 from benchmarks.search.library import enter
 from benchmarks.search.load import serving
 from index.shard_store import ShardStore
-from models.backbones.loading import Backbone, load_backbone
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.lineage import Before
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.encoders.encoder_registry import open_query_encoder
 from models.releases.probe_queries import write_probes
 from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease
 from service.catalog.migrations import upgrade
 from service.core.settings import settings
 from trainer.methods import Method, start_method
@@ -98,7 +99,7 @@ class _Writer:
         self._method: Method = start_method("zero_shot", backbone, {}, None)
         self._rng = np.random.default_rng(0)
         self._last = 0
-        self._before: Before | None = None
+        self._before: ParentRelease | None = None
         self._prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
     def prepare(self, count: int) -> None:
@@ -119,16 +120,16 @@ class _Writer:
         """Write and publish the task that was prepared; gives its generation."""
         name, ids, vectors = self._prepared
         state = self._method.release()
-        encoder = QueryEncoder.open(self._backbone, state, {})
+        encoder = open_query_encoder(self._backbone, state, {})
         stored = vectors.astype(np.float16).astype(np.float32)
         with self.store.staging() as staged:
-            write_release(staged, state, before=self._before)
+            write_release(staged, state, parent=self._before)
             write_probes(staged, make_probes(encoder, name, ids, stored, {}, encoder.modes[-1]))
             release = self.store.adopt_release(staged)
         shard = self.store.write_shard(
             task=name, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
         )
-        self._before = Before(release.id, len(state.tasks))
+        self._before = ParentRelease(release.id, len(state.tasks))
         return self.store.publish(release=release, shards=[shard]).generation
 
 

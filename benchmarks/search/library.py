@@ -21,13 +21,15 @@ import torch
 from sqlalchemy import text
 
 from index.shard_store import ShardStore
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.backbones.tokenizer import small_tokenizer
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.lineage import Before
-from models.releases.release_files import ReleaseState, ReleaseTask, write_release
-from models.routing.router import token_presence, token_profile
-from models.routing.token_profiles import Profiles
+from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.routing_profiles import RoutingProfiles
+from models.routing.token_statistics import token_presence, token_profile
 from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
@@ -98,22 +100,22 @@ def make_library(
     common, *domains = _vocabularies(words_of(backbone), tasks, rng)
     store = ShardStore(folder / "index")
     learned: list[ReleaseTask] = []
-    profiles = Profiles.of(np.empty((0, backbone.vocabulary), np.float32))
+    profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
     asked: list[Asked] = []
     next_id = first_id
-    before: Before | None = None
+    before: ParentRelease | None = None
     for number, own in enumerate(domains):
         rows = vectors // tasks + (number < vectors % tasks)
         task = ReleaseTask(f"{folder.name}-{number}", f"{folder.name} {number}", f"{number:064x}")
         learned.append(task)
         texts = _captions(own, common, min(rows, max(8, -(-captions // tasks))), rng)
-        profiles = profiles.followed_by(_profile(backbone, texts))
+        profiles = profiles.append_tasks(_profile(backbone, texts))
         state = _release(backbone, learned, profiles, texts, seed + number)
         with store.staging() as staged:
-            write_release(staged, state, before=before)
+            write_release(staged, state, parent=before)
             release = store.adopt_release(staged)
         alone = replace(state, tasks=[task])
-        encoder = QueryEncoder.open(backbone, alone, {task.task_id: alone})
+        encoder = open_query_encoder(backbone, alone, {task.task_id: alone})
         around = encoder.encode(texts, [task.task_id], "pinned")[:, 0]
         shard = store.write_shard(
             task=task.task_id,
@@ -123,7 +125,7 @@ def make_library(
             vectors=_videos(around, rows, rng),
         )
         store.publish(release=release, shards=[shard])
-        before = Before(release.id, len(learned))
+        before = ParentRelease(release.id, len(learned))
         asked += [Asked(caption, next_id + place) for place, caption in enumerate(texts)]
         enter(task, next_id, rows)
         next_id += rows
@@ -157,14 +159,18 @@ def _captions(own: Sequence[str], common: Sequence[str], count: int, rng: Rng) -
     return list(captions)
 
 
-def _profile(backbone: Backbone, captions: Sequence[str]) -> Profiles:
+def _profile(backbone: Backbone, captions: Sequence[str]) -> RoutingProfiles:
     ids = backbone.tokenize(captions)
     presence = token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
-    return Profiles.of(token_profile(presence.sum(dim=0)).half().float()[None].numpy())
+    return RoutingProfiles.from_dense(token_profile(presence.sum(dim=0)).half().float()[None].numpy())
 
 
 def _release(
-    backbone: Backbone, learned: Sequence[ReleaseTask], profiles: Profiles, captions: Sequence[str], seed: int
+    backbone: Backbone,
+    learned: Sequence[ReleaseTask],
+    profiles: RoutingProfiles,
+    captions: Sequence[str],
+    seed: int,
 ) -> ReleaseState:
     """A release of kind ``low_rank`` whose updates change a vector by about as much as learned ones do."""
     drawn = torch.Generator().manual_seed(seed)
@@ -178,7 +184,7 @@ def _release(
     }
     return ReleaseState(
         method="strata",
-        kind="low_rank",
+        kind=LOW_RANK_FAMILY.kind,
         backbone=backbone.name,
         backbone_fingerprint=backbone.fingerprint,
         fingerprint=learned[-1].fingerprint,

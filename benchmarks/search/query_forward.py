@@ -35,14 +35,19 @@ from torch.nn import functional as F
 
 from benchmarks.learning.training_speed import random_backbone
 from benchmarks.reporting.markdown import table
-from models.adapters.text_update import TextUpdate
-from models.backbones.loading import Backbone, load_backbone
-from models.backbones.packed_text_tower import query_tower
-from models.backbones.precision import Precision, bfloat16_pays, mixed_precision
-from models.encoders.query_encoder import QueryEncoder, Tokens
+from models.adapters.low_rank_text_update import TextUpdate
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.backbones.compute_options import Precision
+from models.backbones.packed_text_tower import pack_text_tower
+from models.backbones.precision import has_fast_bfloat16, mixed_precision
+from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
+from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_files import ReleaseState, ReleaseTask
-from models.routing.token_profiles import Profiles
+from models.releases.release_lineage import ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.routing_profiles import RoutingProfiles
 
 __all__ = ["main", "pinned_encoder", "runtimes"]
 
@@ -79,13 +84,13 @@ def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], objec
         with mixed_precision():
             return module(ids)
 
-    emulated = "" if bfloat16_pays(backbone.device) else " (emulated)"
+    emulated = "" if has_fast_bfloat16(backbone.device) else " (emulated)"
     yield "torch, eager", module
     yield f"torch, eager, bfloat16{emulated}", bfloat16
     names: dict[Precision, str] = {"float32": "packed", "bfloat16": f"packed, bfloat16{emulated}"}
     for precision, name in names.items():
         backbone.query_precision = precision
-        tower = query_tower(backbone)
+        tower = pack_text_tower(backbone)
         yield name, "not on this machine" if tower is backbone else _Tower(tower)
     backbone.query_precision = "float32"
     yield "torch.compile", torch.compile(module, dynamic=False)
@@ -139,17 +144,17 @@ def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEn
     for task, update in zip(known, updates, strict=True):
         states[task.task_id] = ReleaseState(
             method="strata",
-            kind="low_rank",
+            kind=LOW_RANK_FAMILY.kind,
             backbone=backbone.name,
             backbone_fingerprint=backbone.fingerprint,
             fingerprint="f" * 64,
             frames=backbone.spec.frames,
             tasks=known,
             config={"scale": 1.0},
-            profiles=Profiles.of(np.zeros((tasks, backbone.vocabulary), np.float32)),
+            profiles=RoutingProfiles.from_dense(np.zeros((tasks, backbone.vocabulary), np.float32)),
             tensors={f"text.{name}": tensor.clone() for name, tensor in update.tensors().items()},
         )
-    return QueryEncoder.open(backbone, states[known[-1].task_id], states)
+    return open_query_encoder(backbone, states[known[-1].task_id], states)
 
 
 def _milliseconds(run: Callable[[], object]) -> float:
@@ -206,16 +211,16 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
     alone: Any = merged(backbone, updates[0])
     tasks = [str(task) for task in range(_TASKS)]
     for text in _TEXTS:
-        (tokens,) = encoder.tokens([text])
+        (tokens,) = encoder.tokenize([text])
         # As its tokenizer does.
         padded = F.pad(backbone.tokenize([text]), (0, alone.context_length - len(tokens)))
         expected = alone.encode_text(padded, normalize=True).numpy()
         np.testing.assert_allclose(encoder.encode_pairs([tokens], ["0"], "pinned"), expected, atol=1e-5)
 
-        def all_together(tokens: Tokens = tokens) -> None:
+        def all_together(tokens: TokenIds = tokens) -> None:
             encoder.encode_pairs([tokens] * _TASKS, tasks, "pinned")
 
-        def one_by_one(tokens: Tokens = tokens) -> None:
+        def one_by_one(tokens: TokenIds = tokens) -> None:
             for task in tasks:
                 encoder.encode_pairs([tokens], [task], "pinned")
 

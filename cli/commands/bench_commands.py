@@ -167,7 +167,7 @@ def merging(
     from benchmarks.learning.protocol import load_protocol
     from benchmarks.merging.comparison import compare
     from benchmarks.merging.merging_tables import tables
-    from models.backbones.loading import load_backbone
+    from models.backbones.backbone_loading import load_backbone
     from trainer.methods import configure
 
     with _told():
@@ -281,7 +281,7 @@ def _campaign(
     """What is to be run, with the frames of its videos in the cache."""
     from benchmarks.learning.campaign import Campaign
     from benchmarks.learning.preparation import prepare
-    from models.backbones.loading import frame_spec, load_backbone
+    from models.backbones.backbone_loading import frame_spec, load_backbone
 
     with progress_bar("videos") as bar:
         making = bar.add_task("Frames", total=None)

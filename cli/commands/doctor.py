@@ -160,7 +160,7 @@ def _searched(measured: list[AnnStructure]) -> str:
 
 
 def _backbone(settings: Settings) -> str:
-    from models.backbones.loading import load_backbone
+    from models.backbones.backbone_loading import load_backbone
 
     backbone = load_backbone(settings.backbone)
     spec = backbone.spec

@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from index.integrity_audit import Audit
-    from models.releases.lineage import Learned
+    from models.releases.release_lineage import TaskLineage
     from service.core.settings import Settings
 
 __all__ = ["check_catalog", "check_releases"]
@@ -23,25 +23,26 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
     """
 
     from index.shard_store import ShardStore
+    from models.encoders.encoder_registry import read_query_release
     from models.errors import ModelError
-    from models.releases.release_files import read_learned, read_release
+    from models.releases.release_files import read_lineage
 
     store, manifest = ShardStore(settings.index_dir), found.manifest
     wrong: list[str] = []
-    learned: dict[str, Learned] = {}
+    learned: dict[str, TaskLineage] = {}
     for identifier in manifest.releases:
         if identifier in found.damaged_releases:
             continue
         folder = store.release_folder(identifier)
         try:
-            learned[identifier] = read_learned(folder)
-            read_release(folder, for_queries=True, profiles=False)
+            learned[identifier] = read_lineage(folder)
+            read_query_release(folder, profiles=False)
         except (ModelError, OSError) as error:
             wrong.append(str(error))
     for identifier, own in learned.items():
         name = f"release {identifier[:12]}"
-        if own.before is not None and own.before.release not in manifest.releases:
-            wrong.append(f"{name}: it goes on from release {own.before.release[:12]}, which is not there")
+        if own.parent is not None and own.parent.release not in manifest.releases:
+            wrong.append(f"{name}: it goes on from release {own.parent.release[:12]}, which is not there")
         for task in own.tasks:
             shard = manifest.shards.get(task.task_id)
             if shard is not None and shard.fingerprint != task.fingerprint:
@@ -53,7 +54,7 @@ def check_releases(settings: Settings, found: Audit) -> list[str]:
     newest = manifest.release
     if newest in learned:
         try:
-            known[newest] = {task.task_id for task in learned[newest].whole(learned.__getitem__).tasks}
+            known[newest] = {task.task_id for task in learned[newest].resolve(learned.__getitem__).tasks}
         except KeyError:
             del known[newest]  # a release before it is named above
         except ModelError as error:

@@ -1,0 +1,1 @@
+"""Adapters that methods train inside the towers of a frozen backbone."""

@@ -1,9 +1,8 @@
-"""Frame Fusion Adapter (FFA): time enters a frozen image tower (ctvr-ffa-tame, section 3.3).
+"""Frame Fusion Adapters (FFA): temporal information in a frozen image tower (ctvr-ffa-tame, section 3.3).
 
-Inside a visual block, a cross-attention stands in parallel to the frozen self-attention, and both read the
-same normalised tokens. Queries come from a neighbouring frame, keys and values from the current one
-(eq. 1), and a trainable gate α, 0 at the start, mixes the result into the self-attention's (eq. 3): at
-step 0 the tower computes exactly what the backbone does.
+Inside a visual block, a cross-attention runs in parallel to the frozen self-attention on the same normalized tokens.
+Queries come from a neighboring frame, keys and values from the current one (eq. 1). A trainable gate α, initially 0,
+mixes the result into that of the self-attention (eq. 3), so at step 0 the tower computes what the backbone does.
 """
 
 from __future__ import annotations
@@ -13,26 +12,29 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.backbones.attention import attend, merge_heads, split_heads
+from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
+from models.backbones.backbone import Backbone
 
-__all__ = ["FrameFusion", "FrameFusionAdapter", "Mix", "Neighbour"]
+__all__ = ["FrameFusion", "FrameFusionAdapter", "FusionMix", "FusionNeighbor"]
 
-Mix = Literal["convex", "additive"]
-Neighbour = Literal["alternate", "previous"]
+FusionMix = Literal["convex", "additive"]
+FusionNeighbor = Literal["alternate", "previous"]
 
 
 class FrameFusionAdapter(nn.Module):
-    """The adapter of one block.
+    """Frame Fusion Adapter of one block.
 
     Args:
-        width: token width; must divide by ``heads``.
-        heads: attention heads, those of the block.
-        forward_in_time: take queries from the next frame instead of the previous one.
-        mix: ``additive`` is eq. 3, SA + α·CA; ``convex`` is the published code's (1−α)·SA + α·CA, which keeps
-            the scale of the residual stream whatever α becomes.
+        width: Token width, a multiple of ``heads``.
+        heads: Number of attention heads of the block.
+        forward_in_time: Whether queries come from the next frame instead of the previous one.
+        mix: ``additive`` is eq. 3, SA + α·CA; ``convex`` is the published code's (1−α)·SA + α·CA, which keeps the scale
+            of the residual stream for every α.
     """
 
-    def __init__(self, width: int, heads: int, *, forward_in_time: bool = False, mix: Mix = "convex") -> None:
+    def __init__(
+        self, width: int, heads: int, *, forward_in_time: bool = False, mix: FusionMix = "convex"
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.forward_in_time = forward_in_time
@@ -43,26 +45,34 @@ class FrameFusionAdapter(nn.Module):
             nn.init.zeros_(projection.bias)
         self.alpha = nn.Parameter(torch.zeros(()))
 
-    def neighbours(self, tokens: Tensor) -> Tensor:
-        """Each frame's neighbour in time, ``[n, M, P, width]``; the frame at the border is its own."""
+    def neighbors(self, tokens: Tensor) -> Tensor:
+        """Tokens of each frame's neighbor in time, ``[n, M, P, width]``; a frame at the border is its own neighbor."""
         if self.forward_in_time:
             return torch.cat([tokens[:, 1:], tokens[:, -1:]], dim=1)
         return torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)
 
-    def cross_attention(self, tokens: Tensor, wanted: int | None = None) -> Tensor:
-        """CA(F_{m−1}, F_m) of eq. 1 for every frame m: ``[n, M, P, width]`` to the same shape, or to that of the
-        first ``wanted`` tokens of every frame."""
-        query = self.query(self.neighbours(tokens)[:, :, :wanted])
-        heads = (split_heads(t, self.heads) for t in (query, self.key(tokens), self.value(tokens)))
-        fused: Tensor = self.out(merge_heads(attend(*heads)))
-        return fused
-
-    def forward(self, tokens: Tensor, self_attended: Tensor) -> Tensor:
-        """Fuse SA(F_m, F_m) with CA(F_{m−1}, F_m) by the gate (eq. 3).
+    def cross_attention(self, tokens: Tensor, count: int | None = None) -> Tensor:
+        """CA(F_{m−1}, F_m) of eq. 1 for every frame m.
 
         Args:
             tokens: ``[n, M, P, width]``.
-            self_attended: ``[n, M, P, width]``, or of the first tokens of every frame; the result has its shape.
+            count: Number of tokens of each frame to compute, the first ones; None computes all.
+
+        Returns:
+            ``[n, M, count or P, width]``.
+        """
+        query = self.query(self.neighbors(tokens)[:, :, :count])
+        heads = (split_heads(t, self.heads) for t in (query, self.key(tokens), self.value(tokens)))
+        fused: Tensor = self.out(merge_heads(scaled_dot_product_attention(*heads)))
+        return fused
+
+    def forward(self, tokens: Tensor, self_attended: Tensor) -> Tensor:
+        """Mix SA(F_m, F_m) with CA(F_{m−1}, F_m) by the gate (eq. 3).
+
+        Args:
+            tokens: ``[n, M, P, width]``.
+            self_attended: Self-attention of all tokens or of the first ones of every frame, ``[n, M, ≤ P, width]``; the
+                result has its shape.
         """
         fused = self.alpha * self.cross_attention(tokens, self_attended.shape[2])
         if self.mix == "additive":
@@ -71,15 +81,17 @@ class FrameFusionAdapter(nn.Module):
 
 
 class FrameFusion(nn.Module):
-    """The adapters of an image tower: one in each of its deepest ``layers`` blocks.
+    """Frame Fusion Adapters of an image tower: one in each of its deepest ``layers`` blocks.
 
     Args:
-        width, heads, depth: of the image tower.
-        layers: how many blocks get an adapter, counted from the deepest (the published code's choice;
-            0 leaves the tower as it is).
-        neighbour: ``previous`` is the paper's; ``alternate`` is the published code's: blocks of even index
-            look back, blocks of odd index look ahead, so that information can flow both ways.
-        mix: see :class:`FrameFusionAdapter`.
+        width: Token width of the image tower.
+        heads: Number of attention heads of the image tower.
+        depth: Number of blocks of the image tower.
+        layers: Number of blocks with an adapter, counted from the deepest (the published code's choice); 0 leaves the
+            tower unchanged.
+        neighbor: ``previous`` is the paper's; ``alternate`` is the published code's: blocks of even index use the
+            previous frame, blocks of odd index the next one, so that information flows in both directions.
+        mix: See :class:`FrameFusionAdapter`.
     """
 
     def __init__(
@@ -89,22 +101,37 @@ class FrameFusion(nn.Module):
         depth: int,
         *,
         layers: int,
-        neighbour: Neighbour = "alternate",
-        mix: Mix = "convex",
+        neighbor: FusionNeighbor = "alternate",
+        mix: FusionMix = "convex",
     ) -> None:
         super().__init__()
         self._by_block = {
             index: FrameFusionAdapter(
-                width, heads, forward_in_time=neighbour == "alternate" and index % 2 == 1, mix=mix
+                width, heads, forward_in_time=neighbor == "alternate" and index % 2 == 1, mix=mix
             )
             for index in range(max(0, depth - layers), depth)
         }
         self.adapters = nn.ModuleDict({str(index): adapter for index, adapter in self._by_block.items()})
 
+    @classmethod
+    def for_backbone(
+        cls, backbone: Backbone, *, layers: int, neighbor: FusionNeighbor, mix: FusionMix
+    ) -> FrameFusion:
+        """Fresh adapters in the sizes of a backbone's image tower, on the CPU.
+
+        Raises:
+            BackboneUnsupported: The backbone's blocks are not open.
+        """
+        blocks = backbone.visual_blocks
+        attention = blocks[0].attn
+        return cls(
+            attention.embed_dim, attention.num_heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix
+        )
+
     def at(self, index: int) -> FrameFusionAdapter | None:
-        """The adapter of block ``index``, if it has one."""
+        """Adapter of the block at ``index``; None if the block has none."""
         return self._by_block.get(index)
 
     def gates(self) -> list[nn.Parameter]:
-        """The α of every adapter."""
+        """Gate α of every adapter."""
         return [parameter for name, parameter in self.named_parameters() if name.endswith("alpha")]

@@ -18,12 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 
-__all__ = ["FROZEN", "ExpertLayer", "ExpertTower", "Selector", "adapted_frames", "adapted_texts"]
+__all__ = [
+    "NO_ROUTER",
+    "ExpertLayer",
+    "ExpertTower",
+    "TaskSelector",
+    "encode_frames_with_experts",
+    "encode_texts_with_experts",
+]
 
-FROZEN = -1  # in place of a task's router: no experts at all
+NO_ROUTER = -1  # in place of a task's router: no experts at all
 _NOISE_FLOOR = 1e-2  # published code
 
 
@@ -86,11 +93,11 @@ class ExpertLayer(nn.Module):
         self.used.zero_()
 
     def gates(self, first: Tensor, tasks: Tensor) -> Tensor:
-        """Weights of the experts, ``[n, E]``: k above zero, summing to one; none for ``FROZEN``.
+        """Weights of the experts, ``[n, E]``: k above zero, summing to one; none for ``NO_ROUTER``.
 
         Args:
             first: first tokens ``[n, width]``.
-            tasks: ``[n]`` number of the router for each, or ``FROZEN``.
+            tasks: ``[n]`` number of the router for each, or ``NO_ROUTER``.
         """
         known = tasks.clamp(min=0)  # any router will do where its gates are taken away again
         numbers = sorted(set(known.tolist()))
@@ -103,7 +110,7 @@ class ExpertLayer(nn.Module):
             logits = logits + torch.randn_like(logits) * deviation
         kept, experts = logits.topk(self.top_k, dim=-1)
         gates = torch.zeros_like(logits).scatter(-1, experts, kept.softmax(dim=-1))
-        return gates * (tasks != FROZEN).unsqueeze(-1)
+        return gates * (tasks != NO_ROUTER).unsqueeze(-1)
 
     def forward(self, hidden: Tensor, tasks: Tensor) -> Tensor:
         """y = Σ w_i E_i(x): ``[n, L, width]`` of the residual stream ``[n, L, width]``."""
@@ -184,7 +191,7 @@ class ExpertTower(nn.Module):
         self.load_state_dict(dict(tensors))
 
 
-class Selector(nn.Module):
+class TaskSelector(nn.Module):
     """DDAS: one autoencoder per task, on features of the frozen backbone.
 
     Args:
@@ -212,9 +219,9 @@ class Selector(nn.Module):
         return squares.mean(dim=-1)
 
     def select(self, features: Tensor) -> Tensor:
-        """The task of the least error for each of the features ``[n, dim]``: ``[n]``, ``FROZEN`` without any."""
+        """The task of the least error for each of the features ``[n, dim]``: ``[n]``, ``NO_ROUTER`` without any."""
         if not len(self):
-            return torch.full((len(features),), FROZEN, device=features.device)
+            return torch.full((len(features),), NO_ROUTER, device=features.device)
         return torch.stack([self.error(features, task) for task in range(len(self))]).argmin(dim=0)
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -225,7 +232,7 @@ class Selector(nn.Module):
         self.load_state_dict(dict(tensors))
 
 
-def adapted_frames(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
+def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
     """Unit video vectors ``[n, dim]`` of ``uint8 [n, M, H, W, 3]``; every frame is routed by its class token."""
     with forward_precision(backbone.device):
         tokens = backbone.embed_frames(frames)
@@ -238,7 +245,7 @@ def adapted_frames(backbone: Backbone, frames: Tensor, tower: ExpertTower, task:
     return backbone.pool_frames(hidden.view(shape).float())[0]
 
 
-def adapted_texts(
+def encode_texts_with_experts(
     backbone: Backbone, ids: Tensor, tower: ExpertTower, tasks: Tensor | Sequence[int]
 ) -> Tensor:
     """Unit text vectors ``[n, dim]`` of token ids ``[n, L]``, each under a task of its own ``[n]``.

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["BARE", "ROUTED", "Condition", "Tame", "TameWeights"]
+__all__ = ["NO_EXPERT", "ROUTED", "Tame", "TameCondition", "TameWeights"]
 
 _INPUT = slice(0, 3)  # query, key and value: they read the same input
 _OUTPUT = slice(3, 4)  # the out-projection
 _NOISE_FLOOR = 0.01
 # Special values of a task's expert.
 ROUTED = -1  # the router decides
-BARE = -2  # no expert at all: the task's shard was made by the backbone as it came
+NO_EXPERT = -2  # no expert at all: the task's shard was made by the backbone as it came
 
 
 class _Layer(NamedTuple):
@@ -76,13 +76,13 @@ class TameWeights:
 
 
 @dataclass(frozen=True)
-class Condition:
+class TameCondition:
     """What a text is asked under.
 
     Attributes:
         weights: adapters of W releases.
         prototypes: ``[C, d]``.
-        experts: ``[C]`` int64; the one expert that a task always uses, or ``ROUTED``, or ``BARE``.
+        experts: ``[C]`` int64; the one expert that a task always uses, or ``ROUTED``, or ``NO_EXPERT``.
         top_k: experts kept by the router.
         scale: λ of eq. 6.
         dropout: on the input of A, training only.
@@ -100,7 +100,7 @@ class Condition:
     explore: bool = False
     sets: Tensor | None = None
 
-    def choose(self, candidates: Tensor) -> Condition:
+    def choose(self, candidates: Tensor) -> TameCondition:
         """Some of the candidates, by position ``[C']``; one may be chosen several times. No adapters are copied."""
         one = len(self.weights.a) == 1
         return replace(
@@ -138,7 +138,7 @@ class Condition:
         kept, experts = logits.topk(min(self.top_k, logits.shape[-1]), dim=-1)
         routed_gates = torch.zeros_like(logits).scatter(-1, experts, kept.softmax(dim=-1))
         expert = self.experts
-        fixed = F.one_hot(expert.clamp(min=0), logits.shape[-1]) * (expert != BARE).unsqueeze(-1)
+        fixed = F.one_hot(expert.clamp(min=0), logits.shape[-1]) * (expert != NO_EXPERT).unsqueeze(-1)
         is_routed = (expert == ROUTED)[None, :, None, None]
         return torch.where(is_routed, routed_gates, fixed.to(logits.dtype)[None, :, None, :])
 
@@ -196,7 +196,7 @@ class Tame(nn.Module):
         """A new prototype ~ N(0, 1/d), trainable; the earlier ones are frozen from here on.
 
         Args:
-            expert: the one expert that the task always uses, ``ROUTED`` or ``BARE``.
+            expert: the one expert that the task always uses, ``ROUTED`` or ``NO_EXPERT``.
         """
         for prototype in self.prototypes:
             prototype.requires_grad_(False)
@@ -214,10 +214,10 @@ class Tame(nn.Module):
         """The current weights as a set of one (W = 1)."""
         return TameWeights(*(p.unsqueeze(0) for p in (self.a, self.b, self.router, self.noise)))
 
-    def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> Condition:
+    def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> TameCondition:
         """The condition under which the tasks of these positions (0-based) are asked."""
         device = self.a.device
-        return Condition(
+        return TameCondition(
             weights=weights or self.weights(),
             prototypes=torch.stack([self.prototypes[t] for t in tasks]),
             experts=torch.tensor([self.task_experts[t] for t in tasks], device=device),

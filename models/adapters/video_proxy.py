@@ -19,7 +19,7 @@ from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 
 __all__ = ["VideoProxies", "encode_with_proxies"]

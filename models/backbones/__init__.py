@@ -1,0 +1,1 @@
+"""Pre-trained dual encoders, their tokenizers, and how their towers compute."""

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["attend", "merge_heads", "split_heads"]
+__all__ = ["merge_heads", "scaled_dot_product_attention", "split_heads"]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False
+) -> Tensor:
     """softmax(Q Kᵀ / √d) V, all ``[..., heads, L, d]``; there may be fewer queries than keys; where it is causal, they
     are those of the last tokens.
 

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from models.backbones.precision import forward_precision, is_mixed, mixed_precision
+from models.backbones.precision import forward_precision, is_mixed_precision, mixed_precision
 
-__all__ = ["checkpointed", "checkpointing"]
+__all__ = ["gradient_checkpointing", "run_checkpointed"]
 
-_enabled: ContextVar[bool] = ContextVar("checkpointing", default=False)
+_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
 
 
 @contextmanager
-def checkpointing(*, enabled: bool = True) -> Iterator[None]:
-    """Within it, blocks that run through :func:`checkpointed` keep their input alone."""
+def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
+    """Within it, blocks that run through :func:`run_checkpointed` keep their input alone."""
     before = _enabled.set(enabled)
     try:
         yield
@@ -32,11 +32,11 @@ def checkpointing(*, enabled: bool = True) -> Iterator[None]:
         _enabled.reset(before)
 
 
-def checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
+def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
     """``block(*inputs)``; its gradients are the same either way, dropout and precision included."""
     if not (_enabled.get() and torch.is_grad_enabled()):
         return block(*inputs)
-    mixed = is_mixed()
+    mixed = is_mixed_precision()
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _again(device, mixed=mixed)

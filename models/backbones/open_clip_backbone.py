@@ -16,13 +16,13 @@ from open_clip.transformer import ResidualAttentionBlock, TextTransformer, Visio
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.dual_encoder import Backbone, FrameSpec
+from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.tokenizer import clip_tokenizer
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
-__all__ = ["PREFIX", "OpenClipBackbone", "load_open_clip", "open_clip_frame_spec"]
+__all__ = ["OPEN_CLIP_PREFIX", "OpenClipBackbone", "load_open_clip", "open_clip_frame_spec"]
 
-PREFIX = "open_clip:"
+OPEN_CLIP_PREFIX = "open_clip:"
 _DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
 
 
@@ -31,10 +31,10 @@ class OpenClipBackbone(Backbone):
 
     Args:
         clip: the open_clip model; both towers must be plain pre-norm transformers.
-        name, tokenizer, spec, mean, std: as of :class:`~models.backbones.dual_encoder.Backbone`.
+        name, tokenizer, spec, mean, std: as of :class:`~models.backbones.backbone.Backbone`.
     """
 
-    open_blocks = True
+    has_open_blocks = True
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
         raise BackboneUnavailable(
             f"backbone {name!r}: the weights could not be loaded ({type(error).__name__}: {error}). Without "
             f"a connection to the model hub, put a checkpoint of {model} in open_clip's format "
-            f"(.safetensors or .pt) on this machine and name it: {PREFIX}{model}/<path to the file>"
+            f"(.safetensors or .pt) on this machine and name it: {OPEN_CLIP_PREFIX}{model}/<path to the file>"
         ) from error
     normalise = next(step for step in transform.transforms if hasattr(step, "mean"))
     tokenizer = clip_tokenizer(model, clip.context_length)
@@ -144,11 +144,11 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
 
 
 def _split(name: str) -> tuple[str, str]:
-    model, _, source = name.removeprefix(PREFIX).partition("/")
+    model, _, source = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
     if not source:
         raise BackboneUnavailable(
-            f"backbone {name!r} names no weights: use 'tiny' or '{PREFIX}<model>/<pretrained tag or local "
-            f"file>', for example '{PREFIX}ViT-B-32/openai'"
+            f"backbone {name!r} names no weights: use 'tiny' or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local "
+            f"file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
         )
     if open_clip.get_model_config(model) is None:
         raise BackboneUnavailable(

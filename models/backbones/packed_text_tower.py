@@ -15,24 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.dual_encoder import Backbone
-from models.backbones.precision import Precision
+from models.backbones.backbone import Backbone
+from models.backbones.compute_options import Precision
 
-__all__ = ["PackedAttention", "PackedBlock", "PackedLinear", "in_projection", "query_tower"]
+__all__ = ["PackedAttention", "PackedBlock", "PackedLinear", "pack_text_tower", "project_query_key_value"]
 
 _ROWS = 16  # about as many tokens as a query has: what the layout is chosen for
 _WORTH = 10**6  # products; for fewer it takes longer to call oneDNN than to multiply
 _towers: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = WeakKeyDictionary()
 
 
-def query_tower(backbone: Backbone) -> Backbone:
+def pack_text_tower(backbone: Backbone) -> Backbone:
     """The backbone with a packed text tower in its ``query_precision``; the same one whenever it is asked for.
 
     Its weights must not change afterwards. All but the matrices of the text blocks are shared with it. A backbone whose
     blocks are closed, or one that is not on a CPU that oneDNN has kernels for, is given back as it is.
     """
     precision = backbone.query_precision
-    if not (backbone.open_blocks and backbone.device.type == "cpu" and _has_kernels(precision)):
+    if not (backbone.has_open_blocks and backbone.device.type == "cpu" and _has_kernels(precision)):
         return backbone
     made = _towers.setdefault(backbone, {})
     if precision not in made:
@@ -92,7 +92,7 @@ class PackedBlock(nn.Module):
         )
 
 
-def in_projection(attention: nn.MultiheadAttention | PackedAttention, x: Tensor) -> Tensor:
+def project_query_key_value(attention: nn.MultiheadAttention | PackedAttention, x: Tensor) -> Tensor:
     """Query, key and value side by side, ``[..., 3 · width]`` of ``[..., width]``."""
     if isinstance(attention, PackedAttention):
         projected: Tensor = attention.in_proj(x)

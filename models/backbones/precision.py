@@ -17,7 +17,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models.errors import ModelError
 
-__all__ = ["Precision", "bfloat16_pays", "compute_device", "forward_precision", "is_mixed", "mixed_precision"]
+__all__ = [
+    "Precision",
+    "compute_device",
+    "forward_precision",
+    "has_fast_bfloat16",
+    "is_mixed_precision",
+    "mixed_precision",
+]
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -40,7 +47,7 @@ def compute_device(asked: str) -> torch.device:
     return torch.device("cuda" if there and asked != "cpu" else "cpu")
 
 
-def bfloat16_pays(device: torch.device) -> bool:
+def has_fast_bfloat16(device: torch.device) -> bool:
     """Whether the hardware multiplies bfloat16 faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -58,7 +65,7 @@ def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
         _mixed.reset(before)
 
 
-def is_mixed() -> bool:
+def is_mixed_precision() -> bool:
     """Whether :func:`mixed_precision` is on."""
     return _mixed.get()
 

@@ -32,7 +32,7 @@ from transformers.image_processing_base import ImageProcessingMixin
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 from transformers.utils.hub import cached_file
 
-from models.backbones.dual_encoder import Backbone, FrameSpec
+from models.backbones.backbone import Backbone, FrameSpec
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 __all__ = ["TransformersBackbone", "load_transformers", "transformers_frame_spec"]
@@ -55,10 +55,10 @@ class TransformersBackbone(Backbone):
 
     Args:
         tokenizer: of the text tower.
-        name, clip, spec, mean, std: as of :class:`~models.backbones.dual_encoder.Backbone`.
+        name, clip, spec, mean, std: as of :class:`~models.backbones.backbone.Backbone`.
     """
 
-    open_blocks = False
+    has_open_blocks = False
 
     def __init__(
         self,

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.backbones.precision import forward_precision
 
-__all__ = ["FusionEncoder", "frame_states", "fusion_encoder", "text_states"]
+__all__ = ["FusionEncoder", "create_fusion_encoder", "frame_states", "text_states"]
 
 _INITIAL_STD = 0.02  # of BERT's embeddings
 
@@ -95,7 +95,7 @@ class FusionEncoder(nn.Module):
         return F.normalize(fused[torch.arange(len(ids), device=ids.device), end], dim=-1)
 
 
-def fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
+def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
     """A fresh multi-modal encoder that fits a backbone."""
     return FusionEncoder(
         backbone.text_width,

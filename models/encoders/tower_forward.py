@@ -17,17 +17,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
-from models.backbones.attention import attend, merge_heads, split_heads
-from models.backbones.gradient_checkpointing import checkpointed
-from models.backbones.loading import Backbone
-from models.backbones.packed_text_tower import PackedBlock, in_projection
+from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
+from models.backbones.backbone import Backbone
+from models.backbones.gradient_checkpointing import run_checkpointed
+from models.backbones.packed_text_tower import PackedBlock, project_query_key_value
 from models.backbones.precision import forward_precision
 
-__all__ = ["Condition", "PerText", "encode_frames", "encode_texts", "first_blocks", "start_of_text"]
+__all__ = [
+    "PerTextCondition",
+    "TextCondition",
+    "encode_frames",
+    "encode_texts",
+    "run_first_blocks",
+    "start_token_states",
+]
 
 
-class Condition(Protocol):
-    """What texts are asked under: adapters of C candidates (:mod:`models.adapters.tame`, :mod:`models.adapters.text_update`)."""
+class TextCondition(Protocol):
+    """What texts are asked under: adapters of C candidates (:mod:`models.adapters.tame`, :mod:`models.adapters.low_rank_text_update`)."""
 
     @property
     def candidates(self) -> int:
@@ -48,14 +55,14 @@ class Condition(Protocol):
         ...
 
 
-class PerText:
+class PerTextCondition:
     """n texts, each asked under one of n candidates: together one candidate, since no two share their weights.
 
     Args:
         each: the candidate of each text, C = n.
     """
 
-    def __init__(self, each: Condition) -> None:
+    def __init__(self, each: TextCondition) -> None:
         self._each = each
 
     @property
@@ -83,7 +90,7 @@ def encode_frames(
     """Videos to vectors.
 
     Args:
-        frames: ``uint8 [n, M, H, W, 3]``, RGB; or the tokens that :func:`first_blocks` has made of them.
+        frames: ``uint8 [n, M, H, W, 3]``, RGB; or the tokens that :func:`run_first_blocks` has made of them.
         fusion: Frame Fusion Adapters of the tower, if any.
         passed: blocks that the tokens have been through; 0 for frames.
 
@@ -97,7 +104,7 @@ def encode_frames(
 
 
 @torch.no_grad()
-def first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
+def run_first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
     """Tokens ``[n, M, P+1, width]`` of ``uint8 [n, M, H, W, 3]`` frames after the first ``count`` blocks, in the
     precision of the moment. Where these blocks are all, they are class tokens alone, P = 0."""
     with forward_precision(backbone.device):
@@ -105,14 +112,14 @@ def first_blocks(backbone: Backbone, frames: Tensor, count: int) -> Tensor:
 
 
 def encode_texts(
-    backbone: Backbone, ids: Tensor, condition: Condition | None = None, start: Tensor | None = None
+    backbone: Backbone, ids: Tensor, condition: TextCondition | None = None, start: Tensor | None = None
 ) -> Tensor:
     """Texts to unit vectors.
 
     Args:
         ids: token ids ``[n, L]``.
         condition: adapters of C candidates; without it the frozen tower is used and C = 1.
-        start: from :func:`start_of_text` with the same condition, ``[layers, 2, C, n or 1, d]``, to be spared the
+        start: from :func:`start_token_states` with the same condition, ``[layers, 2, C, n or 1, d]``, to be spared the
             first token of every text.
 
     Returns:
@@ -121,7 +128,7 @@ def encode_texts(
     ids = ids.to(backbone.device)
     end = backbone.end_of_text(ids)
     with forward_precision(backbone.device):
-        if backbone.open_blocks or condition is not None:
+        if backbone.has_open_blocks or condition is not None:
             hidden, end = _walk_text(backbone, ids, end, condition, start), torch.zeros_like(end)
         else:
             hidden = backbone.text_states(ids).unsqueeze(0)
@@ -129,9 +136,9 @@ def encode_texts(
 
 
 @torch.no_grad()
-def start_of_text(backbone: Backbone, condition: Condition | None = None) -> Tensor:
+def start_token_states(backbone: Backbone, condition: TextCondition | None = None) -> Tensor:
     """Keys and values of the mark that every text begins with, ``[layers, 2, C, 1, d]``, in each block of an open
-    text tower. The condition must add the same to it whatever text follows, as :mod:`models.adapters.text_update` does."""
+    text tower. The condition must add the same to it whatever text follows, as :mod:`models.adapters.low_rank_text_update` does."""
     ids = backbone.tokenize([""])[:, :1].to(backbone.device)
     end = torch.zeros_like(ids[:, 0])
     seen = []
@@ -151,12 +158,12 @@ def _walk_frames(
     """Tokens ``[n, M, P, width]`` after some blocks of the image tower."""
     blocks, device = backbone.visual_blocks, backbone.device
     for index in indices:
-        if not backbone.open_blocks:
-            tokens = checkpointed(_closed_block, blocks[index], tokens, device=device)
+        if not backbone.has_open_blocks:
+            tokens = run_checkpointed(_closed_block, blocks[index], tokens, device=device)
             continue
         adapter = fusion.at(index) if fusion is not None else None
         wanted = 1 if index == len(blocks) - 1 else None
-        tokens = checkpointed(_image_block, blocks[index], adapter, tokens, wanted, device=device)
+        tokens = run_checkpointed(_image_block, blocks[index], adapter, tokens, wanted, device=device)
     return tokens
 
 
@@ -173,7 +180,9 @@ def _image_block(
     attention, normalised = block.attn, block.ln_1(tokens)
     projected = F.linear(normalised, attention.in_proj_weight, attention.in_proj_bias)
     query, key, value = (split_heads(t, attention.num_heads) for t in projected.chunk(3, dim=-1))
-    attended = attention.out_proj(merge_heads(attend(query[..., :wanted, :], key, value)))
+    attended = attention.out_proj(
+        merge_heads(scaled_dot_product_attention(query[..., :wanted, :], key, value))
+    )
     if adapter is not None:
         attended = adapter(normalised, attended)
     tokens = tokens[:, :, :wanted] + block.ls_1(attended)
@@ -181,7 +190,7 @@ def _image_block(
 
 
 def _walk_text(
-    backbone: Backbone, ids: Tensor, end: Tensor, condition: Condition | None, start: Tensor | None
+    backbone: Backbone, ids: Tensor, end: Tensor, condition: TextCondition | None, start: Tensor | None
 ) -> Tensor:
     """States ``[C, n, 1, d]`` at the ends of the texts after the last block of the text tower."""
     hidden = _embed_text(backbone, ids, condition)
@@ -191,11 +200,13 @@ def _walk_text(
     for layer, block in enumerate(blocks):
         last = layer == len(blocks) - 1
         before = None if start is None else start[layer]
-        hidden = checkpointed(_text_block, block, layer, hidden, end, condition, last, before, device=device)
+        hidden = run_checkpointed(
+            _text_block, block, layer, hidden, end, condition, last, before, device=device
+        )
     return hidden
 
 
-def _embed_text(backbone: Backbone, ids: Tensor, condition: Condition | None) -> Tensor:
+def _embed_text(backbone: Backbone, ids: Tensor, condition: TextCondition | None) -> Tensor:
     """What the first block of the text tower reads, ``[C, n, L, d]``."""
     hidden = backbone.embed_tokens(ids).unsqueeze(0)
     if condition is None:
@@ -210,7 +221,7 @@ def _text_block(
     layer: int,
     hidden: Tensor,
     end: Tensor,
-    condition: Condition | None,
+    condition: TextCondition | None,
     last: bool,
     before: Tensor | None,
 ) -> Tensor:
@@ -224,7 +235,7 @@ def _text_block(
         first = before.unsqueeze(-2).expand(-1, *key.shape[:2], -1, -1)
         key, value = (torch.cat(states, dim=-2) for states in zip(first, (key, value), strict=True))
     query, key, value = (split_heads(t, block.attn.num_heads) for t in (query, key, value))
-    joined = merge_heads(attend(query, key, value, causal=True))
+    joined = merge_heads(scaled_dot_product_attention(query, key, value, causal=True))
     if last:
         rows = torch.arange(end.shape[0], device=end.device)
         joined, hidden = (states[:, rows, end].unsqueeze(2) for states in (joined, hidden))
@@ -237,11 +248,11 @@ def _project(
     layer: int,
     hidden: Tensor,
     end: Tensor,
-    condition: Condition | None,
+    condition: TextCondition | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value ``[C, n, L, d]`` of a block's input."""
     normalised = block.ln_1(hidden)
-    query, key, value = in_projection(block.attn, normalised).chunk(3, dim=-1)
+    query, key, value = project_query_key_value(block.attn, normalised).chunk(3, dim=-1)
     if condition is None:
         return query, key, value
     of_query, of_key, of_value = condition.input_deltas(layer, normalised, end)
@@ -254,7 +265,7 @@ def _after_attention(
     hidden: Tensor,
     joined: Tensor,
     end: Tensor,
-    condition: Condition | None,
+    condition: TextCondition | None,
 ) -> Tensor:
     """What a block gives for its input and the joined heads of its attention, both ``[C, n, L, d]``."""
     attended = block.attn.out_proj(joined)

@@ -1,12 +1,13 @@
-"""Probe queries: what a release must answer before it may take over.
+"""Probe queries: queries that a release must reproduce before a service takes it over.
 
-Checksums say that a release is the one that was written. Probes say that whoever loads it makes the same queries of it
-as the worker that wrote it: they find other libraries, another kernel, or a reader that leaves out half of the weights.
+Checksums verify that the files of a release are those that were written. Probe queries verify that the reader encodes
+the same query vectors from them as the worker that wrote them: they detect other library versions, another kernel, or a
+reader that omits some of the weights.
 
-The texts are ours and the same for every release. Captions would do as well, but a release never changes, and a user
-who deletes a video must be able to rely on it that its captions are gone.
+The texts are constants and the same for every release. Captions would work too, but a release is immutable, and a user
+who deletes a video must be able to rely on the deletion of its captions.
 
-In the release they are ``probes.safetensors``, checksummed with its other files. A release without it is an older one.
+A release stores its probe queries in ``probes.safetensors``, checksummed like its other files. Older releases have none.
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ from safetensors.numpy import save_file
 
 from models.errors import ReleaseError
 
-__all__ = ["ANCHORS", "OLDER_TASKS", "PROBES", "SENTENCES", "Probes", "read_probes", "write_probes"]
+__all__ = [
+    "MAX_PROBED_OLDER_TASKS",
+    "PROBE_ANCHORS",
+    "PROBE_FILE",
+    "PROBE_TEXTS",
+    "ProbeQueries",
+    "read_probes",
+    "write_probes",
+]
 
-PROBES = "probes.safetensors"
-ANCHORS = 5  # stored vectors that each probe is scored against
-OLDER_TASKS = 24  # that a release is probed in, besides its newest one
-SENTENCES = (
+PROBE_FILE = "probes.safetensors"
+PROBE_ANCHORS = 5  # stored vectors that each probe query is scored against
+MAX_PROBED_OLDER_TASKS = 24  # tasks of a release that are probed in addition to its newest one
+PROBE_TEXTS = (
     "a person walks along a street",
     "someone cooks in a kitchen",
     "an animal runs across a field",
@@ -41,16 +50,17 @@ SENTENCES = (
 
 
 @dataclass(frozen=True)
-class Probes:
-    """P pairs of a text and a task, and what the writer of the release made of them.
+class ProbeQueries:
+    """P pairs of a text and a task, with the vectors and scores that the writer of the release computed.
 
     Attributes:
-        mode: query mode.
-        texts, tasks: P each; a task is named by its id.
-        vectors: ``float16 [P, dim]``, the query vectors.
-        ids: ``int64 [P, ANCHORS]``, of stored vectors of the task; −1 where it has fewer. Those of the task that the
-            release was made for, the last of its tasks, are the nearest ones, best first.
-        scores: ``float32 [P, ANCHORS]``, their inner products with the query.
+        mode: Query mode.
+        texts: P texts.
+        tasks: P task identifiers.
+        vectors: Query vectors, ``float16 [P, dim]``.
+        ids: Identifiers of stored vectors of the task, ``int64 [P, PROBE_ANCHORS]``; −1 if the task has fewer. For the
+            newest task of the release they are the nearest vectors, best first.
+        scores: Inner products of these vectors with the query vector, ``float32 [P, PROBE_ANCHORS]``.
     """
 
     mode: str
@@ -64,33 +74,35 @@ class Probes:
         return len(self.texts)
 
 
-def write_probes(folder: Path, probes: Probes) -> None:
-    """Write the file of the probes into the folder of a release. Durability is the caller's concern."""
-    words = {"probes": json.dumps({"mode": probes.mode, "texts": probes.texts, "tasks": probes.tasks})}
+def write_probes(folder: Path, probes: ProbeQueries) -> None:
+    """Write probe queries into the folder of a release. The caller is responsible for durability."""
+    header = json.dumps({"mode": probes.mode, "texts": probes.texts, "tasks": probes.tasks})
     arrays: dict[str, npt.NDArray[Any]] = {
         "vectors": probes.vectors,
         "ids": probes.ids,
         "scores": probes.scores,
     }
-    save_file(arrays, folder / PROBES, metadata=words)
+    save_file(arrays, folder / PROBE_FILE, metadata={"probes": header})
 
 
-def read_probes(folder: Path) -> Probes | None:
-    """The probes in the folder of a release; None where it has none.
+def read_probes(folder: Path) -> ProbeQueries | None:
+    """Read the probe queries of a release; None if it has none.
 
     Raises:
-        ReleaseError: the file is there and cannot be understood.
+        ReleaseError: The file exists but is not valid.
     """
-    if not (folder / PROBES).exists():
+    if not (folder / PROBE_FILE).exists():
         return None
     try:
-        with safe_open(folder / PROBES, framework="numpy") as file:
-            words = json.loads(file.metadata()["probes"])
+        with safe_open(folder / PROBE_FILE, framework="numpy") as file:
+            header = json.loads(file.metadata()["probes"])
             vectors, ids, scores = (file.get_tensor(name) for name in ("vectors", "ids", "scores"))
-        probes = Probes(words["mode"], list(words["texts"]), list(words["tasks"]), vectors, ids, scores)
+        probes = ProbeQueries(
+            header["mode"], list(header["texts"]), list(header["tasks"]), vectors, ids, scores
+        )
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"release {folder.name[:12]}: {PROBES} cannot be read ({error})") from error
+        raise ReleaseError(f"release {folder.name[:12]}: {PROBE_FILE} cannot be read ({error})") from error
     lengths = {len(probes.texts), len(probes.tasks), len(vectors), len(ids), len(scores)}
     if lengths != {len(probes)} or vectors.ndim != 2 or ids.ndim != 2 or ids.shape != scores.shape:
-        raise ReleaseError(f"release {folder.name[:12]}: the parts of {PROBES} do not go together")
+        raise ReleaseError(f"release {folder.name[:12]}: the arrays of {PROBE_FILE} have inconsistent shapes")
     return probes

@@ -1,0 +1,1 @@
+"""Routing of queries to tasks, and the confidence of search results."""

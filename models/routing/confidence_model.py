@@ -1,13 +1,13 @@
-"""How sure a search is: from the scores of a list to the probability that a result is what the text asks for.
+"""Confidence of search results: a logistic regression from the scores of a result list to a probability.
 
-A score alone does not tell: what a good one is depends on the backbone, on the domain and on the text. What a search
-knows beside it does: how far a result stands out from the rest of its list, and whether the text's words are among
-those that the library has learned. Logistic regression turns a few such numbers into a probability (Platt,
-"Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999). It is fitted when a
-release is made (``trainer.evaluation.confidence_fitting``) and kept in it.
+A score alone is not a probability: which scores are good depends on the backbone, the domain and the text. Two more
+facts help: how far a result stands out from the rest of its list, and whether the tokens of the text occur in the
+routing profiles of the library. Logistic regression maps a few such features to the probability that a result is
+relevant (Platt, "Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999).
+The model is fitted when a release is made (``trainer.evaluation.confidence_fitting``) and stored in the release.
 
-Down a list the confidence never rises: all that tells two results of one list apart is the score, and no weight of
-what is made of it is negative. A lowest confidence cuts a list as a lowest score does.
+Confidence never rises down a list: the only feature that differs between two results of one list is the score, and no
+weight of a feature of the score is negative. A minimum confidence therefore cuts a list like a minimum score.
 """
 
 from __future__ import annotations
@@ -19,27 +19,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HEAD", "OF_THE_RESULT", "Confidence", "chance", "evidence", "familiarity"]
+__all__ = [
+    "CONFIDENCE_DEPTH",
+    "RESULT_FEATURES",
+    "ConfidenceModel",
+    "confidence_features",
+    "familiarity",
+    "logistic",
+]
 
 Floats = npt.NDArray[np.floating]
 
-HEAD = 10  # results at the head of a list that are looked at, however many are asked for
-OF_THE_RESULT = (
-    4  # columns of the evidence that rise with the score; the others are the same for a whole list
-)
+CONFIDENCE_DEPTH = 10  # results at the head of a list that the features use, independent of the requested k
+RESULT_FEATURES = 4  # features that rise with the score; the others are equal for all results of a list
+_FEATURES = RESULT_FEATURES + 2
 
 
 @dataclass(frozen=True)
-class Confidence:
-    """The calibration of a release.
+class ConfidenceModel:
+    """Calibration of a release: logistic regression on :func:`confidence_features`.
 
     Attributes:
-        mode: query mode that it holds for.
-        prior: cosine per nat of routing evidence, likewise.
-        weights: one for each column of :func:`evidence`; the first ``OF_THE_RESULT`` are not negative.
-        bias: log odds where all of them are 0.
-        captions: how many it was fitted to.
-        error: expected calibration error of the first results, cross-validated, 0..1.
+        mode: Query mode of the searches that the model was fitted to.
+        prior: Prior of these searches, cosine per nat of routing evidence.
+        weights: One weight per feature; the first ``RESULT_FEATURES`` are not negative.
+        bias: Log odds if all features are 0.
+        captions: Number of captions that the model was fitted to.
+        error: Cross-validated expected calibration error of the first results, 0..1.
     """
 
     mode: str
@@ -49,29 +55,31 @@ class Confidence:
     captions: int
     error: float
 
-    def __call__(self, scores: Floats, known: float, fit: float) -> Floats:
-        """Probabilities ``[n]`` that each result of a list is right; arguments as of :func:`evidence`."""
-        return chance(evidence(scores, known, fit) @ np.array(self.weights) + self.bias)
+    def __call__(self, scores: Floats, familiarity: float, log_weight: float) -> Floats:
+        """Probability that each result of a list is relevant, ``[n]``; arguments of :func:`confidence_features`."""
+        return logistic(
+            confidence_features(scores, familiarity, log_weight) @ np.array(self.weights) + self.bias
+        )
 
-    def holds(self, mode: str, prior: float) -> bool:
-        """Whether it was fitted to searches like these."""
+    def applies_to(self, mode: str, prior: float) -> bool:
+        """Whether the model was fitted to searches with this mode and prior."""
         return mode == self.mode and abs(prior - self.prior) < 1e-9
 
     def to_json(self) -> dict[str, Any]:
-        """As a release keeps it."""
+        """JSON object of the model, as stored in a release."""
         return {**asdict(self), "weights": list(self.weights)}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Confidence:
-        """What :meth:`to_json` gave.
+    def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
+        """Model of a JSON object from :meth:`to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is not that.
+            KeyError, TypeError, ValueError: A field is missing, of another type, or out of range.
         """
         weights = tuple(float(weight) for weight in stored["weights"])
         numbers = np.array([*weights, float(stored["bias"]), float(stored["prior"])])
-        if len(weights) != _COLUMNS or not np.isfinite(numbers).all() or min(weights[:OF_THE_RESULT]) < 0:
-            raise ValueError(f"{stored['weights']!r} are no weights of a calibration")
+        if len(weights) != _FEATURES or not np.isfinite(numbers).all() or min(weights[:RESULT_FEATURES]) < 0:
+            raise ValueError(f"weights {stored['weights']!r} are not those of a calibration")
         return cls(
             str(stored["mode"]),
             float(stored["prior"]),
@@ -82,42 +90,49 @@ class Confidence:
         )
 
 
-_COLUMNS = OF_THE_RESULT + 2
-
-
-def chance(odds: Floats) -> Floats:
+def logistic(log_odds: Floats) -> Floats:
     """Probabilities of log odds."""
-    return np.asarray(1 / (1 + np.exp(-np.clip(odds, -700, 700))))
+    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -700, 700))))
 
 
-def evidence(scores: Floats, known: float, fit: float) -> Floats:
-    """What a list tells of its results, ``[n, 6]``.
+def confidence_features(scores: Floats, familiarity: float, log_weight: float) -> Floats:
+    """Features of the results of a list, ``[n, 6]``.
 
-    The columns: the score; how far the first is ahead of the second; how far the others are behind the first (at most
-    0); how far a result is above the mean of the head of the list; ``known`` and ``fit``.
+    The columns are the score; the lead of the first result over the second (0 for the others); the distance of the
+    result to the first (at most 0); the distance of the result to the mean of the head of the list; ``familiarity``;
+    ``log_weight``.
 
     Args:
-        scores: ``[n]``, falling, from the first result of the list on: at least its head, where it is that long.
-        known: :func:`familiarity` of the text.
-        fit: log weight of the task that the text sounds most like, among those that are searched; at most 0.
+        scores: Scores ``[n]``, descending from the first result of the list; at least the first ``CONFIDENCE_DEPTH``
+            scores if the list has as many.
+        familiarity: :func:`familiarity` of the text.
+        log_weight: Highest log weight of the text among the searched tasks; at most 0.
     """
     scores = np.asarray(scores, np.float64)
     if not len(scores):
-        return np.empty((0, _COLUMNS))
+        return np.empty((0, _FEATURES))
     first, second = scores[0], scores[1] if len(scores) > 1 else scores[0]
     lead = np.zeros(len(scores))
     lead[0] = first - second
-    every = np.ones(len(scores))
+    ones = np.ones(len(scores))
     return np.stack(
-        [scores, lead, scores - first, scores - scores[:HEAD].mean(), known * every, fit * every], axis=1
+        [
+            scores,
+            lead,
+            scores - first,
+            scores - scores[:CONFIDENCE_DEPTH].mean(),
+            familiarity * ones,
+            log_weight * ones,
+        ],
+        axis=1,
     )
 
 
-def familiarity(nats: Floats, tokens: int) -> float:
-    """How well a library knows the words of a text: evidence per token, for the task that it sounds most like.
+def familiarity(evidence: Floats, tokens: int) -> float:
+    """Routing evidence per token of a text for the most likely task: how well the library knows the text's tokens.
 
     Args:
-        nats: ``[T]`` evidence of the text for each task that is searched (``models.routing.router``).
-        tokens: how many different ones the text holds.
+        evidence: Routing evidence of the text for each searched task, in nats, ``[T]``.
+        tokens: Number of distinct tokens of the text.
     """
-    return float(nats.max()) / tokens if tokens and len(nats) else 0.0
+    return float(evidence.max()) / tokens if tokens and len(evidence) else 0.0

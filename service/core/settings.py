@@ -13,8 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from index.milvus.milvus_address import MilvusIndex, without_password
 from index.scanning.search_options import EXACT_ROWS, Device
-from models.backbones.precision import Precision
-from models.routing.router import PRIOR
+from models.backbones.compute_options import Precision
+from models.routing.defaults import DEFAULT_PRIOR
 from service.core.method_names import METHOD_NAMES
 
 __all__ = ["QueryMode", "Settings", "settings"]
@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     # which takes longer with every task
     measured_modes: Literal["served", "all"] = "served"
     # cosine per nat of routing evidence; 0 merges raw cosines
-    routing_prior: Annotated[float, Field(ge=0, le=1)] = PRIOR
+    routing_prior: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PRIOR
     # which tasks a query goes to: those that can matter (auto), all, or how many of the likeliest; see service.search.text_search.planner
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     torch_threads: int | None = Field(default=None, ge=1)

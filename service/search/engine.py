@@ -24,7 +24,8 @@ from sqlalchemy import select
 from index.errors import ManifestError, ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import use_one_thread_per_search
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from models.backbones.precision import compute_device
 from models.errors import ModelError
 from service.catalog.database import id_chunks, session_scope

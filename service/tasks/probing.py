@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
-from models.backbones.loading import frame_spec
+from models.backbones.backbone_loading import frame_spec
 from service.catalog.tables import Task, Video
 from service.core.settings import settings
 from service.storage import library_paths

@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from media import load_frames
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import read_learned, read_release
+from models.encoders.encoder_registry import open_query_encoder
+from models.releases.release_files import read_lineage, read_release
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.settings import Settings
@@ -320,9 +320,9 @@ def _scores(
     }
     current = read_release(
         snapshot.release_folder(snapshot.release_id),
-        learned=lambda earlier: read_learned(snapshot.release_folder(earlier)),
+        read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
-    encoder = QueryEncoder.open(service._backbone, current, states)
+    encoder = open_query_encoder(service._backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 
 

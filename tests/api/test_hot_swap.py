@@ -16,7 +16,8 @@ import torch
 import uvicorn
 
 from api.app import create_app
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from service.core.settings import Settings
 from service.search import engine
 from tests.service.search.caption_library import BIRDS, CARS, SEA

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
-from models.routing.confidence_model import Confidence
+from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from tests.api.test_dashboard import SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
@@ -142,7 +142,7 @@ def calibrated(client: TestClient, library: list[str]) -> Iterator[Callable[[flo
     before = service._serving
 
     def sure(bias: float) -> None:
-        fitted = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04)
+        fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04)
         service._serving = replace(before, confidence=fitted)
 
     yield sure

@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks.learning.preparation import prepare
 from benchmarks.learning.protocol import Protocol, load_protocol
-from models.backbones.loading import FrameSpec
+from models.backbones.backbone import FrameSpec
 from trainer.task_data import TaskData
 
 SMALL: dict[str, Any] = {

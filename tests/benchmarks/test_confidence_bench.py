@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from benchmarks.merging.confidence import Learned, learn, measure
-from models.backbones.loading import load_backbone
-from models.routing.confidence_model import Confidence
+from models.backbones.backbone_loading import load_backbone
+from models.routing.confidence_model import ConfidenceModel
 from trainer.task_data import TaskData
 
 
@@ -39,7 +39,9 @@ def test_each_fit_is_tried_on_what_is_there_and_on_what_is_not(
     learned: Learned, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = (4.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    monkeypatch.setattr(Learned, "fit", lambda self, known: Confidence("pinned", 0.04, weights, -1.0, 7, 0.1))
+    monkeypatch.setattr(
+        Learned, "fit", lambda self, known: ConfidenceModel("pinned", 0.04, weights, -1.0, 7, 0.1)
+    )
     score, *fits = measure(learned, tasks[1:])
     assert [score.captions, *(fit.captions for fit in fits)] == [0, 7, 7, 7]
     assert all(fit.learned == pytest.approx(score.learned) for fit in fits), "the chance rises with the score"

@@ -35,7 +35,7 @@ from benchmarks.merging.score_calibration import (
     standardise,
 )
 from cli.main import app
-from models.backbones.loading import load_backbone
+from models.backbones.backbone_loading import load_backbone
 from trainer.evaluation.retrieval_metrics import rank_by_id
 from trainer.task_data import Clip, TaskData
 
@@ -277,10 +277,10 @@ class Coder:
 
     modes = ("latest", "pinned")
 
-    def words(self, texts: Sequence[str]) -> Array:
+    def token_presence(self, texts: Sequence[str]) -> Array:
         return np.array([[float(word in text.split()) for word in WORDS] for text in texts], np.float32)
 
-    def frozen(self, texts: Sequence[str]) -> Array:
+    def encode_with_backbone(self, texts: Sequence[str]) -> Array:
         return np.stack([_drawn("frozen", text) for text in texts])
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Array:

@@ -23,7 +23,7 @@ from benchmarks.learning.preparation import prepare
 from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
 from cli.demo.demo_world import DemoWorld
 from media import VideoDecoder, load_frames
-from models.backbones.loading import FrameSpec
+from models.backbones.backbone import FrameSpec
 from trainer.methods import METHODS, configure
 
 SPEC = FrameSpec(frames=2, size=56)

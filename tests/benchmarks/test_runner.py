@@ -27,7 +27,8 @@ from benchmarks.learning.run_results import (
     write_result,
 )
 from benchmarks.learning.runner import Outcome, run_method
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from trainer.errors import TrainingDiverged
 from trainer.evaluation.recall_row import (
     GALLERIES,

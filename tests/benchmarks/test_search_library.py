@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 
 from benchmarks.search.end_to_end import bound, compare, recall_of_routes, serve
 from benchmarks.search.library import Library, make_library
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import Settings

@@ -12,9 +12,10 @@ import pytest
 
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
-from models.releases.lineage import Before
-from models.releases.release_files import ReleaseState, ReleaseTask, write_release
-from models.routing.token_profiles import Profiles
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.routing_profiles import RoutingProfiles
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Release, Shard, Task, Video
@@ -80,12 +81,12 @@ def lay_down(folder: Settings) -> Callable[..., Manifest]:
             frames=1,
             tasks=known,
             config={},
-            profiles=Profiles.of(np.zeros((len(known), 16))),
+            profiles=RoutingProfiles.from_dense(np.zeros((len(known), 16))),
         )
         staged = store.stage()
         earlier = len(known) - 1
         write_release(
-            staged, state, before=Before(str(store.manifest().release), earlier) if earlier else None
+            staged, state, parent=ParentRelease(str(store.manifest().release), earlier) if earlier else None
         )
         release = store.adopt_release(staged)
         vectors = np.random.default_rng(number).normal(size=(videos, DIM)).astype(np.float32)

@@ -17,7 +17,7 @@ from cli.main import app
 from index.files.manifest_format import AnnStructure, Manifest
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from models.releases.lineage import Before
+from models.releases.release_lineage import ParentRelease
 from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings
@@ -123,18 +123,18 @@ def test_every_harm_is_found_by_name(two: ShardStore, folder: Settings, harm: st
     ("before", "said"),
     [
         (
-            lambda manifest: Before("0" * 64, 2),
+            lambda manifest: ParentRelease("0" * 64, 2),
             r"release \w{12}: it goes on from release 0{12}, which is not there",
         ),
         (
-            lambda manifest: Before(manifest.shards["tsk_a"].release, 2),
-            "knows 1 tasks, and another one goes on from 2",
+            lambda manifest: ParentRelease(manifest.shards["tsk_a"].release, 2),
+            "knows 1 tasks, but a later release continues it after 2",
         ),
         (lambda manifest: None, "does not know task tsk_a, so that shard cannot be searched"),
     ],
 )
 def test_a_release_that_goes_on_from_nothing_known_is_named(
-    two: ShardStore, folder: Settings, before: Callable[[Manifest], Before | None], said: str
+    two: ShardStore, folder: Settings, before: Callable[[Manifest], ParentRelease | None], said: str
 ) -> None:
     newest = _release(two, "tsk_b")
     with two.staging() as staged:

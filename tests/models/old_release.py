@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 
 __all__ = ["write_schema_2"]
 

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 
 from models.adapters.tame import Tame
-from models.backbones.loading import Backbone
-from models.releases.release_files import Kind, ReleaseState, ReleaseTask
-from models.routing.token_profiles import Profiles
+from models.backbones.backbone import Backbone
+from models.releases.release_lineage import ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.routing_profiles import RoutingProfiles
 
 __all__ = ["small_release", "tame_release"]
 
 
 def small_release(
-    backbone: Backbone, kind: Kind, tensors: dict[str, torch.Tensor], tasks: Sequence[str] = "012"
+    backbone: Backbone, kind: str, tensors: dict[str, torch.Tensor], tasks: Sequence[str] = "012"
 ) -> ReleaseState:
     """A release of tasks that are called so."""
     return ReleaseState(
@@ -28,7 +29,7 @@ def small_release(
         frames=2,
         tasks=[ReleaseTask(name, name, "f" * 64) for name in tasks],
         config={"scale": 1.0, "top_k": 2},
-        profiles=Profiles.of(np.zeros((len(tasks), backbone.vocabulary))),
+        profiles=RoutingProfiles.from_dense(np.zeros((len(tasks), backbone.vocabulary))),
         tensors=tensors,
     )
 

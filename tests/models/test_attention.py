@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.attention import attend, merge_heads, split_heads
+from models.backbones.attention import merge_heads, scaled_dot_product_attention, split_heads
 
 HEADS, SIZE, LENGTH = 2, 4, 6
 
@@ -36,7 +36,7 @@ def _leaves(dtype: torch.dtype) -> list[Tensor]:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
 def test_result_and_gradients(dtype: torch.dtype, tolerance: float, causal: bool) -> None:
     leaves = _leaves(dtype)
-    found = attend(*leaves, causal=causal)
+    found = scaled_dot_product_attention(*leaves, causal=causal)
     assert found.dtype == dtype
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     expected = _reference(*exact, causal)
@@ -51,7 +51,10 @@ def test_result_and_gradients(dtype: torch.dtype, tolerance: float, causal: bool
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_some_of_the_queries_alone(dtype: torch.dtype) -> None:
     query, key, value = _leaves(dtype)
-    torch.testing.assert_close(attend(query[:, :2], key, value), attend(query, key, value)[:, :2])
+    torch.testing.assert_close(
+        scaled_dot_product_attention(query[:, :2], key, value),
+        scaled_dot_product_attention(query, key, value)[:, :2],
+    )
 
 
 @pytest.mark.parametrize("queries", [1, 2, LENGTH - 1])
@@ -63,8 +66,8 @@ def test_the_last_queries_alone_look_back_as_far_as_ever(
     leaves = [torch.randn(*leading, HEADS, LENGTH, SIZE).to(dtype) for _ in range(3)]
     with torch.no_grad():
         query, key, value = leaves
-        found = attend(query[..., -queries:, :], key, value, causal=True)
-        expected = attend(query, key, value, causal=True)[..., -queries:, :]
+        found = scaled_dot_product_attention(query[..., -queries:, :], key, value, causal=True)
+        expected = scaled_dot_product_attention(query, key, value, causal=True)[..., -queries:, :]
     torch.testing.assert_close(found, expected)
 
 

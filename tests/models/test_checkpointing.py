@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from models.adapters.frame_fusion import FrameFusion
 from models.adapters.tame import Tame
-from models.backbones.gradient_checkpointing import checkpointed, checkpointing
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.gradient_checkpointing import gradient_checkpointing, run_checkpointed
 from models.backbones.precision import forward_precision, mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 
@@ -50,7 +51,7 @@ def _gradients(
             for block in blocks:
                 handle = block.mlp.register_forward_pre_hook(lambda *_, tower=name: runs.update([tower]))
                 hooks.callback(handle.remove)
-        with mixed_precision(enabled=mixed), checkpointing(enabled=enabled):
+        with mixed_precision(enabled=mixed), gradient_checkpointing(enabled=enabled):
             videos = encode_frames(backbone, frames, fusion)[0]
             texts = encode_texts(backbone, backbone.tokenize(TEXTS), tame.condition([0]))[0]
         gradients = torch.autograd.grad((videos @ texts.T).diag().sum(), parameters, allow_unused=True)
@@ -77,8 +78,10 @@ def test_a_block_that_brings_its_own_attention_is_repeated_in_its_precision() ->
     device, tokens = torch.device("cpu"), torch.randn(2, 5, 32)
 
     def gradients(enabled: bool) -> list[Tensor]:
-        with checkpointing(enabled=enabled), mixed_precision(), forward_precision(device):
-            hidden = checkpointed(lambda x: attention(x, x, x, need_weights=False)[0], tokens, device=device)
+        with gradient_checkpointing(enabled=enabled), mixed_precision(), forward_precision(device):
+            hidden = run_checkpointed(
+                lambda x: attention(x, x, x, need_weights=False)[0], tokens, device=device
+            )
         return list(torch.autograd.grad(hidden.float().square().sum(), list(attention.parameters())))
 
     assert all(map(torch.equal, gradients(False), gradients(True)))
@@ -90,7 +93,7 @@ def test_nothing_is_repeated_where_no_gradient_is_wanted(
     frames = torch.randint(0, 256, (1, 2, 56, 56, 3), dtype=torch.uint8)
     with torch.no_grad():
         expected = encode_frames(backbone, frames)[0]
-    with torch.no_grad(), checkpointing():
+    with torch.no_grad(), gradient_checkpointing():
         found = encode_frames(backbone, frames)[0]
     assert found.equal(expected)
     assert not found.requires_grad

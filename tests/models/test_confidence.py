@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.routing.confidence_model import HEAD, OF_THE_RESULT, Confidence, evidence, familiarity
+from models.routing.confidence_model import (
+    CONFIDENCE_DEPTH,
+    RESULT_FEATURES,
+    ConfidenceModel,
+    confidence_features,
+    familiarity,
+)
 
-FITTED = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04)
+FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.5, 1.5), -5.0, 240, 0.04)
 scores = st.lists(st.floats(-1, 1), min_size=1, max_size=40).map(
     lambda values: np.array(sorted(values)[::-1])
 )
@@ -20,7 +26,7 @@ scores = st.lists(st.floats(-1, 1), min_size=1, max_size=40).map(
 
 @given(scores, st.floats(0, 12), st.floats(-5, 0))
 def test_evidence_is_what_a_loop_finds(found: np.ndarray, known: float, fit: float) -> None:
-    rows = evidence(found, known, fit)
+    rows = confidence_features(found, known, fit)
     head = [float(score) for score in found[:10]]
     for place, row in enumerate(rows):
         score = float(found[place])
@@ -31,13 +37,13 @@ def test_evidence_is_what_a_loop_finds(found: np.ndarray, known: float, fit: flo
 
 @given(
     scores,
-    st.lists(st.floats(0, 50), min_size=OF_THE_RESULT, max_size=OF_THE_RESULT),
+    st.lists(st.floats(0, 50), min_size=RESULT_FEATURES, max_size=RESULT_FEATURES),
     st.lists(st.floats(-50, 50), min_size=3, max_size=3),
 )
 def test_confidence_never_rises_down_a_list(
     found: np.ndarray, rising: list[float], rest: list[float]
 ) -> None:
-    calibrated = Confidence("pinned", 0.0, (*rising, *rest[:2]), rest[2], 1, 0.0)
+    calibrated = ConfidenceModel("pinned", 0.0, (*rising, *rest[:2]), rest[2], 1, 0.0)
     sure = calibrated(found, 3.0, -0.1)
     assert (np.diff(sure) <= 0).all()
     assert ((sure >= 0) & (sure <= 1)).all()
@@ -46,7 +52,7 @@ def test_confidence_never_rises_down_a_list(
 @given(scores)
 def test_confidence_does_not_depend_on_how_much_of_a_list_is_asked_for(found: np.ndarray) -> None:
     whole = FITTED(found, 3.0, -0.1)
-    for length in range(min(HEAD, len(found)), len(found)):
+    for length in range(min(CONFIDENCE_DEPTH, len(found)), len(found)):
         np.testing.assert_array_equal(FITTED(found[:length], 3.0, -0.1), whole[:length])
 
 
@@ -63,10 +69,10 @@ def test_familiarity_is_evidence_per_token_of_the_likeliest_task() -> None:
 
 
 def test_it_is_kept_as_json_and_comes_back_the_same() -> None:
-    assert Confidence.from_json(json.loads(json.dumps(FITTED.to_json()))) == FITTED
-    assert FITTED.holds("pinned", 0.04)
-    assert not FITTED.holds("latest", 0.04)
-    assert not FITTED.holds("pinned", 0.0)
+    assert ConfidenceModel.from_json(json.loads(json.dumps(FITTED.to_json()))) == FITTED
+    assert FITTED.applies_to("pinned", 0.04)
+    assert not FITTED.applies_to("latest", 0.04)
+    assert not FITTED.applies_to("pinned", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +80,4 @@ def test_it_is_kept_as_json_and_comes_back_the_same() -> None:
 )
 def test_what_is_no_calibration_is_refused(weights: list[float]) -> None:
     with pytest.raises((ValueError, TypeError)):
-        Confidence.from_json({**FITTED.to_json(), "weights": weights})
+        ConfidenceModel.from_json({**FITTED.to_json(), "weights": weights})

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
 from models.adapters.tame import Tame
-from models.adapters.text_update import TextUpdate, TextUpdates
-from models.backbones.loading import tiny_backbone
-from models.backbones.packed_text_tower import query_tower
+from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.precision import compute_device
-from models.encoders.tower_forward import Condition, PerText, encode_frames, encode_texts
+from models.encoders.tower_forward import PerTextCondition, TextCondition, encode_frames, encode_texts
 from models.errors import ModelError
 
 CUDA = torch.device("cuda", 0)
@@ -33,7 +33,7 @@ def _moved(module: nn.Module) -> None:
 def test_towers_compute_on_the_device_they_are_on() -> None:
     backbone = tiny_backbone(frames=2)
     ids = backbone.tokenize(["a red star spins", "left"])
-    updates = TextUpdates.stack(
+    updates = TextUpdateSet.stack(
         [
             TextUpdate(
                 backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
@@ -46,11 +46,14 @@ def test_towers_compute_on_the_device_they_are_on() -> None:
     tame.add_task()
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         _moved(backbone)
-        assert query_tower(backbone) is backbone  # whose weights are not laid out for a CPU
+        assert pack_text_tower(backbone) is backbone  # whose weights are not laid out for a CPU
         there = updates.to(CUDA)
         _moved(tame)
-        conditions: list[Condition] = [there, PerText(there.choose(torch.tensor([2, 0], device=CUDA)))]
-        conditions += [tame.condition([0, 1]), PerText(tame.condition([1, 0]))]
+        conditions: list[TextCondition] = [
+            there,
+            PerTextCondition(there.choose(torch.tensor([2, 0], device=CUDA))),
+        ]
+        conditions += [tame.condition([0, 1]), PerTextCondition(tame.condition([1, 0]))]
         for condition in (None, *conditions):
             found = encode_texts(backbone, ids, condition)
             assert found.device == CUDA

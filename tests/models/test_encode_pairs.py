@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from models.adapters.tame import BARE
-from models.adapters.text_update import TextUpdate
-from models.backbones.loading import Backbone, tiny_backbone
-from models.backbones.precision import Precision
+from models.adapters.low_rank_text_update import TextUpdate
+from models.adapters.tame import NO_EXPERT
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.compute_options import Precision
 from models.encoders import query_encoder
+from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.errors import ReleaseError
-from models.releases.release_files import ReleaseState
-from models.routing.router import token_presence, words_of
+from models.releases.release_state import ReleaseState
+from models.routing.router import distinct_tokens
+from models.routing.token_statistics import token_presence
 from tests.models.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]
@@ -47,7 +50,7 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
     frozen = small_release(backbone, "frozen", {})
     tame, newest = tame_release(backbone, "01"), tame_release(backbone)
     newest.tensors["tame.task_experts"][1] = 1
-    tame.tensors["tame.task_experts"][0] = BARE
+    tame.tensors["tame.task_experts"][0] = NO_EXPERT
     one, two = _low_rank(backbone), _low_rank(backbone)
     dim = backbone.dim
     mapped = small_release(
@@ -56,21 +59,21 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
         {**backbone.tensors(), "maps": torch.randn(3, dim, dim), "shifts": torch.randn(3, dim)},
     )
     return {
-        "frozen": QueryEncoder.open(backbone, frozen, {}),
-        "tower": QueryEncoder.open(backbone, replace(mapped, kind="tower"), {}),
-        "mapped": QueryEncoder.open(backbone, mapped, {}),
-        "tame": QueryEncoder.open(backbone, newest, {"0": frozen, "1": tame, "2": newest}),
-        "low_rank": QueryEncoder.open(backbone, two, {"0": frozen, "1": one, "2": two}),
+        "frozen": open_query_encoder(backbone, frozen, {}),
+        "tower": open_query_encoder(backbone, replace(mapped, kind="tower"), {}),
+        "mapped": open_query_encoder(backbone, mapped, {}),
+        "tame": open_query_encoder(backbone, newest, {"0": frozen, "1": tame, "2": newest}),
+        "low_rank": open_query_encoder(backbone, two, {"0": frozen, "1": one, "2": two}),
     }
 
 
 def test_every_pair_is_encoded_as_its_text_under_its_task(backbone: Backbone) -> None:
     pairs = [(0, "1"), (2, "0"), (1, "2"), (0, "0"), (2, "2"), (2, "0"), (1, "1")]
     for kind, encoder in _encoders(backbone).items():
-        tokens = encoder.tokens(TEXTS)
+        tokens = encoder.tokenize(TEXTS)
         for mode in encoder.modes:
             every = encoder.encode(TEXTS, TASKS, mode)
-            if not encoder.shared(mode):
+            if not encoder.is_task_independent(mode):
                 assert np.linalg.norm(every[:, 0] - every[:, 1], axis=-1).min() > 1e-3, "tasks differ"
             found = encoder.encode_pairs([tokens[n] for n, _ in pairs], [task for _, task in pairs], mode)
             expected = [every[n, TASKS.index(task)] for n, task in pairs]
@@ -81,7 +84,7 @@ def test_more_pairs_than_one_batch_holds_come_back_in_their_order(backbone: Back
     encoder = _encoders(backbone)["low_rank"]
     rng = np.random.default_rng(2)
     texts = [" ".join(rng.choice(["star", "red", "spins", "left"], 1 + n % 9)) for n in range(40)]
-    tokens = encoder.tokens(texts)
+    tokens = encoder.tokenize(texts)
     tasks = [str(t) for t in rng.integers(0, 3, 40)]
     found = encoder.encode_pairs(tokens, tasks, "pinned")
     for n in range(40):
@@ -96,13 +99,13 @@ def test_threads_encode_what_one_encodes(
     monkeypatch.setattr(backbone, "query_precision", precision)
     encoder = _encoders(backbone)["low_rank"]
     rng = np.random.default_rng(3)
-    texts = encoder.tokens([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
+    texts = encoder.tokenize([" ".join(rng.choice(["star", "red", "left"], 1 + n % 7)) for n in range(75)])
     tasks = [str(t) for t in rng.integers(0, 3, 75)]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(query_encoder.os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(query_encoder, "_WORTH", 10**12)
+    monkeypatch.setattr(query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 10**12)
     threads: set[int] = set()
-    within, both = encoder._encode_rows, Barrier(2)
+    within, both = encoder.encode_each, Barrier(2)
 
     def encode(*args: Any) -> Any:
         if get_ident() not in threads:
@@ -110,12 +113,12 @@ def test_threads_encode_what_one_encodes(
             both.wait(30)
         return within(*args)
 
-    monkeypatch.setattr(encoder, "_encode_rows", lambda *args: threads.add(get_ident()) or within(*args))
+    monkeypatch.setattr(encoder, "encode_each", lambda *args: threads.add(get_ident()) or within(*args))
     alone = encoder.encode_pairs(texts, tasks, "pinned")
     assert threads == {get_ident()}, "there is too little to do"
     threads.clear()
-    monkeypatch.setattr(query_encoder, "_WORTH", 1)
-    monkeypatch.setattr(encoder, "_encode_rows", encode)
+    monkeypatch.setattr(query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 1)
+    monkeypatch.setattr(encoder, "encode_each", encode)
     beside = encoder.encode_pairs(texts, tasks, "pinned")
     assert len(threads) == 2
     assert get_ident() in threads
@@ -126,13 +129,13 @@ def test_threads_encode_what_one_encodes(
 def test_bfloat16_moves_queries_by_little_and_only_where_it_is_asked_for(backbone: Backbone) -> None:
     release = _low_rank(backbone)
     makers = dict.fromkeys(TASKS, release)
-    exact = QueryEncoder.open(backbone, release, makers)
+    exact = open_query_encoder(backbone, release, makers)
     rounded = tiny_backbone(frames=2)
     rounded.load_tensors(backbone.tensors())
     rounded.query_precision = "bfloat16"
-    encoder = QueryEncoder.open(rounded, replace(release, backbone_fingerprint=rounded.fingerprint), makers)
+    encoder = open_query_encoder(rounded, replace(release, backbone_fingerprint=rounded.fingerprint), makers)
     expected, found = (one.encode(TEXTS, TASKS, "pinned") for one in (exact, encoder))
-    pairs = encoder.encode_pairs(encoder.tokens(TEXTS), TASKS, "pinned")
+    pairs = encoder.encode_pairs(encoder.tokenize(TEXTS), TASKS, "pinned")
     assert found.dtype == pairs.dtype == np.float32
     for vectors, reference in ((found, expected), (pairs, expected[np.arange(3), np.arange(3)])):
         off = np.linalg.norm(vectors - reference, axis=-1)
@@ -142,16 +145,16 @@ def test_bfloat16_moves_queries_by_little_and_only_where_it_is_asked_for(backbon
 
 def test_tokens_are_those_of_the_text_without_padding(backbone: Backbone) -> None:
     encoder = _encoders(backbone)["frozen"]
-    for text, tokens in zip(TEXTS, encoder.tokens(TEXTS), strict=True):
+    for text, tokens in zip(TEXTS, encoder.tokenize(TEXTS), strict=True):
         ids = backbone.tokenize([text])
         assert tokens.tolist() == ids[0].tolist()
         present = token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)[0]
-        assert words_of(tokens).tolist() == present.nonzero()[:, 0].tolist()
+        assert distinct_tokens(tokens).tolist() == present.nonzero()[:, 0].tolist()
 
 
 def test_what_cannot_be_encoded_is_refused_by_name(backbone: Backbone) -> None:
     encoder = _encoders(backbone)["low_rank"]
-    tokens = encoder.tokens(TEXTS[:1])
+    tokens = encoder.tokenize(TEXTS[:1])
     with pytest.raises(ReleaseError, match="has not learned nine"):
         encoder.encode_pairs(tokens, ["nine"], "pinned")
     with pytest.raises(ReleaseError, match="mode 'mapped'"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.adapters.frame_fusion import FrameFusion, FrameFusionAdapter
-from models.backbones.loading import tiny_backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames
 
 FRAMES, TOKENS, WIDTH, HEADS = 4, 5, 8, 2
@@ -86,7 +86,7 @@ def test_the_gate_starts_closed() -> None:
 def test_only_with_an_open_gate_does_the_order_of_frames_matter() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone(frames=FRAMES)
-    fusion = FrameFusion(128, 4, 4, layers=4, neighbour="previous")
+    fusion = FrameFusion(128, 4, 4, layers=4, neighbor="previous")
     frames = torch.randint(0, 256, (2, FRAMES, 56, 56, 3), dtype=torch.uint8)
     closed, _ = encode_frames(backbone, frames, fusion)
     closed_backwards, _ = encode_frames(backbone, frames.flip(1), fusion)
@@ -99,7 +99,7 @@ def test_only_with_an_open_gate_does_the_order_of_frames_matter() -> None:
 
 
 def test_adapters_sit_in_the_deepest_blocks_and_alternate() -> None:
-    fusion = FrameFusion(WIDTH, HEADS, 6, layers=4, neighbour="alternate")
+    fusion = FrameFusion(WIDTH, HEADS, 6, layers=4, neighbor="alternate")
     assert [fusion.at(i) is not None for i in range(6)] == [False, False, True, True, True, True]
     assert [fusion.at(i).forward_in_time for i in range(2, 6)] == [False, True, False, True]
     assert len(fusion.gates()) == 4

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
-from models.encoders.fusion_encoder import FusionEncoder, frame_states, fusion_encoder, text_states
+from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states, text_states
 from models.encoders.tower_forward import encode_frames, encode_texts
 
 FRAMES, WIDTH, VISUAL, HEADS, WORDS, TOKENS, VOCABULARY = 2, 8, 6, 2, 4, 3, 11
@@ -27,7 +28,7 @@ def backbone() -> Backbone:
 @pytest.fixture(scope="module")
 def fusion(backbone: Backbone) -> FusionEncoder:
     torch.manual_seed(1)
-    return fusion_encoder(backbone, layers=2)
+    return create_fusion_encoder(backbone, layers=2)
 
 
 def _small(layers: int = 1) -> FusionEncoder:
@@ -134,7 +135,7 @@ def test_a_pair_is_its_end_of_text_and_depends_on_the_video_and_its_order(
         torch.testing.assert_close(pairs[n], last / last.norm())
     assert not torch.allclose(pairs, fusion.fuse_pairs(backbone, ids, frame_states(backbone, _frames(2))))
     assert not torch.allclose(pairs, fusion.fuse_pairs(backbone, ids, tokens.flip(1)), atol=1e-6)
-    timeless = fusion_encoder(backbone, layers=1)
+    timeless = create_fusion_encoder(backbone, layers=1)
     timeless.times.zero_()
     torch.testing.assert_close(
         timeless.fuse_pairs(backbone, ids, tokens), timeless.fuse_pairs(backbone, ids, tokens.flip(1))

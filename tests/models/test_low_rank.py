@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.adapters.low_rank import LowRank, LowRankTower
-from models.backbones.loading import Backbone, tiny_backbone
+from models.adapters.low_rank_image_tower import LowRankImageTower, LowRankUpdate
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames
 
 
@@ -23,7 +24,7 @@ def _frames() -> torch.Tensor:
 
 def test_an_update_adds_scaled_ba_to_every_entry() -> None:
     weight = torch.randn(4, 3)
-    update = LowRank(weight, rank=2, scale=0.5)
+    update = LowRankUpdate(weight, rank=2, scale=0.5)
     assert torch.equal(update(weight), weight)
     torch.nn.init.normal_(update.b)
     changed = update(weight)
@@ -35,14 +36,14 @@ def test_an_update_adds_scaled_ba_to_every_entry() -> None:
 
 
 def test_it_starts_as_the_tower_that_it_wraps(backbone: Backbone) -> None:
-    tower = LowRankTower(backbone, rank=4, scale=1.0)
+    tower = LowRankImageTower(backbone, rank=4, scale=1.0)
     torch.testing.assert_close(
         encode_frames(tower.backbone, _frames())[0], encode_frames(backbone, _frames())[0]
     )
 
 
 def test_every_matrix_of_every_block_is_reached_and_nothing_else_is_trained(backbone: Backbone) -> None:
-    tower = LowRankTower(backbone, rank=4, scale=1.0)
+    tower = LowRankImageTower(backbone, rank=4, scale=1.0)
     matrices = {
         name
         for index, block in enumerate(backbone.visual_blocks)
@@ -58,7 +59,7 @@ def test_every_matrix_of_every_block_is_reached_and_nothing_else_is_trained(back
 
 
 def test_what_it_gives_another_takes_over(backbone: Backbone) -> None:
-    first, second = (LowRankTower(backbone, rank=4, scale=1.0) for _ in range(2))
+    first, second = (LowRankImageTower(backbone, rank=4, scale=1.0) for _ in range(2))
     for update in first.updates():
         torch.nn.init.normal_(update, std=0.1)
     assert not torch.equal(

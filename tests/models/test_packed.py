@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from models.adapters.text_update import TextUpdate
+from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones import packed_text_tower
-from models.backbones.loading import Backbone, tiny_backbone
-from models.backbones.packed_text_tower import PackedBlock, PackedLinear, query_tower
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.packed_text_tower import PackedBlock, PackedLinear, pack_text_tower
 from models.encoders.tower_forward import encode_texts
 
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
@@ -59,7 +60,7 @@ def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
 ) -> None:
     monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
     ids = backbone.tokenize(TEXTS)
-    tower = query_tower(backbone)
+    tower = pack_text_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
     assert not any(isinstance(block, PackedBlock) for block in backbone.text_blocks)
     torch.testing.assert_close(encode_texts(tower, ids), encode_texts(backbone, ids), atol=1e-6, rtol=0)
@@ -76,16 +77,16 @@ def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
-    tower = query_tower(backbone)
-    assert query_tower(backbone) is tower
+    tower = pack_text_tower(backbone)
+    assert pack_text_tower(backbone) is tower
     copied = backbone.clone()
     copied.load_tensors({name: 1.5 * tensor for name, tensor in backbone.tensors().items()})
     ids = backbone.tokenize(TEXTS)
-    found = encode_texts(query_tower(copied), ids)
+    found = encode_texts(pack_text_tower(copied), ids)
     torch.testing.assert_close(found, encode_texts(copied, ids), atol=1e-6, rtol=0)
     assert (found - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
     copied.query_precision = "bfloat16"
-    off = (encode_texts(query_tower(copied), ids) - found).norm(dim=-1).max()
+    off = (encode_texts(pack_text_tower(copied), ids) - found).norm(dim=-1).max()
     assert 1e-5 < off < 0.05
 
 
@@ -93,13 +94,13 @@ def test_a_tower_is_left_alone_where_it_cannot_be_packed(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tiny_backbone(frames=2).to("meta")
-    assert query_tower(elsewhere) is elsewhere
+    assert pack_text_tower(elsewhere) is elsewhere
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert query_tower(backbone) is backbone
+    assert pack_text_tower(backbone) is backbone
 
 
 def test_towers_end_where_open_clip_ends(backbone: Backbone) -> None:
     ids = backbone.tokenize(TEXTS)
     padded = F.pad(ids, (0, backbone.clip.context_length - ids.shape[1]))
     expected = backbone.clip.encode_text(padded, normalize=True)
-    torch.testing.assert_close(encode_texts(query_tower(backbone), ids)[0], expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(encode_texts(pack_text_tower(backbone), ids)[0], expected, atol=1e-6, rtol=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from models.backbones.loading import tiny_backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import forward_precision, mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.routing.token_profiles import Profiles
+from models.routing.routing_profiles import RoutingProfiles
 
 
 def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:
@@ -19,22 +19,22 @@ def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:
 
 def test_rows_come_back_as_they_were() -> None:
     dense = _dense()
-    profiles = Profiles.of(dense)
+    profiles = RoutingProfiles.from_dense(dense)
     assert len(profiles) == 6
     assert len(profiles.values) == np.count_nonzero(dense)
-    np.testing.assert_array_equal(profiles.dense(), dense)
-    np.testing.assert_array_equal(profiles.dense([5, 0, 2]), dense[[5, 0, 2]])
+    np.testing.assert_array_equal(profiles.to_dense(), dense)
+    np.testing.assert_array_equal(profiles.to_dense([5, 0, 2]), dense[[5, 0, 2]])
     assert profiles.silent.tolist() == (~dense.any(axis=1)).tolist()
     assert profiles.rows.tolist() == dense.nonzero()[0].tolist()
 
 
 def test_tasks_follow_one_another() -> None:
     dense = _dense()
-    joined = Profiles.of(dense[:0])
+    joined = RoutingProfiles.from_dense(dense[:0])
     for row in dense:
-        joined = joined.followed_by(Profiles.of(row[None]))
-    np.testing.assert_array_equal(joined.dense(), dense)
-    assert Profiles.of(dense[:0]).dense().shape == (0, 30)
+        joined = joined.append_tasks(RoutingProfiles.from_dense(row[None]))
+    np.testing.assert_array_equal(joined.to_dense(), dense)
+    assert RoutingProfiles.from_dense(dense[:0]).to_dense().shape == (0, 30)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_tasks_follow_one_another() -> None:
 )
 def test_what_is_no_matrix_is_refused(damage: dict[str, Any]) -> None:
     whole = {"tokens": np.array([0, 3, 1]), "values": np.ones(3, np.float32), "ends": np.array([2, 3])}
-    Profiles(**whole, vocabulary=4)
-    with pytest.raises(ValueError, match="out of 4"):
-        Profiles(**{**whole, **damage}, vocabulary=4)
+    RoutingProfiles(**whole, vocabulary=4)
+    with pytest.raises(ValueError, match="over 4 tokens"):
+        RoutingProfiles(**{**whole, **damage}, vocabulary=4)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from models.adapters.tame import BARE
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.adapters.tame import NO_EXPERT
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.errors import ReleaseError
-from models.releases.release_files import ReleaseState, read_release, write_release
+from models.releases.release_files import write_release
+from models.releases.release_state import ReleaseState
 from tests.models.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
@@ -42,13 +44,13 @@ def release(backbone: Backbone) -> ReleaseState:
 def test_a_mapped_query_is_that_of_the_newest_tower_taken_to_the_shard(
     backbone: Backbone, release: ReleaseState
 ) -> None:
-    encoder = QueryEncoder.open(backbone, release, {})
+    encoder = open_query_encoder(backbone, release, {})
     assert encoder.modes == ("latest", "mapped")
     order = ["two", "three", "one", "two"]
     latest = encoder.encode(TEXTS, order, "latest")
     mapped = encoder.encode(TEXTS, order, "mapped")
     assert np.ptp(latest, axis=1).max() == 0, "one vector for all tasks"
-    assert not np.allclose(latest[:, 0], encoder.frozen(TEXTS), atol=1e-2)
+    assert not np.allclose(latest[:, 0], encoder.encode_with_backbone(TEXTS), atol=1e-2)
     for n in range(len(TEXTS)):
         for place, task in enumerate(order):
             position = ["one", "two", "three"].index(task)
@@ -66,22 +68,22 @@ def test_a_release_keeps_its_maps_for_queries(
     backbone: Backbone, release: ReleaseState, tmp_path: Path
 ) -> None:
     write_release(tmp_path, release)
-    read = read_release(tmp_path, for_queries=True)
+    read = read_query_release(tmp_path)
     assert set(read.tensors) == set(release.tensors) - {"teacher.clip.x"}
     for mode in ("latest", "mapped"):
-        before = QueryEncoder.open(backbone, release, {}).encode(TEXTS, ["one", "three"], mode)
-        after = QueryEncoder.open(backbone, read, {}).encode(TEXTS, ["one", "three"], mode)
+        before = open_query_encoder(backbone, release, {}).encode(TEXTS, ["one", "three"], mode)
+        after = open_query_encoder(backbone, read, {}).encode(TEXTS, ["one", "three"], mode)
         assert np.array_equal(before, after)
 
 
 def test_maps_that_do_not_fit_are_refused_by_name(backbone: Backbone, release: ReleaseState) -> None:
     dim = backbone.dim
     release.tensors["shifts"] = torch.zeros(2, dim)
-    with pytest.raises(ReleaseError, match=rf"shifts are of shape \(2, {dim}\), not \(3, {dim}\)"):
-        QueryEncoder.open(backbone, release, {})
+    with pytest.raises(ReleaseError, match=rf"shifts have shape \(2, {dim}\), not \(3, {dim}\)"):
+        open_query_encoder(backbone, release, {})
     del release.tensors["maps"]
-    with pytest.raises(ReleaseError, match=r"maps are of shape None"):
-        QueryEncoder.open(backbone, release, {})
+    with pytest.raises(ReleaseError, match=r"maps have shape None"):
+        open_query_encoder(backbone, release, {})
 
 
 def test_long_and_short_texts_in_one_call_come_to_what_each_comes_to_alone(
@@ -90,7 +92,7 @@ def test_long_and_short_texts_in_one_call_come_to_what_each_comes_to_alone(
     """Whatever batches they are sorted into, and in the order in which they were given."""
     nouns = ("star", "square", "circle")
     texts = [f"{n} {nouns[n % 3]}" + n * 7 % 11 * " spins" for n in range(70)]
-    encoder = QueryEncoder.open(backbone, release, {})
+    encoder = open_query_encoder(backbone, release, {})
     together = encoder.encode(texts, ["one", "three"], "mapped")
     alone = [encoder.encode([text], ["one", "three"], "mapped")[0] for text in texts]
     np.testing.assert_allclose(together, alone, atol=1e-5)
@@ -108,14 +110,22 @@ def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
         tame_release(backbone, "01"),
         tame_release(backbone),
     )
-    two.tensors["tame.task_experts"][0] = one.tensors["tame.task_experts"][0] = BARE
+    two.tensors["tame.task_experts"][0] = one.tensors["tame.task_experts"][0] = NO_EXPERT
     makers = {"0": frozen, "1": one, "2": two}
-    earlier = QueryEncoder.open(backbone, one, {"0": frozen, "1": one})
-    later = QueryEncoder.open(backbone, two, makers)
-    first = QueryEncoder.open(backbone, frozen, {"0": frozen})
-    assert first.anchor("0", "latest") == first.anchor("0", "pinned") == later.anchor("0", "pinned")
-    assert earlier.anchor("1", "pinned") == later.anchor("1", "pinned") != later.anchor("2", "pinned")
-    assert earlier.anchor("1", "latest") is None
+    earlier = open_query_encoder(backbone, one, {"0": frozen, "1": one})
+    later = open_query_encoder(backbone, two, makers)
+    first = open_query_encoder(backbone, frozen, {"0": frozen})
+    assert (
+        first.encoding_identity("0", "latest")
+        == first.encoding_identity("0", "pinned")
+        == later.encoding_identity("0", "pinned")
+    )
+    assert (
+        earlier.encoding_identity("1", "pinned")
+        == later.encoding_identity("1", "pinned")
+        != later.encoding_identity("2", "pinned")
+    )
+    assert earlier.encoding_identity("1", "latest") is None
     for task in ("0", "1"):  # as the anchors say
         before, after = (encoder.encode(TEXTS, [task], "pinned") for encoder in (earlier, later))
         np.testing.assert_allclose(before, after, atol=1e-6)
@@ -127,27 +137,32 @@ def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
     other = replace(one, tensors={n: t.clone() for n, t in one.tensors.items()})
     other.tensors["tame.b"][0, 0, 0, 0, 0] += 1e-3
     for changed in (other, replace(one, config={"scale": 2.0, "top_k": 2})):
-        encoder = QueryEncoder.open(backbone, two, {**makers, "1": changed})
-        assert encoder.anchor("1", "pinned") not in (None, later.anchor("1", "pinned"))
+        encoder = open_query_encoder(backbone, two, {**makers, "1": changed})
+        assert encoder.encoding_identity("1", "pinned") not in (None, later.encoding_identity("1", "pinned"))
 
 
 def test_a_text_has_one_vector_for_all_tasks_where_nothing_conditions_it(
     backbone: Backbone, release: ReleaseState
 ) -> None:
     torch.manual_seed(3)
-    mapped = QueryEncoder.open(backbone, release, {})
-    tower = QueryEncoder.open(backbone, replace(release, kind="tower"), {})
-    frozen = QueryEncoder.open(backbone, small_release(backbone, "frozen", {}), {})
+    mapped = open_query_encoder(backbone, release, {})
+    tower = open_query_encoder(backbone, replace(release, kind="tower"), {})
+    frozen = open_query_encoder(backbone, small_release(backbone, "frozen", {}), {})
     two = tame_release(backbone)
-    tame = QueryEncoder.open(backbone, two, {task.task_id: two for task in two.tasks})
+    tame = open_query_encoder(backbone, two, {task.task_id: two for task in two.tasks})
     for encoder in (mapped, tower, frozen, tame):
         for mode in encoder.modes:
             vectors = encoder.encode(TEXTS, encoder.tasks, mode)
-            assert encoder.shared(mode) == bool(np.ptp(vectors, axis=1).max() == 0), (encoder, mode)
-    assert {encoder.anchor("one", mode) for encoder in (mapped, tower) for mode in encoder.modes} == {None}
+            assert encoder.is_task_independent(mode) == bool(np.ptp(vectors, axis=1).max() == 0), (
+                encoder,
+                mode,
+            )
+    assert {
+        encoder.encoding_identity("one", mode) for encoder in (mapped, tower) for mode in encoder.modes
+    } == {None}
 
 
 def test_a_mapped_release_has_no_snapshots_to_pin(backbone: Backbone, release: ReleaseState) -> None:
-    encoder = QueryEncoder.open(backbone, release, {})
+    encoder = open_query_encoder(backbone, release, {})
     with pytest.raises(ReleaseError, match="mode 'pinned', only in latest, mapped"):
         encoder.encode(TEXTS, ["one"], "pinned")

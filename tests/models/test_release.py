@@ -11,10 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from models.encoders.encoder_registry import read_query_release, select_query_tensors
 from models.errors import ReleaseError
-from models.releases.release_files import ReleaseState, ReleaseTask, read_release, write_release
-from models.routing.confidence_model import Confidence
-from models.routing.token_profiles import Profiles
+from models.releases.release_files import read_release, write_release
+from models.releases.release_lineage import ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.confidence_model import ConfidenceModel
+from models.routing.routing_profiles import RoutingProfiles
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def state() -> ReleaseState:
         frames=8,
         tasks=[ReleaseTask("tsk_1", "night traffic", "f" * 64)],
         config={"rank": 4},
-        profiles=Profiles.of(np.eye(1, 5)),
+        profiles=RoutingProfiles.from_dense(np.eye(1, 5)),
         tensors={"tame.a": torch.randn(2, 3), "tame.task_experts": torch.tensor([0])},
     )
 
@@ -37,7 +40,7 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     write_release(tmp_path, state)
     read = read_release(tmp_path)
     assert {**vars(read), "tensors": 0, "profiles": 0} == {**vars(state), "tensors": 0, "profiles": 0}
-    np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
+    np.testing.assert_array_equal(read.profiles.to_dense(), state.profiles.to_dense())
     assert read.tensors.keys() == state.tensors.keys()
     assert all(torch.equal(read.tensors[n], t) for n, t in state.tensors.items())
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -48,13 +51,13 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
 
 
 def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> None:
-    fitted = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+    fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
     write_release(tmp_path, replace(state, confidence=fitted))
-    assert read_release(tmp_path).confidence == read_release(tmp_path, for_queries=True).confidence == fitted
+    assert read_release(tmp_path).confidence == read_query_release(tmp_path).confidence == fitted
     description = json.loads((tmp_path / "release.json").read_text())
     description["confidence"]["weights"] = [-1.0] * 6
     (tmp_path / "release.json").write_text(json.dumps(description))
-    with pytest.raises(ReleaseError, match="no weights of a calibration"):
+    with pytest.raises(ReleaseError, match="are not those of a calibration"):
         read_release(tmp_path)
     del description["confidence"]  # as a release was written before there was any
     (tmp_path / "release.json").write_text(json.dumps(description))
@@ -67,7 +70,7 @@ def test_profiles_of_the_first_schema_are_read(state: ReleaseState, tmp_path: Pa
     description = json.loads((tmp_path / "release.json").read_text())
     (tmp_path / "release.json").write_text(json.dumps({**description, "schema": 1}))
     read = read_release(tmp_path)
-    np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
+    np.testing.assert_array_equal(read.profiles.to_dense(), state.profiles.to_dense())
     assert read.tensors.keys() == state.tensors.keys()
 
 
@@ -78,17 +81,17 @@ def test_a_release_is_as_large_as_its_words_and_not_as_the_vocabulary(
     for vocabulary in (1_000, 50_000):
         folder = tmp_path / str(vocabulary)
         folder.mkdir()
-        write_release(folder, replace(state, profiles=Profiles.of(np.eye(1, vocabulary))))
+        write_release(folder, replace(state, profiles=RoutingProfiles.from_dense(np.eye(1, vocabulary))))
         sizes.append((folder / "weights.safetensors").stat().st_size)
     assert sizes[0] == sizes[1]
 
 
 def test_for_queries_is_what_is_read_for_queries(state: ReleaseState, tmp_path: Path) -> None:
     whole = replace(state, tensors={**state.tensors, "ffa.weight": torch.randn(3)})
-    lean = whole.for_queries()
+    lean = select_query_tensors(whole)
     assert set(lean.tensors) == set(state.tensors)
     write_release(tmp_path, whole)
-    read = read_release(tmp_path, for_queries=True)
+    read = read_query_release(tmp_path)
     assert set(read.tensors) == set(lean.tensors)
     assert "ffa.weight" in whole.tensors
 
@@ -97,11 +100,11 @@ def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path
     state.tensors["ffa.0.alpha"] = torch.zeros(1)
     write_release(tmp_path, state)
     assert set(read_release(tmp_path).tensors) == {"tame.a", "tame.task_experts", "ffa.0.alpha"}
-    read = read_release(tmp_path, for_queries=True)
+    read = read_query_release(tmp_path)
     assert set(read.tensors) == {"tame.a", "tame.task_experts"}
-    lean = read_release(tmp_path, for_queries=True, profiles=False)
+    lean = read_query_release(tmp_path, profiles=False)
     assert (set(lean.tensors), len(lean.profiles)) == (set(read.tensors), 0)
-    np.testing.assert_array_equal(read.profiles.dense(), state.profiles.dense())
+    np.testing.assert_array_equal(read.profiles.to_dense(), state.profiles.to_dense())
 
 
 def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path) -> None:
@@ -132,14 +135,15 @@ def test_broken_files_are_named(
     else:
         (tmp_path / file).write_bytes(content)
     with pytest.raises(ReleaseError, match=says):
-        read_release(tmp_path)
+        read_query_release(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("schema", 4, "schema 4 is not one that this version reads"),
-        ("kind", "x", "unknown kind"),
+        ("schema", 4, "cannot read schema 4"),
+        ("kind", "x", "release kind 'x' is unknown"),
+        ("kind", 7, "kind 7 is not a string"),
         ("frames", ..., "lacks"),
     ],
 )
@@ -154,4 +158,4 @@ def test_wrong_descriptions_are_refused(
         description[field] = value
     (tmp_path / "release.json").write_text(json.dumps(description))
     with pytest.raises(ReleaseError, match=says):
-        read_release(tmp_path)
+        read_query_release(tmp_path)

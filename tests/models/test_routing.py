@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbones.loading import tiny_backbone
-from models.routing.router import (
-    COSINE_LIMIT,
-    Router,
-    log_weights,
-    token_presence,
-    token_profile,
-    within_reach,
-)
-from models.routing.token_profiles import Profiles
+from models.backbones.backbone_loading import tiny_backbone
+from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_weights
+from models.routing.routing_profiles import RoutingProfiles
+from models.routing.token_statistics import token_presence, token_profile
 
 
 def test_presence_leaves_out_padding_and_the_ends_of_the_text() -> None:
@@ -66,7 +60,7 @@ def test_one_query_is_routed_as_many_are() -> None:
     profiles = np.maximum(rng.normal(size=(5, 40)), 0).astype(np.float32)
     profiles[2] = 0  # without captions
     presence = (rng.random((6, 40)) < 0.2).astype(np.float32)
-    router = Router(Profiles.of(profiles))
+    router = Router(RoutingProfiles.from_dense(profiles))
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
         many = log_weights(presence, profiles[tasks])
         for row, text in zip(many, presence, strict=True):
@@ -85,11 +79,11 @@ def test_no_task_is_given_up_under_which_a_video_reaches_the_bar() -> None:
     lifts = rng.uniform(-3, 0, (40, 1))
     bars = np.concatenate([rng.uniform(-3, 1.1, 50), (cosines + lifts).ravel()])
     for text in range(40):
-        kept = within_reach(lifts[text], bars)
+        kept = can_reach_score(lifts[text], bars)
         assert kept[(cosines[text] + lifts[text]).max() >= bars].all()
         assert not kept[lifts[text] + COSINE_LIMIT < bars].any()
-    assert within_reach(lifts, -np.inf).all()
-    assert within_reach(np.array([[-0.5, -2.0], [0.0, -0.2]]), np.array([[0.4], [0.9]])).tolist() == [
+    assert can_reach_score(lifts, -np.inf).all()
+    assert can_reach_score(np.array([[-0.5, -2.0], [0.0, -0.2]]), np.array([[0.4], [0.9]])).tolist() == [
         [True, False],
         [True, False],
     ]

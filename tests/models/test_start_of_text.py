@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.adapters.text_update import TextUpdate, TextUpdates
-from models.backbones.loading import Backbone, tiny_backbone
-from models.backbones.packed_text_tower import query_tower
+from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.precision import mixed_precision
-from models.encoders.tower_forward import PerText, encode_texts, start_of_text
+from models.encoders.tower_forward import PerTextCondition, encode_texts, start_token_states
 
 TEXTS = ["a red star spins", "left", "", "a small blue square and a large green ring move from left to right"]
 CANDIDATES = 3
@@ -23,7 +24,7 @@ def backbone() -> Backbone:
 
 
 @pytest.fixture(scope="module")
-def updates(backbone: Backbone) -> TextUpdates:
+def updates(backbone: Backbone) -> TextUpdateSet:
     """Those of three tasks. They change what the words of texts mean, and the mark itself."""
     ids = torch.unique(backbone.tokenize(TEXTS))
     parts = []
@@ -35,12 +36,12 @@ def updates(backbone: Backbone) -> TextUpdates:
         update.b.normal_(std=0.05)
         update.words[ids] = 0.1 * torch.randn(len(ids), backbone.text_width)
         parts.append(update.updates())
-    return TextUpdates.stack(parts)
+    return TextUpdateSet.stack(parts)
 
 
 @pytest.fixture(params=["plain", "packed"])
 def tower(request: pytest.FixtureRequest, backbone: Backbone) -> Backbone:
-    return query_tower(backbone) if request.param == "packed" else backbone
+    return pack_text_tower(backbone) if request.param == "packed" else backbone
 
 
 def _close(found: Tensor, expected: Tensor) -> None:
@@ -50,16 +51,16 @@ def _close(found: Tensor, expected: Tensor) -> None:
 @torch.no_grad()
 def test_a_text_begins_with_what_was_kept(tower: Backbone) -> None:
     ids = tower.tokenize(TEXTS)
-    start = start_of_text(tower)
+    start = start_token_states(tower)
     assert start.shape == (len(tower.text_blocks), 2, 1, 1, tower.text_width)
     _close(encode_texts(tower, ids, start=start), encode_texts(tower, ids))
     assert not torch.allclose(encode_texts(tower, ids, start=-start), encode_texts(tower, ids), atol=1e-2)
 
 
 @torch.no_grad()
-def test_every_candidate_begins_in_its_own_way(tower: Backbone, updates: TextUpdates) -> None:
+def test_every_candidate_begins_in_its_own_way(tower: Backbone, updates: TextUpdateSet) -> None:
     ids = tower.tokenize(TEXTS)
-    start = start_of_text(tower, updates)
+    start = start_token_states(tower, updates)
     assert start.shape[2:] == (CANDIDATES, 1, tower.text_width)
     expected = encode_texts(tower, ids, updates)
     _close(encode_texts(tower, ids, updates, start), expected)
@@ -67,20 +68,20 @@ def test_every_candidate_begins_in_its_own_way(tower: Backbone, updates: TextUpd
 
 
 @torch.no_grad()
-def test_every_text_begins_as_under_its_candidate(tower: Backbone, updates: TextUpdates) -> None:
+def test_every_text_begins_as_under_its_candidate(tower: Backbone, updates: TextUpdateSet) -> None:
     ids = tower.tokenize(TEXTS)
     which = torch.tensor([2, 0, 0, 1])
-    start = start_of_text(tower, updates)[:, :, which].transpose(2, 3)
-    each = PerText(updates.choose(which))
+    start = start_token_states(tower, updates)[:, :, which].transpose(2, 3)
+    each = PerTextCondition(updates.choose(which))
     _close(encode_texts(tower, ids, each, start), encode_texts(tower, ids, each))
 
 
 @torch.no_grad()
-def test_what_was_kept_in_mixed_precision_serves_there(backbone: Backbone, updates: TextUpdates) -> None:
+def test_what_was_kept_in_mixed_precision_serves_there(backbone: Backbone, updates: TextUpdateSet) -> None:
     ids = backbone.tokenize(TEXTS)
     exact = encode_texts(backbone, ids, updates)
     with mixed_precision():
-        found = encode_texts(backbone, ids, updates, start_of_text(backbone, updates))
+        found = encode_texts(backbone, ids, updates, start_token_states(backbone, updates))
         expected = encode_texts(backbone, ids, updates)
     rounding = (expected - exact).norm(dim=-1).max()
     assert rounding > 1e-4

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from models.adapters.tame import BARE, Tame
-from models.adapters.text_update import TextUpdate, TextUpdates, compact
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import Kind, ReleaseState
+from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet, compact_text_update
+from models.adapters.tame import NO_EXPERT, Tame
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder
+from models.releases.release_state import ReleaseState
 from tests.models.small_releases import small_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]
@@ -25,7 +26,7 @@ def backbone() -> Backbone:
     return tiny_backbone(frames=2)
 
 
-def _state(backbone: Backbone, kind: Kind, tasks: int) -> ReleaseState:
+def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
     """A release whose weights are like no other's."""
     torch.manual_seed(tasks)
     tensors: dict[str, torch.Tensor] = {}
@@ -33,7 +34,7 @@ def _state(backbone: Backbone, kind: Kind, tasks: int) -> ReleaseState:
     if kind == "tame":
         tame = Tame(width, layers, experts=3, rank=2, top_k=2, scale=1.0)
         torch.nn.init.normal_(tame.b, std=0.3)
-        tame.add_task(expert=BARE)
+        tame.add_task(expert=NO_EXPERT)
         for _ in range(1, tasks):
             tame.add_task()
         tensors = {f"tame.{n}": t.clone() for n, t in tame.tensors().items()}
@@ -87,21 +88,21 @@ class _Watched(Mapping[str, ReleaseState]):
     ],
 )
 def test_what_is_taken_over_is_what_would_be_read(
-    backbone: Backbone, kind: Kind, older: int, same: list[str]
+    backbone: Backbone, kind: str, older: int, same: list[str]
 ) -> None:
     makers = {"t0": _state(backbone, "frozen", 1)} | {
         f"t{n}": _state(backbone, kind, n + 1) for n in range(1, 6)
     }
     release = makers["t4"]
     if older > 1:
-        other = QueryEncoder.open(backbone, makers[f"t{older - 1}"], makers)
+        other = open_query_encoder(backbone, makers[f"t{older - 1}"], makers)
     else:  # it was the first, and is of another kind, so nothing can be taken over
-        other = QueryEncoder.open(backbone, makers["t0"], makers)
+        other = open_query_encoder(backbone, makers["t0"], makers)
     tasks = [task.task_id for task in release.tasks]
     held = {(t, mode): other.encode(TEXTS, [t], mode) for t in other.tasks for mode in other.modes}
     watched = _Watched(makers)
-    found = QueryEncoder.open(backbone, release, watched, other, same)
-    expected = QueryEncoder.open(backbone, release, makers)
+    found = open_query_encoder(backbone, release, watched, other, same)
+    expected = open_query_encoder(backbone, release, makers)
     taken = set(same) if older > 1 else set()
     assert watched.asked == [task for task in tasks if task not in taken]
     for mode in expected.modes:
@@ -110,11 +111,13 @@ def test_what_is_taken_over_is_what_would_be_read(
         )
         pairs = [(text, task) for text in TEXTS for task in tasks]
         vectors = [
-            encoder.encode_pairs(encoder.tokens([t for t, _ in pairs]), [t for _, t in pairs], mode)
+            encoder.encode_pairs(encoder.tokenize([t for t, _ in pairs]), [t for _, t in pairs], mode)
             for encoder in (found, expected)
         ]
         np.testing.assert_allclose(*vectors, atol=1e-6)
-        assert [found.anchor(t, mode) for t in tasks] == [expected.anchor(t, mode) for t in tasks]
+        assert [found.encoding_identity(t, mode) for t in tasks] == [
+            expected.encoding_identity(t, mode) for t in tasks
+        ]
     for (task, mode), vectors_before in held.items():  # the other one serves on as before
         np.testing.assert_array_equal(other.encode(TEXTS, [task], mode), vectors_before)
 
@@ -123,26 +126,28 @@ def test_anchors_of_small_updates_tell_them_apart(backbone: Backbone) -> None:
     states = {f"t{n}": _state(backbone, "low_rank", n + 1) for n in range(3)}
     changed = _state(backbone, "low_rank", 2)
     changed.tensors["text.words"][0, 0] += 1e-3
-    one = QueryEncoder.open(backbone, states["t2"], states)
-    two = QueryEncoder.open(backbone, states["t2"], {**states, "t1": changed})
-    first = QueryEncoder.open(backbone, states["t1"], states)
-    anchors = [one.anchor(task, "pinned") for task in one.tasks]
+    one = open_query_encoder(backbone, states["t2"], states)
+    two = open_query_encoder(backbone, states["t2"], {**states, "t1": changed})
+    first = open_query_encoder(backbone, states["t1"], states)
+    anchors = [one.encoding_identity(task, "pinned") for task in one.tasks]
     assert len({*anchors, backbone.fingerprint, None}) == 5
-    assert two.anchor("t0", "pinned") == anchors[0]
-    assert two.anchor("t1", "pinned") != anchors[1]
-    assert first.anchor("t1", "pinned") == anchors[1]
+    assert two.encoding_identity("t0", "pinned") == anchors[0]
+    assert two.encoding_identity("t1", "pinned") != anchors[1]
+    assert first.encoding_identity("t1", "pinned") == anchors[1]
 
 
 def test_a_part_of_many_updates_is_the_stack_of_these(backbone: Backbone) -> None:
     torch.manual_seed(1)
-    parts = [compact(_update(backbone, n).tensors(), backbone.vocabulary, 1.0) for n in (3, 0, 2, 1)]
-    whole = TextUpdates.stack(parts)
+    parts = [
+        compact_text_update(_update(backbone, n).tensors(), backbone.vocabulary, 1.0) for n in (3, 0, 2, 1)
+    ]
+    whole = TextUpdateSet.stack(parts)
     for start in range(4):
         for stop in range(start + 1, 5):
-            found, expected = whole.part(start, stop), TextUpdates.stack(parts[start:stop])
+            found, expected = whole.part(start, stop), TextUpdateSet.stack(parts[start:stop])
             for name in ("a", "b", "words", "keys"):
                 assert torch.equal(getattr(found, name), getattr(expected, name)), (start, stop, name)
     assert whole.part(0, 3).words.data_ptr() == whole.words.data_ptr()
     ids = torch.randint(0, backbone.vocabulary, (2, 5))
-    trained = TextUpdates.stack([_update(backbone, n).updates() for n in (1, 2)])  # every token has a row
+    trained = TextUpdateSet.stack([_update(backbone, n).updates() for n in (1, 2)])  # every token has a row
     assert torch.equal(trained.part(1, 2).embedding_delta(ids), trained.embedding_delta(ids)[1:])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from models.adapters.tame import BARE, ROUTED, Tame, TameWeights
-from models.backbones.loading import tiny_backbone
+from models.adapters.tame import NO_EXPERT, ROUTED, Tame, TameWeights
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_texts
 
 WIDTH, LAYERS, EXPERTS, RANK = 8, 2, 4, 3
@@ -21,7 +21,7 @@ def tame() -> Tame:
     )
     for parameter in (tame.a, tame.b, tame.router, tame.noise):
         torch.nn.init.normal_(parameter)
-    for expert in (0, ROUTED, ROUTED, BARE):
+    for expert in (0, ROUTED, ROUTED, NO_EXPERT):
         tame.add_task(expert=expert)
     return tame.requires_grad_(False).eval()
 
@@ -36,7 +36,7 @@ def _delta(
     gates = dict(zip(best, torch.softmax(logits[best], dim=0), strict=True))
     if tame.task_experts[task] >= 0:
         gates = {tame.task_experts[task]: torch.tensor(1.0)}
-    elif tame.task_experts[task] == BARE:
+    elif tame.task_experts[task] == NO_EXPERT:
         gates = {}
     result = torch.zeros_like(tokens)
     for position, token in enumerate(tokens):
@@ -113,7 +113,7 @@ def test_a_bare_task_ignores_trained_experts(tame: Tame) -> None:
     backbone = tiny_backbone()
     large = Tame(128, 4, experts=3, rank=4)
     torch.nn.init.normal_(large.b)
-    large.add_task(expert=BARE)
+    large.add_task(expert=NO_EXPERT)
     ids = backbone.tokenize(["a square"])
     torch.testing.assert_close(
         encode_texts(backbone, ids, large.eval().condition([0])), encode_texts(backbone, ids)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.adapters.text_update import TextUpdate, TextUpdates, compact
-from models.backbones.loading import Backbone, tiny_backbone
+from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet, compact_text_update
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_texts
 
 LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
@@ -30,7 +31,7 @@ def backbone() -> Backbone:
 
 def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
     parts = [_update(seed) for seed in (1, 2)]
-    updates = TextUpdates.stack([part.updates() for part in parts])
+    updates = TextUpdateSet.stack([part.updates() for part in parts])
     hidden = torch.randn(2, 4, 6, WIDTH)  # [C, n, L, d]
     end = torch.zeros(4, dtype=torch.int64)
     for layer in range(LAYERS):
@@ -48,9 +49,9 @@ def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
 def test_words_are_changed_for_the_candidate_that_learned_them() -> None:
     parts = [_update(seed) for seed in (1, 2, 3)]
     ids = torch.randint(0, VOCABULARY, (4, 7))
-    small = TextUpdates.stack([compact(part.tensors(), VOCABULARY, 0.5) for part in parts])
+    small = TextUpdateSet.stack([compact_text_update(part.tensors(), VOCABULARY, 0.5) for part in parts])
     assert len(small.words) == 1 + 3 * 5  # nothing is kept of the tokens that do not change
-    for updates in (small, TextUpdates.stack([part.updates() for part in parts])):
+    for updates in (small, TextUpdateSet.stack([part.updates() for part in parts])):
         expected = torch.stack([F.embedding(ids, part.words) for part in parts])
         assert torch.equal(updates.embedding_delta(ids), expected)
         assert torch.equal(updates.choose(torch.tensor([2, 0])).embedding_delta(ids), expected[[2, 0]])
@@ -67,14 +68,16 @@ def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Back
         update.words[tokens] = 0.05 * torch.randn(len(tokens), 128)
         updates.append(update)
     alone = torch.cat([encode_texts(backbone, ids, update.updates()) for update in updates])
-    stacked = TextUpdates.stack([compact(u.tensors(), backbone.vocabulary, 1.0) for u in updates])
+    stacked = TextUpdateSet.stack(
+        [compact_text_update(u.tensors(), backbone.vocabulary, 1.0) for u in updates]
+    )
     torch.testing.assert_close(encode_texts(backbone, ids, stacked), alone, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(alone[0], alone[1], atol=1e-2)
 
 
 @pytest.mark.parametrize("which", [[0, 1, 2], [1, 2], [2], [], [2, 0], [1, 1], [0, 2]])
 def test_chosen_candidates_are_themselves_wherever_they_lie(which: list[int]) -> None:
-    updates = TextUpdates.stack([_update(seed).updates() for seed in (1, 2, 3)])
+    updates = TextUpdateSet.stack([_update(seed).updates() for seed in (1, 2, 3)])
     chosen = updates.choose(torch.tensor(which))
     hidden, end = torch.randn(len(which), 4, 6, WIDTH), torch.zeros(4, dtype=torch.int64)
     for layer in range(LAYERS):
@@ -135,4 +138,4 @@ def test_a_gradient_reaches_the_words_that_are_there_and_no_others() -> None:
 )
 def test_what_is_no_update_is_refused(name: str, value: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compact({**_update(1).tensors(), name: value}, VOCABULARY, 1.0)
+        compact_text_update({**_update(1).tensors(), name: value}, VOCABULARY, 1.0)

@@ -18,13 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertModel, DeiTConfig, DeiTModel, PreTrainedModel, ViTConfig, ViTModel
 
-from models.backbones.loading import Backbone, FrameSpec, frame_spec, load_backbone, tiny_backbone
+from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
 from models.backbones.precision import mixed_precision
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
-from models.releases.release_files import read_release, write_release
-from models.routing.router import token_presence
+from models.releases.release_files import write_release
+from models.routing.token_statistics import token_presence
 from trainer.methods import METHODS, Method, start_method
 from trainer.task_data import Clip, Pair
 
@@ -390,11 +391,11 @@ def test_methods_on_whole_towers_run_on_it_unchanged(name: str, backbone: Backbo
     assert backbone._fingerprint() == before
     (tmp_path / "release").mkdir()
     write_release(tmp_path / "release", method.release())
-    release = read_release(tmp_path / "release", for_queries=True)
-    encoder = QueryEncoder.open(backbone, release, dict.fromkeys(("one", "two"), release))
+    release = read_query_release(tmp_path / "release")
+    encoder = open_query_encoder(backbone, release, dict.fromkeys(("one", "two"), release))
     vectors = encoder.encode(TEXTS, ["one", "two"])
     np.testing.assert_allclose(vectors, method.query_encoder().encode(TEXTS, ["one", "two"]), atol=1e-6)
-    assert np.abs(encoder.words(["a red circle"])[0] @ method.profiles.dense()[0]) > 1
+    assert np.abs(encoder.token_presence(["a red circle"])[0] @ method.profiles.to_dense()[0]) > 1
     torch.testing.assert_close(method.encode_videos(_frames(7)).norm(dim=-1), torch.ones(3))
 
 

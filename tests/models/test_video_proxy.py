@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.adapters.video_proxy import VideoProxies, encode_with_proxies
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames
 
 torch.set_num_threads(1)

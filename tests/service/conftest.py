@@ -18,7 +18,7 @@ from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 
 if TYPE_CHECKING:  # what searches takes long to import, and not every file does
-    from models.backbones.loading import Backbone
+    from models.backbones.backbone import Backbone
     from service.search.engine import SearchEngine
     from tests.service.search.caption_library import Library
 
@@ -40,7 +40,7 @@ def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) ->
 @pytest.fixture(scope="session")
 def backbone() -> Backbone:
     """The smallest one."""
-    from models.backbones.loading import load_backbone
+    from models.backbones.backbone_loading import load_backbone
 
     return load_backbone("tiny")
 

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.vector_ids import moment_ids
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Event, Moment, Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable

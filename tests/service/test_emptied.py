@@ -19,7 +19,8 @@ from sqlalchemy import select
 from cli.commands.library_checks import check_catalog, check_releases
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from service import celery_worker
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from media import frame_cache_path, load_frames
-from models.backbones.loading import frame_spec
+from models.backbones.backbone_loading import frame_spec
 from service.core.errors import NotFound
 from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from media import VideoDecoder
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.task_data import Clip, Split, TaskData
 
 # Small tensors: a second thread costs more than it brings, most of all beside other processes.
@@ -71,7 +71,7 @@ def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: p
 
 def untrained_backbone(frames: int) -> Any:
     """The same weights in every process."""
-    from models.backbones.loading import tiny_backbone
+    from models.backbones.backbone_loading import tiny_backbone
 
     torch.manual_seed(0)
     return tiny_backbone(frames)

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import ReleaseState, read_release, write_release
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder
+from models.releases.release_files import read_release, write_release
+from models.releases.release_state import ReleaseState
 from tests.trainer.killing import Killed, kill_at
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.base_moco import BaseMoco, moco_loss
@@ -434,7 +436,7 @@ def test_an_ensemble_is_the_mean_of_all_encoders_at_the_end_of_a_task(
     assert _equal(_weights(method.momentum["global"].encoders), members[2])
     method.record_task("two", "two", TEXTS)
     write_release(tmp_path, method.release())
-    encoder = QueryEncoder.open(backbone, read_release(tmp_path), {})
+    encoder = open_query_encoder(backbone, read_release(tmp_path), {})
     with torch.no_grad():
         expected = method.embed(_frames(1), TEXTS)[0]
     np.testing.assert_allclose(encoder.encode(TEXTS, ["two"])[:, 0], expected, atol=1e-6)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.routing.confidence_model import HEAD, OF_THE_RESULT
+from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
 from trainer.evaluation.confidence_fitting import (
     CalibrationTask,
     area_under_roc,
@@ -31,7 +31,7 @@ class Reads:
         self.noise = noise
         self.asked: list[str] = []
 
-    def words(self, texts: Sequence[str]) -> np.ndarray:
+    def token_presence(self, texts: Sequence[str]) -> np.ndarray:
         presence = np.zeros((len(texts), WORDS), np.float32)
         for row, text in enumerate(texts):
             task, number = map(int, text.split())
@@ -50,10 +50,10 @@ class Reads:
         vector += self.noise * np.random.default_rng([own, number, int(task), 1]).normal(size=DIM)
         return (vector / np.linalg.norm(vector)).astype(np.float32)
 
-    def shared(self, mode: str) -> bool:
+    def is_task_independent(self, mode: str) -> bool:
         return False
 
-    def anchor(self, task: str, mode: str) -> str | None:
+    def encoding_identity(self, task: str, mode: str) -> str | None:
         return None
 
 
@@ -90,7 +90,7 @@ def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent
     number = 0
     for own, task in enumerate(known):
         for video, text in task.captions:
-            words = encoder.words([text])[0]
+            words = encoder.token_presence([text])[0]
             for left_out, without in ((None, None), (None, video), (own, None)):
                 nats = {t: float(words @ profiles[t]) for t in range(3) if t not in (left_out, silent)}
                 if silent is not None:  # it counts as the likeliest of those that are searched
@@ -103,7 +103,9 @@ def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent
                     for i in other.ids.tolist()
                     if i != without
                 ]
-                best = sorted(((c + PRIOR * (nats[t] - total), i) for c, t, i in found), reverse=True)[:HEAD]
+                best = sorted(((c + PRIOR * (nats[t] - total), i) for c, t, i in found), reverse=True)[
+                    :CONFIDENCE_DEPTH
+                ]
                 answer = next(answers)
                 assert (answer.caption, answer.present) == (number, left_out is None and without is None)
                 np.testing.assert_allclose(answer.features[:, 0], [score for score, _ in best], atol=1e-6)
@@ -164,7 +166,7 @@ def test_confidence_is_high_where_the_right_video_stands_out_and_low_without_it(
     calibrated = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
     assert calibrated is not None
     assert calibrated.captions == 60
-    assert min(calibrated.weights[:OF_THE_RESULT]) >= 0
+    assert min(calibrated.weights[:RESULT_FEATURES]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     said, right = [], []
     for asked in label_results(encoder, known, profiles, mode="pinned", prior=PRIOR):

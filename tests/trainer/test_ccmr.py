@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from tests.trainer.killing import Killed, kill_at
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
@@ -157,7 +158,7 @@ def test_a_shared_layer_is_served_inside_both_projections(backbone: Backbone) ->
     _learn(method, "one", seed=1)
     texts, videos = method.embed(_frames(2), TEXTS)
     release = method.release()
-    served = QueryEncoder.open(backbone, release, {"one": release}).encode(TEXTS, ["one"])[:, 0]
+    served = open_query_encoder(backbone, release, {"one": release}).encode(TEXTS, ["one"])[:, 0]
     np.testing.assert_allclose(served, texts.numpy(), atol=1e-5)
     torch.testing.assert_close(method.encode_videos(_frames(2)), videos)
     towers = backbone.clone()

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from models.adapters.video_proxy import encode_with_proxies
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_files import read_release, write_release
+from models.releases.release_files import write_release
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.clip_vip import ClipVip
@@ -115,9 +116,9 @@ def test_queries_are_served_without_the_proxies(
     method = _start(backbone)
     learn_task(method, tasks[0])
     write_release(tmp_path, method.release())
-    release = read_release(tmp_path, for_queries=True)
+    release = read_query_release(tmp_path)
     assert not [name for name in release.tensors if name.startswith("proxies.")]
-    encoder = QueryEncoder.open(backbone, release, {"task-0": release})
+    encoder = open_query_encoder(backbone, release, {"task-0": release})
     with torch.no_grad():
         expected = encode_texts(method.model, method.model.tokenize(TEXTS))[0].numpy()
     np.testing.assert_allclose(encoder.encode(TEXTS, ["task-0"])[:, 0], expected, atol=1e-6)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone, tiny_backbone
-from models.releases.release_files import ReleaseState
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.releases.release_state import ReleaseState
 from tests.trainer.killing import Killed, kill_at
 from trainer.methods import MethodError, configure, start_method
 from trainer.methods.ctp import Ctp, mask_words, momentum_contrast_loss, topology_loss

@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
-from models.encoders.tower_forward import encode_frames, first_blocks
+from models.encoders.tower_forward import encode_frames, run_first_blocks
 from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing
 from trainer.frozen_prefix_cache import open_video_loader
@@ -107,14 +108,14 @@ def test_first_blocks_give_what_the_next_block_reads(
         videos, each = encode_frames(backbone, frames)
         expected, read = read, []
         for count in range(1, DEPTH):
-            tokens = first_blocks(backbone, frames, count)
+            tokens = run_first_blocks(backbone, frames, count)
             assert tokens.dtype == expected[count].dtype
             assert tokens.equal(expected[count])
         for handle in handles:
             handle.remove()
-        assert first_blocks(backbone, frames, DEPTH).shape == (VIDEOS, FRAMES, 1, 128)
+        assert run_first_blocks(backbone, frames, DEPTH).shape == (VIDEOS, FRAMES, 1, 128)
         for count in range(1, DEPTH + 1):
-            tokens = first_blocks(backbone, frames, count)
+            tokens = run_first_blocks(backbone, frames, count)
             assert encode_frames(backbone, tokens, passed=count)[0].equal(videos)
             assert encode_frames(backbone, tokens, passed=count)[1].equal(each)
 

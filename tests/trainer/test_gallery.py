@@ -49,7 +49,7 @@ class Encoder:
         self._turn = turn
         self.asked: list[tuple[str, ...]] = []
 
-    def words(self, texts: Sequence[str]) -> np.ndarray:
+    def token_presence(self, texts: Sequence[str]) -> np.ndarray:
         return np.ones((len(texts), 1), np.float32)
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
@@ -57,10 +57,10 @@ class Encoder:
         vectors = _at(torch.tensor([float(text.split()[-1]) for text in texts]) + self._turn).numpy()
         return np.repeat(vectors[:, None], len(tasks), axis=1)
 
-    def shared(self, mode: str) -> bool:
+    def is_task_independent(self, mode: str) -> bool:
         return False
 
-    def anchor(self, task: str, mode: str) -> str | None:
+    def encoding_identity(self, task: str, mode: str) -> str | None:
         return None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.encoder_registry import open_query_encoder
 from service.core.settings import settings
 from service.tasks import commands
 from tests.trainer.conftest import untrained_backbone
@@ -45,6 +45,6 @@ def test_a_large_shard_is_measured_with_its_training_captions(
     store = ShardStore(settings().index_dir)
     library = Library(store)
     state = library.release(store.manifest().shards[task].release)
-    encoder = QueryEncoder.open(untrained_backbone(2), state, library.pinned_releases())
+    encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases())
     texts = [f"day number {number} said {said}" for number in range(2, 6) for said in range(2)]
     np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)

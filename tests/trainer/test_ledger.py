@@ -42,7 +42,7 @@ class Encoder:
         self.fail_after = 10**9
         self._noise, self._shared, self._rng = noise, shared, rng
 
-    def words(self, texts: Sequence[str]) -> Vectors:
+    def token_presence(self, texts: Sequence[str]) -> Vectors:
         return self.presence[[int(text.split()[-1]) for text in texts]]
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors:
@@ -56,10 +56,10 @@ class Encoder:
             vectors = np.roll(vectors, self.release, axis=-1)
         return (vectors + self._noise * self._rng.normal(size=vectors.shape)).astype(np.float32)
 
-    def shared(self, mode: str) -> bool:
+    def is_task_independent(self, mode: str) -> bool:
         return self._shared
 
-    def anchor(self, task: str, mode: str) -> str | None:
+    def encoding_identity(self, task: str, mode: str) -> str | None:
         return self.makers[task] if mode == "pinned" or self._shared else None
 
 

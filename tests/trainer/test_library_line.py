@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from index.shard_store import ShardStore
-from models.releases.lineage import Before
-from models.releases.release_files import ReleaseState, ReleaseTask, write_release
-from models.routing.token_profiles import Profiles
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.routing_profiles import RoutingProfiles
 from trainer.errors import LibraryDamaged
 from trainer.published_library import Library
 
@@ -25,13 +26,13 @@ def _state(tasks: int) -> ReleaseState:
         frames=1,
         tasks=[ReleaseTask(f"t{n}", f"t{n}", "f") for n in range(tasks)],
         config={},
-        profiles=Profiles.of(np.eye(tasks, 9)),
+        profiles=RoutingProfiles.from_dense(np.eye(tasks, 9)),
     )
 
 
 def _publish(store: ShardStore, state: ReleaseState) -> str:
     with store.staging() as staged:
-        write_release(staged, state, before=Library(store).parent_release(state))
+        write_release(staged, state, parent=Library(store).parent_release(state))
         release = store.adopt_release(staged)
     store.publish(release=release, shards=[])
     return release.id
@@ -49,13 +50,13 @@ def test_the_newest_is_read_with_all_before_it(store: ShardStore) -> None:
     current = Library(store).current
     assert current is not None
     assert current.tasks == _state(3).tasks
-    np.testing.assert_array_equal(current.profiles.dense(), np.eye(3, 9))
+    np.testing.assert_array_equal(current.profiles.to_dense(), np.eye(3, 9))
 
 
 def test_a_release_goes_on_only_from_what_it_continues(store: ShardStore) -> None:
     library = Library(store)
     newest = str(store.manifest().release)
-    assert library.parent_release(_state(4)) == Before(newest, 3)
+    assert library.parent_release(_state(4)) == ParentRelease(newest, 3)
     other = _state(4)
     other.tasks[0] = ReleaseTask("t0", "t0", "another encoder")
     assert [library.parent_release(state) for state in (_state(3), _state(2), other)] == [None] * 3

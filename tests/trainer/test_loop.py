@@ -15,7 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing, TrainingDiverged
 from trainer.methods import Finetune, Method, MethodConfig, start_method
@@ -41,7 +43,7 @@ class Shift(Method):
     """Learns one number per dimension, with dropout, and counts its steps: small, but with all that a method has."""
 
     name = "shift"
-    kind = "frozen"
+    family = FROZEN_FAMILY
     rate = 0.1
 
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
@@ -419,7 +421,7 @@ def test_a_task_without_captions_is_recorded_and_not_trained(backbone: Backbone,
     assert learn_task(method, task) == []
     assert not method.trained
     assert method.steps == 0
-    assert method.profiles.dense().tolist() == [[0.0] * backbone.vocabulary]
+    assert method.profiles.to_dense().tolist() == [[0.0] * backbone.vocabulary]
     frozen = start_method("zero_shot", backbone, {}, None)
     assert learn_task(frozen, _task(tmp_path, "told", videos=2)) == []
     assert float(frozen.profiles.values.max()) > 1

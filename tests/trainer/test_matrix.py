@@ -44,7 +44,7 @@ class Encoder:
         self._tables = tables
         self.widest = 0
 
-    def words(self, texts: Sequence[str]) -> np.ndarray:
+    def token_presence(self, texts: Sequence[str]) -> np.ndarray:
         return np.stack([self._tables["latest"][text][0] for text in texts]).astype(np.float32)
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
@@ -52,10 +52,10 @@ class Encoder:
         rows = [self._tasks.index(task) for task in tasks]
         return np.stack([self._tables[mode][text][rows] for text in texts]).astype(np.float32)
 
-    def shared(self, mode: str) -> bool:
+    def is_task_independent(self, mode: str) -> bool:
         return False
 
-    def anchor(self, task: str, mode: str) -> str | None:
+    def encoding_identity(self, task: str, mode: str) -> str | None:
         return None
 
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.adapters.tame import BARE, ROUTED
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.adapters.tame import NO_EXPERT, ROUTED
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder
 from models.errors import ReleaseError
-from models.releases.release_files import ReleaseState, read_release, write_release
+from models.releases.release_files import read_release, write_release
+from models.releases.release_state import ReleaseState
 from service.core.method_names import METHOD_NAMES
 from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods import METHODS, FfaTame, Method, MethodError, configure, start_method
@@ -71,7 +73,7 @@ def test_two_tasks_then_a_release_that_serves(name: str, backbone: Backbone, tmp
     write_release(tmp_path, resumed.release())
     second = read_release(tmp_path)
     assert [t.task_id for t in second.tasks] == ["one", "two"]
-    encoder = QueryEncoder.open(backbone, second, {"one": first, "two": second})
+    encoder = open_query_encoder(backbone, second, {"one": first, "two": second})
     for mode in encoder.modes:
         vectors = encoder.encode(TEXTS, ["two", "one"], mode)
         assert vectors.shape == (4, 2, backbone.dim)
@@ -113,10 +115,10 @@ def test_pinned_queries_never_move_and_latest_ones_do(backbone: Backbone) -> Non
     method = _start("ffa_tame", backbone)
     _learn(method, "one", seed=1)
     first = method.release()
-    earlier = QueryEncoder.open(backbone, first, {"one": first}).encode(TEXTS, ["one"], "pinned")
+    earlier = open_query_encoder(backbone, first, {"one": first}).encode(TEXTS, ["one"], "pinned")
     _learn(method, "two", seed=2)
     second = method.release()
-    later = QueryEncoder.open(backbone, second, {"one": first, "two": second})
+    later = open_query_encoder(backbone, second, {"one": first, "two": second})
     assert np.array_equal(later.encode(TEXTS, ["one"], "pinned"), earlier)
     assert not np.allclose(later.encode(TEXTS, ["one"], "latest"), earlier)
     together = later.encode(TEXTS, ["one", "two"], "pinned")
@@ -174,7 +176,9 @@ def test_without_tame_queries_pass_the_frozen_tower(backbone: Backbone) -> None:
     for seed, task in enumerate(["one", "two"]):
         _learn(method, task, seed=seed)
     encoder = method.query_encoder()
-    np.testing.assert_allclose(encoder.encode(TEXTS, ["two"])[:, 0], encoder.frozen(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(
+        encoder.encode(TEXTS, ["two"])[:, 0], encoder.encode_with_backbone(TEXTS), atol=1e-6
+    )
     assert any(gate.abs() > 0 for gate in method.fusion.gates())
 
 
@@ -205,11 +209,11 @@ def test_a_library_that_began_without_captions_can_start_to_learn(backbone: Back
     method = _start("ffa_tame", backbone, first)
     _learn(method, "one", seed=1)
     second = method.release()
-    assert method.tame.task_experts == [BARE, 0]
-    encoder = QueryEncoder.open(backbone, second, {"bare": first, "one": second})
+    assert method.tame.task_experts == [NO_EXPERT, 0]
+    encoder = open_query_encoder(backbone, second, {"bare": first, "one": second})
     for mode in encoder.modes:
         np.testing.assert_allclose(
-            encoder.encode(TEXTS, ["bare"], mode)[:, 0], encoder.frozen(TEXTS), atol=1e-6
+            encoder.encode(TEXTS, ["bare"], mode)[:, 0], encoder.encode_with_backbone(TEXTS), atol=1e-6
         )
 
 
@@ -217,8 +221,8 @@ def test_a_profile_knows_the_words_of_the_training_captions(backbone: Backbone) 
     method = _start("zero_shot", backbone)
     _learn(method, "one", seed=0)
     encoder = method.query_encoder()
-    told, other = encoder.words(["a red circle"])[0], encoder.words(["zebras sleeping"])[0]
-    profile = method.profiles.dense()[0]
+    told, other = encoder.token_presence(["a red circle"])[0], encoder.token_presence(["zebras sleeping"])[0]
+    profile = method.profiles.to_dense()[0]
     assert told @ profile > 10
     assert other @ profile == 0
 
@@ -252,7 +256,7 @@ def test_a_library_keeps_its_method_backbone_and_architecture(backbone: Backbone
     with pytest.raises(MethodError, match="learned on backbone"):
         _start("ffa_tame", other, release)
     with pytest.raises(ReleaseError, match="learned on another backbone"):
-        QueryEncoder.open(other, release, {"one": release})
+        open_query_encoder(other, release, {"one": release})
 
 
 def test_a_query_for_an_unknown_task_or_mode_is_refused_by_name(backbone: Backbone) -> None:

@@ -12,18 +12,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.adapters.mixture_of_experts import (
-    FROZEN,
+    NO_ROUTER,
     ExpertLayer,
     ExpertTower,
-    Selector,
-    adapted_frames,
-    adapted_texts,
+    TaskSelector,
+    encode_frames_with_experts,
+    encode_texts_with_experts,
 )
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
-from models.releases.release_files import ReleaseState, read_release, write_release
+from models.releases.release_files import write_release
+from models.releases.release_state import ReleaseState
 from tests.trainer.killing import Killed, kill_at
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
@@ -80,7 +82,7 @@ def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts() -> None:
 
 def test_gates_are_k_that_sum_to_one_and_none_for_the_frozen_towers() -> None:
     layer = _layer()
-    gates = layer.gates(torch.randn(5, 6), torch.tensor([0, FROZEN, 1, 1, FROZEN]))
+    gates = layer.gates(torch.randn(5, 6), torch.tensor([0, NO_ROUTER, 1, 1, NO_ROUTER]))
     assert (gates > 0).sum(dim=-1).tolist() == [2, 0, 2, 2, 0]
     torch.testing.assert_close(gates.sum(dim=-1), torch.tensor([1.0, 0, 1, 1, 0]))
 
@@ -124,14 +126,19 @@ def test_new_experts_leave_both_towers_as_they_are(backbone: Backbone) -> None:
     ids = backbone.tokenize(TEXTS)
     with torch.no_grad():
         frozen = encode_frames(backbone, _frames(1))[0], encode_texts(backbone, ids)[0]
-        torch.testing.assert_close(adapted_frames(backbone, _frames(1), tower, 0), frozen[0])
-        torch.testing.assert_close(adapted_texts(backbone, ids, tower, [0, 0, 0]), frozen[1])
+        torch.testing.assert_close(encode_frames_with_experts(backbone, _frames(1), tower, 0), frozen[0])
+        torch.testing.assert_close(encode_texts_with_experts(backbone, ids, tower, [0, 0, 0]), frozen[1])
         for parameter in tower.parameters():
             torch.nn.init.normal_(parameter, std=0.1)
-        moved = adapted_frames(backbone, _frames(1), tower, 0), adapted_texts(backbone, ids, tower, [0, 0, 0])
+        moved = (
+            encode_frames_with_experts(backbone, _frames(1), tower, 0),
+            encode_texts_with_experts(backbone, ids, tower, [0, 0, 0]),
+        )
         for now, before in zip(moved, frozen, strict=True):
             assert not torch.allclose(now, before, atol=1e-3)
-        torch.testing.assert_close(adapted_texts(backbone, ids, tower, [FROZEN] * 3), frozen[1])
+        torch.testing.assert_close(
+            encode_texts_with_experts(backbone, ids, tower, [NO_ROUTER] * 3), frozen[1]
+        )
 
 
 def test_every_text_is_encoded_under_its_own_task(backbone: Backbone) -> None:
@@ -142,9 +149,12 @@ def test_every_text_is_encoded_under_its_own_task(backbone: Backbone) -> None:
         torch.nn.init.normal_(parameter, std=0.1)
     ids = backbone.tokenize(TEXTS)
     with torch.no_grad():
-        together = adapted_texts(backbone, ids, tower, [1, FROZEN, 0])
+        together = encode_texts_with_experts(backbone, ids, tower, [1, NO_ROUTER, 0])
         apart = torch.cat(
-            [adapted_texts(backbone, ids[i : i + 1], tower, [task]) for i, task in enumerate([1, FROZEN, 0])]
+            [
+                encode_texts_with_experts(backbone, ids[i : i + 1], tower, [task])
+                for i, task in enumerate([1, NO_ROUTER, 0])
+            ]
         )
     torch.testing.assert_close(together, apart)
 
@@ -154,8 +164,8 @@ def test_every_text_is_encoded_under_its_own_task(backbone: Backbone) -> None:
 
 def test_the_selector_takes_the_task_that_knows_an_input_best() -> None:
     torch.manual_seed(0)
-    selector = Selector(8, 3)
-    assert selector.select(torch.randn(2, 8)).tolist() == [FROZEN, FROZEN]
+    selector = TaskSelector(8, 3)
+    assert selector.select(torch.randn(2, 8)).tolist() == [NO_ROUTER, NO_ROUTER]
     known = [F.normalize(torch.randn(1, 8) + 0.2 * torch.randn(40, 8), dim=-1) for _ in range(3)]
     for task, features in enumerate(known):
         selector.add_task()
@@ -171,7 +181,7 @@ def test_the_selector_takes_the_task_that_knows_an_input_best() -> None:
 
 def test_the_error_is_that_of_a_sigmoid_autoencoder() -> None:
     torch.manual_seed(0)
-    selector = Selector(4, 3)
+    selector = TaskSelector(4, 3)
     selector.add_task()
     first, _, second, _ = (module for module in selector.encoders[0])  # type: ignore[attr-defined]
     features = F.normalize(torch.randn(2, 4), dim=-1)
@@ -219,7 +229,7 @@ def test_the_loss_is_contrast_and_reconstruction(backbone: Backbone) -> None:
             torch.nn.init.normal_(parameter, std=0.05)
     ids = backbone.tokenize(TEXTS)
     with torch.no_grad():
-        queries = adapted_texts(backbone, ids, method.text, [0] * 3)
+        queries = encode_texts_with_experts(backbone, ids, method.text, [0] * 3)
         videos = method.encode_videos(_frames(1)).clone()
         error = method.selector.error(encode_texts(backbone, ids)[0], 0).mean()
         expected = in_task_loss(queries, videos, 20.0) + error
@@ -282,16 +292,16 @@ def test_queries_take_the_selected_router_or_each_shards_own(backbone: Backbone,
         folder = tmp_path / str(selector)
         folder.mkdir()
         write_release(folder, method.release())
-        release = read_release(folder, for_queries=True)
+        release = read_query_release(folder)
         assert not any("visual" in name for name in release.tensors)
-        encoder = QueryEncoder.open(backbone, release, {})
+        encoder = open_query_encoder(backbone, release, {})
         vectors = encoder.encode(TEXTS, ["two", "one"])
         ids = backbone.tokenize(TEXTS)
         with torch.no_grad():
             chosen = method.selector.select(encode_texts(backbone, ids)[0])
             for place, task in enumerate([1, 0]):
                 tasks = chosen if selector else torch.tensor([task] * 3)
-                expected = adapted_texts(backbone, ids, method.text, tasks)
+                expected = encode_texts_with_experts(backbone, ids, method.text, tasks)
                 np.testing.assert_allclose(vectors[:, place], expected.numpy(), atol=1e-6)
         assert np.allclose(vectors[:, 0], vectors[:, 1], atol=1e-4) == selector
         assert encoder.modes == ("latest",)
@@ -302,15 +312,15 @@ def test_untrained_tasks_borrow_the_newest_router_or_none(backbone: Backbone, tm
     learn_task(frozen, _task(tmp_path, "bare"))
     method = _start(backbone, frozen.release(), selector=False)
     learn_task(method, _task(tmp_path, "mute", captions=0))
-    assert method.routers == [FROZEN, FROZEN]
+    assert method.routers == [NO_ROUTER, NO_ROUTER]
     assert method.fingerprint() == frozen.fingerprint()
     learn_task(method, _task(tmp_path, "one"))
     learn_task(method, _task(tmp_path, "silent", captions=0))
-    assert method.routers == [FROZEN, FROZEN, 0, 0]
+    assert method.routers == [NO_ROUTER, NO_ROUTER, 0, 0]
     assert method.learned_tasks[3].fingerprint == method.learned_tasks[2].fingerprint
     encoder = method.query_encoder()
     vectors = encoder.encode(TEXTS, ["bare", "one", "silent"])
-    np.testing.assert_allclose(vectors[:, 0], encoder.frozen(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(vectors[:, 0], encoder.encode_with_backbone(TEXTS), atol=1e-6)
     np.testing.assert_allclose(vectors[:, 1], vectors[:, 2], atol=1e-6)
     assert not np.allclose(vectors[:, 0], vectors[:, 1], atol=1e-3)
 
@@ -346,4 +356,4 @@ def test_a_library_keeps_its_experts(backbone: Backbone, tmp_path: Path) -> None
         _start(backbone, release, experts=7)
     release.config["rank"] = 5
     with pytest.raises(ReleaseError, match="the experts of the release do not fit its configuration"):
-        QueryEncoder.open(backbone, release, {})
+        open_query_encoder(backbone, release, {})

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbones.loading import Backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder
 from tests.trainer.conftest import untrained_backbone
 from trainer.errors import TrainingDiverged
 from trainer.methods import METHODS, Method, MethodError, start_method
@@ -65,7 +65,7 @@ def test_one_video_then_one_caption_then_identical_videos(
         vectors = embed_clips(method.encode_videos, task.clips)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
         releases[task.task_id] = method.release()
-    encoder = QueryEncoder.open(backbone, releases["thirds"], releases)
+    encoder = open_query_encoder(backbone, releases["thirds"], releases)
     for mode in encoder.modes:
         assert np.isfinite(encoder.encode(["a ring"], list(releases), mode)).all()
 

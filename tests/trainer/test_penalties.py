@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from tests.trainer.killing import Killed, kill_at
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone, tiny_backbone
-from models.encoders.query_encoder import QueryEncoder
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from trainer.evaluation.retrieval_metrics import mean_angle
 from trainer.losses import in_task_loss
 from trainer.methods import MethodError, configure, start_method
@@ -263,7 +264,7 @@ def test_shards_of_the_backbone_as_it_came_are_reached_too(name: str, backbone: 
     method.end_task(_pairs(captions))
     method.record_task("one", "one", captions)
     encoder = method.query_encoder()
-    frozen_queries = encoder.frozen(captions)
+    frozen_queries = encoder.encode_with_backbone(captions)
     latest = mean_angle(frozen_queries, encoder.encode(captions, ["bare"], "latest")[:, 0])
     mapped = mean_angle(frozen_queries, encoder.encode(captions, ["bare"], "mapped")[:, 0])
     assert latest is not None
@@ -348,7 +349,7 @@ def test_no_second_encoder_and_no_old_data_are_kept(name: str, backbone: Backbon
     assert state.kind == "mapped"
     assert method.before is None
     assert set(state.tensors) == {*backbone.tensors(), "maps", "shifts"}
-    assert QueryEncoder.open(backbone, state, {}).modes == ("latest", "mapped")
+    assert open_query_encoder(backbone, state, {}).modes == ("latest", "mapped")
 
 
 @pytest.mark.parametrize(

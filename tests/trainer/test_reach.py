@@ -72,7 +72,7 @@ class Library:
             labels = {int(video): "ab"[int(video) % 2] for video in ids if video % 4} if classes else None
             self.galleries.append(Gallery(name, MemoryShard(ids, unit(len(ids))), held_out, asking, labels))
 
-    def words(self, texts: Sequence[str]) -> Vectors:
+    def token_presence(self, texts: Sequence[str]) -> Vectors:
         return self.presence[[int(text.split()[-1]) for text in texts]]
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors:
@@ -80,10 +80,10 @@ class Library:
         rows, columns = [int(text.split()[-1]) for text in texts], [self.names.index(task) for task in tasks]
         return self.table[rows][:, columns]
 
-    def shared(self, mode: str) -> bool:
+    def is_task_independent(self, mode: str) -> bool:
         return False
 
-    def anchor(self, task: str, mode: str) -> str | None:
+    def encoding_identity(self, task: str, mode: str) -> str | None:
         return task if mode == "pinned" else None
 
     def row(
@@ -161,7 +161,7 @@ def test_a_shard_that_is_left_out_wrongly_would_be_missed(grid: bool) -> None:
     assert 9 * 4 < asked < 9 * 4 * 4
     assert row == _lean(library.row(4, 0.04, full=True))
     assert library.asked["pinned"] - asked == 9 * 4 * 4
-    with patch.object(recall_row, "within_reach", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
+    with patch.object(recall_row, "can_reach_score", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
         wrong = library.row(4, 0.04, full=False)
     assert wrong.recalls["pinned"]["global"] != row.recalls["pinned"]["global"]
     assert (

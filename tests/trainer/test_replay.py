@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_files import read_release, write_release
 from tests.trainer.killing import Killed, kill_at

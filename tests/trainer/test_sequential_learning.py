@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from models.backbones.loading import Backbone
-from models.releases.release_files import ReleaseState
+from models.backbones.backbone import Backbone
+from models.releases.release_state import ReleaseState
 from trainer.methods import start_method
 from trainer.sequential_learning import SequentialLearner, vector_ids
 from trainer.task_data import StoredVectors, TaskData
@@ -98,7 +98,7 @@ def test_joint_training_learns_the_union_of_all_tasks(
     assert learner.method.fingerprint() == method.fingerprint()
     assert learner.release is not None
     assert [task.task_id for task in learner.release.tasks] == ["day", "fog", "night"]
-    assert learner.release.profiles.dense().shape[0] == 3
+    assert learner.release.profiles.to_dense().shape[0] == 3
 
 
 def test_indexing_before_training_is_an_error(small_backbone: Backbone, tasks: list[TaskData]) -> None:

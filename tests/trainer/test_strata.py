@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbones.loading import Backbone
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import read_release, write_release
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder, read_query_release
+from models.releases.release_files import write_release
 from tests.trainer.conftest import untrained_backbone
 from trainer.losses import in_task_loss
 from trainer.methods import Method, MethodError, start_method
@@ -46,7 +46,7 @@ def test_it_starts_as_the_backbone(backbone: Backbone) -> None:
     frames = torch.randint(0, 256, (3, FRAMES, 56, 56, 3), dtype=torch.uint8)
     frozen = start_method("zero_shot", backbone, {}, None)
     torch.testing.assert_close(method.encode_videos(frames), frozen.encode_videos(frames))
-    queries = frozen.query_encoder().frozen(TEXTS)
+    queries = frozen.query_encoder().encode_with_backbone(TEXTS)
     loss = in_task_loss(torch.from_numpy(queries), frozen.encode_videos(frames), method.config.logit_scale)
     torch.testing.assert_close(method.loss(frames, TEXTS, None), loss)
 
@@ -76,8 +76,8 @@ def test_what_was_learned_answers_the_same_for_ever(backbone: Backbone, tmp_path
             vectors = embed_clips(method.encode_videos, task.clips)
         (tmp_path / str(number)).mkdir()
         write_release(tmp_path / str(number), method.release())
-        releases[name] = read_release(tmp_path / str(number), for_queries=True)
-        encoder = QueryEncoder.open(backbone, releases[name], releases)
+        releases[name] = read_query_release(tmp_path / str(number))
+        encoder = open_query_encoder(backbone, releases[name], releases)
         answers.append(encoder.encode(TEXTS, ["one"], "pinned"))
         latest = encoder.encode(TEXTS, ["one"], "latest")
         assert np.array_equal(latest, answers[-1]) == (number == 0)
@@ -97,9 +97,9 @@ def test_shards_that_predate_the_adapters_are_asked_with_the_backbone(
     method = start_method("strata", backbone, SMALL, frozen.release())
     learn_task(method, _task(tmp_path, "other", TEXTS))
     releases = {"one": frozen.release(), "other": method.release()}
-    encoder = QueryEncoder.open(backbone, releases["other"], releases)
+    encoder = open_query_encoder(backbone, releases["other"], releases)
     asked = encoder.encode(TEXTS, ["one", "other"], "pinned")
-    np.testing.assert_allclose(asked[:, 0], encoder.frozen(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(asked[:, 0], encoder.encode_with_backbone(TEXTS), atol=1e-5)
     assert not np.allclose(asked[:, 1], asked[:, 0], atol=1e-4)
     np.testing.assert_allclose(encoder.encode(TEXTS, ["one"], "latest")[:, 0], asked[:, 1], atol=1e-5)
 

@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone, tiny_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import tiny_backbone
+from models.encoders.encoder_registry import read_video_release, select_query_tensors, select_video_tensors
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
-from models.releases.release_files import ReleaseState, read_release, write_release
+from models.releases.release_files import write_release
+from models.releases.release_state import ReleaseState
 from service.core.method_names import METHOD_NAMES
 from trainer.methods import Method, start_method
 
@@ -72,7 +75,7 @@ class OnDisk(Mapping[str, ReleaseState]):
 
     def __getitem__(self, task: str) -> ReleaseState:
         self.read.append(task)
-        return read_release(self.folder / task, for_videos=True)
+        return read_video_release(self.folder / task)
 
     def __iter__(self) -> Iterator[str]:
         return (path.name for path in sorted(self.folder.iterdir()))
@@ -131,7 +134,7 @@ def test_one_encoder_embeds_once_and_is_read_once(backbone: Backbone, tmp_path: 
     state, makers, _ = _library("ffa_tame", backbone, tmp_path)
     encoder = _encoder(backbone, state, makers)
     assert makers.read == []
-    assert encoder.held == 0
+    assert encoder.cached_bytes == 0
     found = encoder.encode(_frames(9, 1), ["two", "more"])
     assert makers.read == ["two"], "the last task was embedded by the encoder of the one before"
     np.testing.assert_array_equal(found[:, 0], found[:, 1])
@@ -142,13 +145,13 @@ def test_one_encoder_embeds_once_and_is_read_once(backbone: Backbone, tmp_path: 
 
 def test_what_was_used_last_stays_within_the_bound(backbone: Backbone, tmp_path: Path) -> None:
     state, makers, vectors = _library("strata", backbone, tmp_path)
-    one = sum(t.numel() * t.element_size() for t in makers["one"].for_videos().tensors.values())
-    encoder = _encoder(backbone, state, makers, keep=one + 1)
+    one = sum(t.numel() * t.element_size() for t in select_video_tensors(makers["one"]).tensors.values())
+    encoder = _encoder(backbone, state, makers, cache_bytes=one + 1)
     makers.read.clear()
     for task in ("one", "two", "two", "one"):
         found = encoder.encode(_frames(9), [task])
         np.testing.assert_array_equal(found[:, 0], vectors[task])
-        assert encoder.held <= one
+        assert encoder.cached_bytes <= one
     assert makers.read == ["one", "two", "one"]
 
 
@@ -157,7 +160,7 @@ def test_an_encoder_that_did_not_make_the_shard_is_refused(backbone: Backbone, t
     with pytest.raises(ReleaseError, match="does not hold the video encoder that embedded it"):
         _encoder(backbone, state, {"two": makers["one"]}).encode(_frames(9), ["two"])
     with pytest.raises(ReleaseError, match="does not hold"):
-        _encoder(backbone, state, {"two": makers["two"].for_queries()}).encode(_frames(9), ["two"])
+        _encoder(backbone, state, {"two": select_query_tensors(makers["two"])}).encode(_frames(9), ["two"])
     with pytest.raises(ReleaseError, match="is missing"):
         _encoder(backbone, state, {}).encode(_frames(9), ["two"])
     with pytest.raises(ReleaseError, match="has not learned three"):

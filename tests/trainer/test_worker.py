@@ -15,8 +15,9 @@ from sqlalchemy import select
 
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from models.releases.lineage import Before
-from models.releases.release_files import ReleaseState, read_learned, read_release
+from models.releases.release_files import read_lineage, read_release
+from models.releases.release_lineage import ParentRelease
+from models.releases.release_state import ReleaseState
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.celery_worker import probe
@@ -60,7 +61,7 @@ def _current() -> ReleaseState:
     release = store.manifest().release
     assert release is not None
     return read_release(
-        store.release_folder(release), learned=lambda earlier: read_learned(store.release_folder(earlier))
+        store.release_folder(release), read_parent=lambda earlier: read_lineage(store.release_folder(earlier))
     )
 
 
@@ -103,12 +104,12 @@ def test_two_tasks_are_learned_laid_down_and_measured(post_videos: Post) -> None
         assert np.array_equal(vector, before[vector_id])
 
     manifest = _store().manifest()
-    earlier, newest = (read_learned(_store().release_folder(manifest.shards[t].release)) for t in (one, two))
-    assert newest.before == Before(manifest.shards[one].release, 1)
+    earlier, newest = (read_lineage(_store().release_folder(manifest.shards[t].release)) for t in (one, two))
+    assert newest.parent == ParentRelease(manifest.shards[one].release, 1)
     assert [task.task_id for task in newest.tasks] == [two]
     assert [task.task_id for task in _current().tasks] == [one, two]
-    rows = [earlier.profiles.dense()[0], newest.profiles.dense()[0]]
-    assert np.array_equal(_current().profiles.dense(), rows)
+    rows = [earlier.profiles.to_dense()[0], newest.profiles.to_dense()[0]]
+    assert np.array_equal(_current().profiles.to_dense(), rows)
     assert all(row.any() for row in rows)
 
     recalls = _recalls()

@@ -191,7 +191,7 @@ def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
 
 
 def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: Post) -> None:
-    from models.releases.probe_queries import SENTENCES, read_probes
+    from models.releases.probe_queries import PROBE_TEXTS, read_probes
 
     one, two = post_videos("day"), post_videos("night")
     _ready(one)
@@ -200,7 +200,7 @@ def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: 
     manifest = _store().manifest()
     probes = read_probes(_store().release_folder(str(manifest.release)))
     assert probes is not None
-    assert probes.tasks == [two] * len(SENTENCES) + [one]
+    assert probes.tasks == [two] * len(PROBE_TEXTS) + [one]
     assert probes.mode == "pinned"
     assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= _found(one)
     assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= _found(two)

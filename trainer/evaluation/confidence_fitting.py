@@ -18,7 +18,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.confidence_model import HEAD, OF_THE_RESULT, Confidence, chance, evidence, familiarity
+from models.routing.confidence_model import (
+    CONFIDENCE_DEPTH,
+    RESULT_FEATURES,
+    ConfidenceModel,
+    confidence_features,
+    familiarity,
+    logistic,
+)
 from models.routing.router import fill_silent, silent_tasks
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
 
@@ -87,7 +94,7 @@ def fit_confidence(
     mode: str,
     prior: float,
     report_alive: Callable[[], object] = lambda: None,
-) -> Confidence | None:
+) -> ConfidenceModel | None:
     """The confidence of a release; None where there are too few captions to tell.
 
     Args:
@@ -105,7 +112,7 @@ def fit_confidence(
     weights, bias = _fit(lists)
     said, right = _by_others(lists)
     error = reliability(said, right).error
-    return Confidence(mode, prior, tuple(float(w) for w in weights), bias, captions, error)
+    return ConfidenceModel(mode, prior, tuple(float(w) for w in weights), bias, captions, error)
 
 
 def _fit(lists: Sequence[LabeledResults]) -> tuple[Floats, float]:
@@ -113,7 +120,7 @@ def _fit(lists: Sequence[LabeledResults]) -> tuple[Floats, float]:
     right = np.concatenate([asked.relevant for asked in lists])
     shares = [1 - 2 * _ABSENT if asked.present else _ABSENT for asked in lists]
     counts = np.repeat(shares, [len(asked.features) for asked in lists])
-    return fit_logistic(rows, right, counts, OF_THE_RESULT)
+    return fit_logistic(rows, right, counts, RESULT_FEATURES)
 
 
 def _by_others(lists: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
@@ -123,7 +130,7 @@ def _by_others(lists: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.
     for fold in range(_FOLDS):
         weights, bias = _fit([asked for asked in lists if asked.caption % _FOLDS != fold])
         tried = [a for a in lists if a.caption % _FOLDS == fold and a.present and len(a.features)]
-        said += [float(chance(asked.features[:1] @ weights + bias)[0]) for asked in tried]
+        said += [float(logistic(asked.features[:1] @ weights + bias)[0]) for asked in tried]
         right += [bool(asked.relevant[0]) for asked in tried]
     return np.array(said), np.array(right, np.bool_)
 
@@ -167,8 +174,10 @@ def label_results(
             ids = np.concatenate([heads[t][number][1] for t, _ in tasks])
             if without is not None:
                 scores, ids = scores[ids != without], ids[ids != without]
-            order = np.argsort(-scores, kind="stable")[:HEAD]
-            rows = evidence(scores[order], familiarity(heard, int(tokens[number])), float(log_weights.max()))
+            order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
+            rows = confidence_features(
+                scores[order], familiarity(heard, int(tokens[number])), float(log_weights.max())
+            )
             yield LabeledResults(rows, ids[order] == video, number, left_out is None and without is None)
 
 
@@ -176,7 +185,7 @@ def _evidence(encoder: Encoder, texts: Sequence[str], profiles: Vectors) -> tupl
     """Nats ``[n, T]`` that each text gives for each task that has captions, and how many tokens it holds ``[n]``."""
     nats, tokens = [], []
     for start in range(0, len(texts), _TEXTS):
-        presence = encoder.words(texts[start : start + _TEXTS])
+        presence = encoder.token_presence(texts[start : start + _TEXTS])
         nats.append(presence @ profiles.T)
         tokens.append((presence > 0).sum(axis=1))
     return np.concatenate(nats).astype(np.float64), np.concatenate(tokens)
@@ -190,7 +199,7 @@ def _heads(
         return
     queries = encoder.encode([texts[row] for row in rows], [task.task], mode)[:, 0]
     cosines = queries @ task.shard.vectors(task.ids).T
-    order = np.argsort(-cosines, axis=1, kind="stable")[:, : HEAD + 1]
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, : CONFIDENCE_DEPTH + 1]
     for row, scores, nearest in zip(rows, np.take_along_axis(cosines, order, axis=1), order, strict=True):
         yield int(row), (scores.astype(np.float64), task.ids[nearest])
 
@@ -232,7 +241,7 @@ def _newton(rows: Floats, right: npt.NDArray[np.bool_], counts: Floats) -> Float
         return float(counts @ (np.logaddexp(0, odds) - right * odds) + 0.5 * (ridge * at) @ at)
 
     for _ in range(_ITERATIONS):
-        likely = chance(rows @ weights)
+        likely = logistic(rows @ weights)
         gradient = rows.T @ (counts * (likely - right)) + ridge * weights
         curvature = (rows * (counts * likely * (1 - likely))[:, None]).T @ rows + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)

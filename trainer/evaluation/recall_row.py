@@ -8,7 +8,7 @@ without what routing does for all of them.
 
 A row can be had without all that compares methods: then it holds what a user of the library meets, text to video and
 lifted. That alone seldom takes a query vector for every shard. Where what routing says leaves a shard's videos no
-chance to come level with a query's own (:func:`models.routing.router.within_reach`), the query is not encoded for it, and the
+chance to come level with a query's own (:func:`models.routing.router.can_reach_score`), the query is not encoded for it, and the
 figures are the same. Where words tell tasks apart, a query costs one encoding, however many tasks there are.
 
 Every caption meets every video once: in one row, or, where neither can change, in the row of the later of the two
@@ -35,7 +35,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from models.routing.router import PRIOR, fill_silent, silent_tasks, within_reach
+from models.routing.defaults import DEFAULT_PRIOR
+from models.routing.router import can_reach_score, fill_silent, silent_tasks
 from trainer.evaluation.gallery import Encoder, Gallery, Ids, Query, ShardVectors, Vectors
 from trainer.evaluation.rank_ledger import (
     GALLERIES,
@@ -116,7 +117,7 @@ def evaluate_row(
     galleries: Sequence[Gallery],
     profiles: Vectors,
     *,
-    prior: float = PRIOR,
+    prior: float = DEFAULT_PRIOR,
     modes: Sequence[str] | None = None,
     full: bool = True,
     memory: QueryMemory | None = None,
@@ -254,7 +255,7 @@ def _laid_out(encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors,
         classes = [
             numbers.setdefault(labels[video], len(numbers)) if video in labels else -1 for video in ids
         ]
-        chunks = [_evidence(encoder.words(chunk), profiles) for chunk in _chunks(texts, _TEXTS)]
+        chunks = [_evidence(encoder.token_presence(chunk), profiles) for chunk in _chunks(texts, _TEXTS)]
         evidence = np.concatenate(chunks) if chunks else np.empty((0, len(galleries)))
         held_out = np.isin(gallery.shard.ids, gallery.held_out)
         tasks.append(
@@ -293,7 +294,7 @@ def _evidence(presence: Vectors, profiles: Vectors) -> Floats:
 
 def _seals(encoder: Encoder, tasks: Sequence[_Task], mode: str, full: bool) -> tuple[str, ...] | None:
     """Digests of all that the figures of each task depend on; None where queries may move."""
-    anchors = [encoder.anchor(task.gallery.task, mode) for task in tasks]
+    anchors = [encoder.encoding_identity(task.gallery.task, mode) for task in tasks]
     if None in anchors:
         return None
     extent = "full" if full else "lean"
@@ -463,7 +464,7 @@ class _Pass:
         if position in unmet:
             yield position, own
         others = [index for index in unmet if index != position]
-        if self._encoder.shared(self.mode):
+        if self._encoder.is_task_independent(self.mode):
             yield from ((index, own) for index in others)
         elif self._full and others:
             everywhere = self._encode(task.texts[part], [self._tasks[index] for index in others])
@@ -471,7 +472,7 @@ class _Pass:
         else:
             level = standing.ranks["global"].truth[part] - TIE
             for index in others:
-                chosen = np.flatnonzero(within_reach(task.lift(part, index)[:, 0], level))
+                chosen = np.flatnonzero(can_reach_score(task.lift(part, index)[:, 0], level))
                 if len(chosen):
                     vectors = np.zeros_like(own)
                     texts = [task.texts[part.start + query] for query in chosen]

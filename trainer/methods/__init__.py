@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.errors import BackboneUnsupported
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from trainer.methods.base import Method, MethodConfig, MethodError
 from trainer.methods.base_moco import BaseMoco
 from trainer.methods.bmu_moco import BmuMoco

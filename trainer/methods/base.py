@@ -21,11 +21,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import Kind, ReleaseState, ReleaseTask, video_fingerprint
-from models.routing.router import token_presence, token_profile
-from models.routing.token_profiles import Profiles
+from models.releases.release_lineage import ReleaseTask
+from models.releases.release_state import ReleaseState, video_fingerprint
+from models.routing.routing_profiles import RoutingProfiles
+from models.routing.token_statistics import token_presence, token_profile
 from trainer.task_data import Clip, Pair
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
@@ -80,7 +84,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Kind]
+    family: ClassVar[EncoderFamily]
     is_trainable: ClassVar[bool] = True
     requires_all_videos: ClassVar[bool] = (
         False  # learns from all videos ever seen, and embeds all of them again
@@ -92,7 +96,7 @@ class Method(ABC):
         self.backbone = backbone
         self.config = config
         self.learned_tasks: list[ReleaseTask] = []
-        self.profiles = Profiles.of(np.empty((0, backbone.vocabulary), np.float32))
+        self.profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
 
     # -- the four hooks ---------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class Method(ABC):
     def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
         """The query encoder of the current state; without ``pinned``, every shard counts as made by it."""
         state = self.release()
-        return QueryEncoder.open(
+        return open_query_encoder(
             self.backbone, state, pinned or dict.fromkeys((t.task_id for t in state.tasks), state)
         )
 
@@ -169,14 +173,14 @@ class Method(ABC):
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
         """Close a task after :meth:`end_task`: note its encoder and its words (for routing)."""
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
-        own = Profiles.of(self._profile(captions)[None].numpy())
-        self.profiles = self.profiles.followed_by(own)
+        own = RoutingProfiles.from_dense(self._profile(captions)[None].numpy())
+        self.profiles = self.profiles.append_tasks(own)
 
     def release(self) -> ReleaseState:
         """The state as a release."""
         return ReleaseState(
             method=self.name,
-            kind=self.kind,
+            kind=self.family.kind,
             backbone=self.backbone.name,
             backbone_fingerprint=self.backbone.fingerprint,
             fingerprint=self.fingerprint(),
@@ -204,7 +208,7 @@ class Method(ABC):
                 f"video; this worker runs {backbone.name!r} with {backbone.spec.frames}. Give it the same, or "
                 "start a new library in another data folder"
             )
-        if previous.method != cls.name and previous.kind != "frozen":
+        if previous.method != cls.name and previous.kind != FROZEN_FAMILY.kind:
             raise MethodError(
                 f"the library was learned with method {previous.method!r}, which {cls.name!r} cannot continue; "
                 f"post the task with method {previous.method!r}, or start a new library in another data folder"
@@ -224,7 +228,7 @@ class Method(ABC):
 
     def load_release(self, previous: ReleaseState) -> None:
         """Take over the weights of a release of the same method, or of a frozen one."""
-        if previous.kind == self.kind:
+        if previous.kind == self.family.kind:
             self.load_state_dict(previous.tensors)
 
     def _profile(self, captions: Sequence[str]) -> Tensor:

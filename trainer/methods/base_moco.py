@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.key_queues import KeyQueues

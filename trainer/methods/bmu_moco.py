@@ -30,7 +30,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.methods.base_moco import BaseMoco, BaseMocoConfig
 from trainer.task_data import Pair
 

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.mas import squared_text_length, squared_video_length
 from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from models.adapters.video_proxy import VideoProxies, encode_with_proxies
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair

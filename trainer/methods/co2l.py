@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.methods.shared.color_jitter import ColorJitter
 from trainer.methods.shared.replay import Replay, ReplayConfig
 from trainer.task_data import Pair

@@ -27,10 +27,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
-from models.encoders.fusion_encoder import FusionEncoder, frame_states, fusion_encoder
+from models.backbones.backbone import Backbone
+from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_files import under
+from models.releases.release_state import tensors_with_prefix
 from trainer.methods.base import MethodError
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.key_queues import KeyQueues
@@ -81,7 +81,7 @@ class Ctp(Finetune):
         super().__init__(backbone, config)
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
-            fusion = fusion_encoder(backbone, config.fusion_layers) if config.masked_language else None
+            fusion = create_fusion_encoder(backbone, config.fusion_layers) if config.masked_language else None
             self.queues = KeyQueues(config.queue, backbone.dim)
         self.online = _Networks(self.model, fusion).to(backbone.device)
         self.queues.to(backbone.device)
@@ -186,9 +186,9 @@ class Ctp(Finetune):
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         self.online.load_tensors(tensors)
-        self.queues.load_state_dict(under("queues.", tensors))
+        self.queues.load_state_dict(tensors_with_prefix("queues.", tensors))
         self._tasks = int(tensors["tasks"])
-        momentum = under("momentum.", tensors)
+        momentum = tensors_with_prefix("momentum.", tensors)
         if momentum:
             self.momentum.load_tensors(momentum)
 
@@ -325,4 +325,4 @@ class _Networks(nn.Module):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         self.towers.load_tensors({n: t for n, t in tensors.items() if n.startswith("clip.")})
         if self.fusion is not None:
-            self.fusion.load_state_dict(under("fusion.", tensors))
+            self.fusion.load_state_dict(tensors_with_prefix("fusion.", tensors))

@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames
 from trainer.methods.finetune import FinetuneConfig
 from trainer.methods.shared.query_maps import QueryMaps, Step

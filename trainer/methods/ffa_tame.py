@@ -14,11 +14,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.adapters.frame_fusion import FrameFusion, Mix, Neighbour
-from models.adapters.tame import BARE, ROUTED, Tame
-from models.backbones.loading import Backbone
+from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
+from models.adapters.tame import NO_EXPERT, ROUTED, Tame
+from models.backbones.backbone import Backbone
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tame_family import TAME_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_files import ReleaseState, under
+from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.losses import cross_task_loss, in_task_loss
 from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair
@@ -32,8 +34,8 @@ class FfaTameConfig(MethodConfig):
     ffa_layers: int = Field(
         default=10, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA"
     )
-    ffa_neighbour: Neighbour = "alternate"
-    ffa_mix: Mix = "convex"
+    ffa_neighbour: FusionNeighbor = "alternate"
+    ffa_mix: FusionMix = "convex"
     tame: bool = Field(default=True, description="false: without TAME, queries pass the frozen text tower")
     prototypes: bool = Field(default=True, description="false: the router reads the end-of-text token alone")
     first_task: Literal["expert", "routed"] = Field(
@@ -56,7 +58,7 @@ class FfaTame(Method):
     """FFA + TAME on a frozen backbone."""
 
     name = "ffa_tame"
-    kind = "tame"
+    family = TAME_FAMILY
     config_class = FfaTameConfig
     config: FfaTameConfig
     architecture_settings = (
@@ -75,14 +77,10 @@ class FfaTame(Method):
         super().__init__(backbone, config)
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
-            blocks = backbone.visual_blocks
-            attention = blocks[0].attn
-            self.fusion = FrameFusion(
-                attention.embed_dim,
-                attention.num_heads,
-                len(blocks),
+            self.fusion = FrameFusion.for_backbone(
+                backbone,
                 layers=config.ffa_layers,
-                neighbour=config.ffa_neighbour,
+                neighbor=config.ffa_neighbour,
                 mix=config.ffa_mix,
             )
             self.tame = Tame(
@@ -163,8 +161,8 @@ class FfaTame(Method):
         return tensors | {f"tame.{name}": tensor for name, tensor in self.tame.tensors().items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        self.fusion.load_state_dict(under("ffa.", tensors))
-        self.tame.load_tensors(under("tame.", tensors))
+        self.fusion.load_state_dict(tensors_with_prefix("ffa.", tensors))
+        self.tame.load_tensors(tensors_with_prefix("tame.", tensors))
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -184,16 +182,16 @@ class FfaTame(Method):
 
     def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; shards that predate the adapters are asked with the bare text tower."""
-        if previous.kind == "frozen":
+        if previous.kind == FROZEN_FAMILY.kind:
             for _ in previous.tasks:
-                self.tame.add_task(expert=BARE)
+                self.tame.add_task(expert=NO_EXPERT)
         else:
             self.load_state_dict(previous.tensors)
         self.end_task()
 
     def _has_learned(self) -> bool:
         """Whether an earlier task was trained."""
-        return any(expert != BARE for expert in self.tame.task_experts[: len(self.learned_tasks)])
+        return any(expert != NO_EXPERT for expert in self.tame.task_experts[: len(self.learned_tasks)])
 
     def _open(self) -> None:
         """What this task trains: all of FFA; of TAME the part that its routing reaches."""
@@ -209,7 +207,7 @@ class FfaTame(Method):
     def _borrow_prototype(self) -> None:
         """A task that is only indexed is seen by the newest image tower, so its queries take the newest text."""
         if not self._has_learned():
-            self.tame.add_task(expert=BARE)
+            self.tame.add_task(expert=NO_EXPERT)
             return
         last = self.tame.prototypes[-1].detach().clone()
         self.tame.add_task(expert=self.tame.task_experts[-1]).data.copy_(last)

@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
+from models.encoders.families.tower_family import TOWER_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
@@ -38,7 +39,7 @@ class Finetune(Method):
     """Fine-tune both towers on every task, with nothing that holds on to the earlier ones."""
 
     name = "finetune"
-    kind = "tower"
+    family = TOWER_FAMILY
     config_class = FinetuneConfig
     config: FinetuneConfig
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.methods.shared.distillation import Distillation, distillation_loss
 
 __all__ = ["Lwf"]

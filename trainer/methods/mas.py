@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
 from trainer.task_data import Pair, load_frames

@@ -23,10 +23,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.adapters.mixture_of_experts import FROZEN, ExpertTower, Selector, adapted_frames, adapted_texts
-from models.backbones.loading import Backbone
+from models.adapters.mixture_of_experts import (
+    NO_ROUTER,
+    ExpertTower,
+    TaskSelector,
+    encode_frames_with_experts,
+    encode_texts_with_experts,
+)
+from models.backbones.backbone import Backbone
+from models.encoders.families.experts_family import EXPERTS_FAMILY
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_files import ReleaseState, under
+from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair
@@ -58,7 +66,7 @@ class MoeAdapter(Method):
     """Experts in a frozen backbone, routed task by task."""
 
     name = "moe_adapter"
-    kind = "moe"
+    family = EXPERTS_FAMILY
     config_class = MoeAdapterConfig
     config: MoeAdapterConfig
     architecture_settings = ("experts", "rank", "top_k", "scale", "selector", "selector_width")
@@ -82,7 +90,7 @@ class MoeAdapter(Method):
                     (backbone.text_width, len(backbone.text_blocks)),
                 )
             )
-        self.selector = Selector(backbone.dim, config.selector_width).to(backbone.device)
+        self.selector = TaskSelector(backbone.dim, config.selector_width).to(backbone.device)
         self.routers: list[int] = []  # of every task: the number of its router, or FROZEN
         self._close()
 
@@ -105,8 +113,8 @@ class MoeAdapter(Method):
         """Contrast, and the reconstruction error of the task's autoencoder."""
         task = self.routers[-1]
         ids = self.backbone.tokenize(texts)
-        videos = adapted_frames(self.backbone, frames, self.visual, task)
-        queries = adapted_texts(self.backbone, ids, self.text, [task] * len(ids))
+        videos = encode_frames_with_experts(self.backbone, frames, self.visual, task)
+        queries = encode_texts_with_experts(self.backbone, ids, self.text, [task] * len(ids))
         loss = in_task_loss(queries, videos, self.config.logit_scale)
         if not self.config.selector:
             return loss
@@ -138,21 +146,21 @@ class MoeAdapter(Method):
         return tensors | {_TASKS: torch.tensor(self.routers, dtype=torch.int64)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        self.visual.load_tensors(under(_VISUAL, tensors))
-        self.text.load_tensors(under(_TEXT, tensors))
-        self.selector.load_tensors(under(_SELECTOR, tensors))
+        self.visual.load_tensors(tensors_with_prefix(_VISUAL, tensors))
+        self.text.load_tensors(tensors_with_prefix(_TEXT, tensors))
+        self.selector.load_tensors(tensors_with_prefix(_SELECTOR, tensors))
         self.routers = tensors[_TASKS].tolist()
 
     # -- encoding ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:
-        if not self.routers or self.routers[-1] == FROZEN:
+        if not self.routers or self.routers[-1] == NO_ROUTER:
             return encode_frames(self.backbone, frames)[0]
-        return adapted_frames(self.backbone, frames, self.visual, self.routers[-1])
+        return encode_frames_with_experts(self.backbone, frames, self.visual, self.routers[-1])
 
     def video_tensors(self) -> dict[str, Tensor]:
-        if not self.routers or self.routers[-1] == FROZEN:
+        if not self.routers or self.routers[-1] == NO_ROUTER:
             return {}
         router = f".routers.{self.routers[-1]}"
         tensors = self.visual.state_dict().items()
@@ -162,8 +170,8 @@ class MoeAdapter(Method):
 
     def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; shards that predate the experts are asked with the bare text tower."""
-        if previous.kind == "frozen":
-            self.routers = [FROZEN] * len(previous.tasks)
+        if previous.kind == FROZEN_FAMILY.kind:
+            self.routers = [NO_ROUTER] * len(previous.tasks)
             return
         self.load_state_dict(previous.tensors)
         self._close()

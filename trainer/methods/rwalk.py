@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.methods.shared.weight_penalty import PathPenalty, PenaltyConfig
 from trainer.task_data import Clip, Pair
 

@@ -26,12 +26,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.adapters.frame_fusion import FrameFusion, Mix, Neighbour
-from models.adapters.low_rank import LowRankTower
-from models.adapters.text_update import TextUpdate
-from models.backbones.loading import Backbone
+from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
+from models.adapters.low_rank_image_tower import LowRankImageTower
+from models.adapters.low_rank_text_update import TextUpdate
+from models.backbones.backbone import Backbone
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair
@@ -45,8 +47,8 @@ class StrataConfig(MethodConfig):
     ffa_layers: int = Field(
         default=12, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA"
     )
-    ffa_neighbour: Neighbour = "alternate"
-    ffa_mix: Mix = "convex"
+    ffa_neighbour: FusionNeighbor = "alternate"
+    ffa_mix: FusionMix = "convex"
     image_rank: int = Field(default=16, ge=1, le=1024, description="of the image tower's updates")
     rank: int = Field(default=16, ge=1, le=1024, description="of the text tower's updates")
     scale: float = Field(default=1.0, gt=0, le=100, description="λ, of all low-rank updates")
@@ -70,7 +72,7 @@ class Strata(Method):
     """Low-rank updates of both towers, FFA and words, searched with pinned queries."""
 
     name = "strata"
-    kind = "low_rank"
+    family = LOW_RANK_FAMILY
     config_class = StrataConfig
     config: StrataConfig
     architecture_settings: ClassVar[tuple[str, ...]] = (
@@ -84,16 +86,13 @@ class Strata(Method):
 
     def __init__(self, backbone: Backbone, config: StrataConfig) -> None:
         super().__init__(backbone, config)
-        blocks = backbone.visual_blocks
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
-            self.image = LowRankTower(backbone, rank=config.image_rank, scale=config.scale)
-            self.fusion = FrameFusion(
-                blocks[0].attn.embed_dim,
-                blocks[0].attn.num_heads,
-                len(blocks),
+            self.image = LowRankImageTower(backbone, rank=config.image_rank, scale=config.scale)
+            self.fusion = FrameFusion.for_backbone(
+                backbone,
                 layers=config.ffa_layers,
-                neighbour=config.ffa_neighbour,
+                neighbor=config.ffa_neighbour,
                 mix=config.ffa_mix,
             )
             self.text = TextUpdate(
@@ -172,7 +171,7 @@ class Strata(Method):
 
     def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; one that learned nothing leaves nothing to go on from."""
-        if previous.kind != "frozen":
+        if previous.kind != FROZEN_FAMILY.kind:
             self.load_state_dict(previous.tensors)
             self.end_task()
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.tower_forward import encode_frames
 from trainer.methods.base import Method
 from trainer.task_data import Pair
@@ -19,7 +20,7 @@ class ZeroShot(Method):
     """Index with the frozen backbone."""
 
     name = "zero_shot"
-    kind = "frozen"
+    family = FROZEN_FAMILY
     is_trainable = False
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.shared.distillation import (
     Distillation,

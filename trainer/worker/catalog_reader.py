@@ -7,7 +7,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from media import frame_cache_path
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.settings import settings

@@ -18,9 +18,10 @@ import structlog
 import torch
 
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from models.backbones.precision import compute_device
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from service.celery_worker import send_due, worker_name
 from service.core.errors import CinestrataError, VideosDeleted
 from service.core.settings import settings

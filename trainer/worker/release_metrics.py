@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import structlog
 
 from index.errors import ShardStoreError
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.core.settings import settings
 from service.storage import library_paths
 from service.tasks.lifecycle import Claim, RecallRecord

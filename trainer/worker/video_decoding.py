@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 
 from media import VideoLimits, moment_windows
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.catalog.moment_rows import delete_moments, replace_moments
 from service.catalog.tables import Video
 from service.core.settings import settings

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from index.errors import ShardMissing, ShardStoreError
 from index.shards.searchable_shard import SearchableShard
 from models.errors import ReleaseError
-from models.releases.probe_queries import Probes, read_probes
+from models.releases.probe_queries import ProbeQueries, read_probes
 
 __all__ = ["TOLERANCE", "check_probes"]
 
@@ -68,13 +68,13 @@ def check_probes(
             )
 
 
-def _turned(probes: Probes, row: int, vector: Vectors) -> float:
+def _turned(probes: ProbeQueries, row: int, vector: Vectors) -> float:
     """Length of the difference of two query vectors."""
     expected = probes.vectors[row].astype(np.float32)
     return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
 
 
-def _scored(probes: Probes, row: int, vector: Vectors, shard: SearchableShard, nearest: bool) -> float:
+def _scored(probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, nearest: bool) -> float:
     """Greatest difference of a score: of the probe's stored vectors, and of what a search ranks in their places."""
     anchored = probes.ids[row] >= 0
     ids, expected = probes.ids[row][anchored], probes.scores[row][anchored]

@@ -18,13 +18,15 @@ from index.hits import Hits
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import search_in_parallel
 from index.shards.searchable_shard import SearchableShard
-from models.backbones.loading import Backbone
-from models.encoders.query_encoder import QueryEncoder, Tokens
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder, read_query_release
+from models.encoders.query_encoder import QueryEncoder, TokenIds
 from models.errors import ModelError, ReleaseError
-from models.releases.lineage import Learned
-from models.releases.release_files import ReleaseState, read_learned, read_release
-from models.routing.confidence_model import Confidence
-from models.routing.router import Router, words_of
+from models.releases.release_files import read_lineage
+from models.releases.release_lineage import TaskLineage
+from models.releases.release_state import ReleaseState
+from models.routing.confidence_model import ConfidenceModel
+from models.routing.router import Router, distinct_tokens
 from service.search.batch_scheduler import CallCombiner
 from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_lineage import Lineage
@@ -56,7 +58,7 @@ class ShardScan(NamedTuple):
 class _Read:
     """What is known of a text: its tokens, and its vectors by mode and task, one for all tasks where they share it."""
 
-    tokens: Tokens
+    tokens: TokenIds
     vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
 
 
@@ -65,7 +67,7 @@ class _Wanted:
     """A text under a task. Where all tasks share its vector, ``key`` names none of them."""
 
     text: str
-    tokens: Tokens
+    tokens: TokenIds
     mode: str
     task: str
     key: str
@@ -86,7 +88,7 @@ class QueryVectorCache:
         # Of the encoder and not of this reader: a circle would keep the weights of a generation that is over for long.
         self._gathered: CallCombiner[_Wanted, Vector] = CallCombiner(partial(_encoded, encoder), _TOGETHER)
 
-    def tokens(self, texts: Sequence[str]) -> list[Tokens]:
+    def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
         """Those of each text, from the mark of its start to that of its end."""
         return [read.tokens for read in self._read(texts)]
 
@@ -95,7 +97,9 @@ class QueryVectorCache:
         texts = list(dict.fromkeys(text for text, _, _ in pairs))
         reads = dict(zip(texts, self._read(texts), strict=True))
         wanted = [
-            _Wanted(text, reads[text].tokens, mode, task, "" if self._encoder.shared(mode) else task)
+            _Wanted(
+                text, reads[text].tokens, mode, task, "" if self._encoder.is_task_independent(mode) else task
+            )
             for text, mode, task in pairs
         ]
         with self._lock:
@@ -122,7 +126,7 @@ class QueryVectorCache:
                 self._known.move_to_end(text)
         new = [text for text in dict.fromkeys(texts) if text not in found]
         if new:
-            read = {text: _Read(t) for text, t in zip(new, self._encoder.tokens(new), strict=True)}
+            read = {text: _Read(t) for text, t in zip(new, self._encoder.tokenize(new), strict=True)}
             with self._lock:
                 for text, one in read.items():
                     found[text] = self._known.setdefault(text, one)
@@ -133,18 +137,18 @@ class QueryVectorCache:
 
     def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
         """Texts under one task, ``[n, dim]``, none of them remembered."""
-        return self._encoder.encode_pairs(self._encoder.tokens(texts), [task] * len(texts), mode)
+        return self._encoder.encode_pairs(self._encoder.tokenize(texts), [task] * len(texts), mode)
 
     @property
     def encoder(self) -> QueryEncoder:
         """What it reads them with."""
         return self._encoder
 
-    def anchor(self, task: str, mode: str) -> str | None:
+    def encoding_identity(self, task: str, mode: str) -> str | None:
         """What encodes a text under a task, where no later release can change it."""
         key = task, mode
         if key not in self._anchors:  # it hashes weights, and may read them first
-            self._anchors[key] = self._encoder.anchor(task, mode)
+            self._anchors[key] = self._encoder.encoding_identity(task, mode)
         return self._anchors[key]
 
     def _remember(self, text: str, read: _Read, key: tuple[str, str], vector: Vector) -> None:
@@ -211,8 +215,8 @@ class SearchSnapshot:
     router: Router
     encoder: QueryVectorCache
     makers: Mapping[str, str]
-    learned: Mapping[str, Learned]
-    confidence: Confidence | None = None
+    learned: Mapping[str, TaskLineage]
+    confidence: ConfidenceModel | None = None
 
     @classmethod
     def load(
@@ -244,7 +248,7 @@ class SearchSnapshot:
             raise AssertionError("an empty index has nothing to serve")
         folder = snapshot.release_folder(release_id)
         lineage = Lineage(snapshot, backbone.vocabulary, other.learned if other else {})
-        release = read_release(folder, for_queries=True, learned=lineage)
+        release = read_query_release(folder, read_parent=lineage)
         names = {task.task_id: task.name for task in release.tasks}
         unknown = [task for task in snapshot.tasks if task not in names] if current else []
         degraded = dict.fromkeys(unknown, "the current release does not know it")
@@ -258,7 +262,7 @@ class SearchSnapshot:
         makers = {task: entries[task].release for task in names if task in entries}
         tried = {task for task, maker in makers.items() if other and other.makers.get(task) == maker}
         pinned = _Pinned(snapshot, release_id, release)
-        encoder = QueryEncoder.open(
+        encoder = open_query_encoder(
             backbone, release, pinned, other.encoder.encoder if other else None, tried
         )
         degraded.update(lineage.broken | pinned.broken)
@@ -285,7 +289,7 @@ class SearchSnapshot:
             router=Router(release.profiles),
             encoder=reader,
             makers={task: maker for task, maker in makers.items() if task in shards},
-            learned={**lineage.read, release_id: read_learned(folder)},
+            learned={**lineage.read, release_id: read_lineage(folder)},
             confidence=release.confidence,
         )
 
@@ -384,9 +388,9 @@ class SearchSnapshot:
         """Log of how much each text sounds like each of its tasks, best first; the weights of a text sum to one."""
         return [self._route(*one) for one in zip(self.encoder.tokens(texts), tasks, strict=True)]
 
-    def _route(self, tokens: Tokens, tasks: Sequence[str]) -> list[tuple[str, float]]:
+    def _route(self, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
         chosen = np.array([self.positions[task] for task in tasks], np.int64)
-        weights = self.router.log_weights(words_of(tokens), chosen)
+        weights = self.router.log_weights(distinct_tokens(tokens), chosen)
         order = np.argsort(-weights, kind="stable")
         return list(zip([tasks[place] for place in order.tolist()], weights[order].tolist(), strict=True))
 
@@ -413,7 +417,7 @@ class _Pinned(Mapping[str, ReleaseState]):
             return self._release
         try:
             folder = self._snapshot.release_folder(shard.release)
-            return read_release(folder, for_queries=True, profiles=False)
+            return read_query_release(folder, profiles=False)
         except (ModelError, ShardStoreError, OSError) as error:
             self.broken[task] = f"the release that made its shard cannot be read: {error}"
             return self._release

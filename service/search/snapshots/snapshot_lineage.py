@@ -9,9 +9,9 @@ import numpy as np
 from index.errors import ShardStoreError
 from index.index_snapshot import IndexSnapshot
 from models.errors import ModelError
-from models.releases.lineage import Before, Learned, ReleaseTask
-from models.releases.release_files import LEARNED_FILES, read_learned
-from models.routing.token_profiles import Profiles
+from models.releases.release_files import LINEAGE_FILES, read_lineage
+from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
+from models.routing.routing_profiles import RoutingProfiles
 
 __all__ = ["Lineage"]
 
@@ -31,21 +31,21 @@ class Lineage:
         broken: task id → what is wrong with the release that learned it.
     """
 
-    def __init__(self, snapshot: IndexSnapshot, vocabulary: int, known: Mapping[str, Learned]) -> None:
-        self.read: dict[str, Learned] = {}
+    def __init__(self, snapshot: IndexSnapshot, vocabulary: int, known: Mapping[str, TaskLineage]) -> None:
+        self.read: dict[str, TaskLineage] = {}
         self.broken: dict[str, str] = {}
         self._snapshot = snapshot
         self._vocabulary = vocabulary
         self._known = known
 
-    def __call__(self, release: str) -> Learned:
+    def __call__(self, release: str) -> TaskLineage:
         """
         Raises:
             ModelError, ShardStoreError, OSError: it cannot be read, and it made no shard.
         """
         try:
-            self.read[release] = self._known.get(release) or read_learned(
-                self._snapshot.release_folder(release, files=LEARNED_FILES)
+            self.read[release] = self._known.get(release) or read_lineage(
+                self._snapshot.release_folder(release, files=LINEAGE_FILES)
             )
         except (ModelError, ShardStoreError, OSError) as error:
             learned = self._by_shards(release)
@@ -56,13 +56,13 @@ class Lineage:
             return learned
         return self.read[release]
 
-    def _by_shards(self, release: str) -> Learned:
+    def _by_shards(self, release: str) -> TaskLineage:
         """The tasks whose shards a release made, without their names and words."""
         shards = list(self._snapshot.manifest.shards.values())
         own = [place for place, shard in enumerate(shards) if shard.release == release]
-        before = Before(shards[own[0] - 1].release, own[0]) if own and own[0] else None
+        before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None
         tasks = tuple(
             ReleaseTask(shards[place].task, shards[place].task, shards[place].fingerprint) for place in own
         )
-        silent = Profiles.of(np.zeros((len(tasks), self._vocabulary), np.float32))
-        return Learned(tasks, silent, before)
+        silent = RoutingProfiles.from_dense(np.zeros((len(tasks), self._vocabulary), np.float32))
+        return TaskLineage(tasks, silent, before)

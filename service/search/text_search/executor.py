@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sqlalchemy import bindparam, select
 
 from index.hits import Hit
-from models.routing.confidence_model import HEAD
+from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import FieldError, InvalidInput, Unavailable
@@ -289,7 +289,7 @@ def _begin(
     passed = cursor.passed if cursor else 0
     end = min(passed + search.query.k, configured.max_depth)
     # How sure an answer is follows from the head of its list, whatever is shown of it, and a threshold cuts off.
-    depth = max(end + 1, HEAD) if calibrated else end + 1
+    depth = max(end + 1, CONFIDENCE_DEPTH) if calibrated else end + 1
     among = admitted(search.filter, asked.tasks, search.at)
     lifts = [(task, configured.routing_prior * log_weight) for task, log_weight in routing]
     course = WavePlanner(

@@ -3,7 +3,7 @@
 A video's score is the cosine of the text's vector for its shard, plus its task's *lift*: prior × log weight. All lifts
 are known from the words alone, before anything is encoded. So the tasks are taken in waves by falling lift, and the
 search is over when no task is left under which a video could still reach the results
-(:func:`models.routing.router.within_reach`). What that costs follows from how clear the words are, not from how many tasks
+(:func:`models.routing.router.can_reach_score`). What that costs follows from how clear the words are, not from how many tasks
 there are.
 
 =========  ==========================================================================================================
@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 
 from index.hits import Hit, Hits, merge_hits
-from models.routing.router import COSINE_LIMIT, within_reach
+from models.routing.router import COSINE_LIMIT, can_reach_score
 
 __all__ = ["Routes", "WavePlanner", "parse_routes"]
 
@@ -100,7 +100,7 @@ class WavePlanner:
             tier = self._tiers[0]
             bar = self._bar()
             lifts = np.array([self.lift[task] for task in tier[: self._size]])
-            reached = within_reach(lifts, bar, self._limit())
+            reached = can_reach_score(lifts, bar, self._limit())
             if self._likely and bar > self._least:  # there are enough
                 reached &= lifts >= self._floor
             part = tier[: int(reached.sum())]  # lifts fall

@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 
 from index.hits import Hit
-from models.routing.confidence_model import HEAD, Confidence, familiarity
-from models.routing.router import words_of
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, familiarity
+from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
 from service.core.settings import Settings
@@ -18,10 +18,10 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 __all__ = ["among_the_first", "calibration", "confidences", "require_calibration", "sure_enough"]
 
 
-def calibration(serving: SearchSnapshot, mode: str, configured: Settings) -> Confidence | None:
+def calibration(serving: SearchSnapshot, mode: str, configured: Settings) -> ConfidenceModel | None:
     """That of a release for searches like these; None where it has none."""
     fitted = serving.confidence
-    return fitted if fitted is not None and fitted.holds(mode, configured.routing_prior) else None
+    return fitted if fitted is not None and fitted.applies_to(mode, configured.routing_prior) else None
 
 
 def confidences(
@@ -44,7 +44,7 @@ def confidences(
     if calibrated is None or not routing:
         return {}
     tasks = np.array([serving.positions[task] for task, _ in routing], np.int64)
-    words = words_of(serving.encoder.tokens([text])[0])
+    words = distinct_tokens(serving.encoder.tokens([text])[0])
     known = familiarity(serving.router.evidence(words, tasks), len(words))
     sure = calibrated(np.array([hit.score for hit in hits]), known, routing[0][1])
     return {hit.id: float(probability) for hit, probability in zip(hits, sure, strict=True)}
@@ -58,7 +58,7 @@ def among_the_first(sure: Mapping[int, float]) -> float | None:
     Args:
         sure: confidence of a list's hits in their order, from the first hit on.
     """
-    return min(1.0, sum(islice(sure.values(), HEAD))) if sure else None
+    return min(1.0, sum(islice(sure.values(), CONFIDENCE_DEPTH))) if sure else None
 
 
 def sure_enough(sure: Mapping[int, float], hit: Hit, query: SearchQuery) -> bool:

@@ -111,7 +111,7 @@ class CaptionSearch:
     ) -> _Texts:
         """Those of a task; read from the catalog again where its shard has changed, or where that is asked for."""
         # Whatever encodes texts for a pinned shard never changes, so neither do their vectors.
-        key = serving.encoder.anchor(under, mode) or serving.release, under, source, mode
+        key = serving.encoder.encoding_identity(under, mode) or serving.release, under, source, mode
         with self._lock:
             known = self._known.get(key)
             if known is None or anew or known.state != serving.shards[source].state:

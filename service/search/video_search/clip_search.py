@@ -39,10 +39,11 @@ from media import (
     frame_cache_path,
     load_frames,
 )
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import read_video_release
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ModelError
-from models.releases.release_files import ReleaseState, read_release
+from models.releases.release_state import ReleaseState
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.schemas import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
 from service.core.settings import Settings
@@ -284,7 +285,7 @@ class _Makers(Mapping[str, ReleaseState]):
     def __getitem__(self, task: str) -> ReleaseState:
         release = self.snapshot.manifest.shards[task].release
         folder = self.snapshot.release_folder(release)
-        return read_release(folder, for_videos=True, profiles=False)
+        return read_video_release(folder, profiles=False)
 
     def __contains__(self, task: object) -> bool:
         return task in self.tasks

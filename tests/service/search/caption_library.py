@@ -17,11 +17,10 @@ import torch
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
 from index.vector_ids import moment_ids
-from models.backbones.loading import Backbone
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.lineage import Before
-from models.releases.release_files import ReleaseTask, write_release
-from models.routing.confidence_model import Confidence
+from models.backbones.backbone import Backbone
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.moment_rows import replace_moments
@@ -57,8 +56,8 @@ class Library:
         self.settings = configured
         self.store = ShardStore(configured.index_dir)
         self.method: Method = start_method(method, backbone, fields, None)
-        self.confidence: Confidence | None = None  # of the releases that follow
-        self.before: Before | None = None  # what the next release goes on from
+        self.confidence: ConfidenceModel | None = None  # of the releases that follow
+        self.before: ParentRelease | None = None  # what the next release goes on from
         self._known: list[ReleaseTask] = []
         self._backbone = backbone
 
@@ -107,9 +106,9 @@ class Library:
         state = replace(self.method.release(), confidence=self.confidence)
         staged = self.store.stage()
         goes_on = state.tasks[: len(self._known)] == self._known != state.tasks
-        write_release(staged, state, before=self.before if goes_on else None)
+        write_release(staged, state, parent=self.before if goes_on else None)
         release = self.store.adopt_release(staged)
-        self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
+        self.before, self._known = ParentRelease(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(
             task=f"tsk_{name}",
             release=release.id,
@@ -136,7 +135,7 @@ class Library:
         return self.store.publish(release=release, shards=[shard], segments=segments)
 
     def features(self, texts: Sequence[str]) -> np.ndarray:
-        return QueryEncoder(self._backbone, self.method.release()).frozen(texts)
+        return self.method.query_encoder().encode_with_backbone(texts)
 
     def stored(self, captions: Sequence[str]) -> np.ndarray:
         """Features as a shard keeps them."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
-from models.encoders.query_encoder import QueryEncoder
-from models.releases.lineage import Before
-from models.releases.probe_queries import Probes, write_probes
+from models.encoders.encoder_registry import open_query_encoder
+from models.releases.probe_queries import ProbeQueries, write_probes
 from models.releases.release_files import read_release, write_release
+from models.releases.release_lineage import ParentRelease
 from tests.service.search.caption_library import Library
 from trainer.probe_generation import make_probes
 
@@ -27,7 +27,7 @@ class Probed(Library):
         change: what is done to the probes of the next release before they are written.
     """
 
-    change: Callable[[Probes], Probes] = staticmethod(lambda probes: probes)
+    change: Callable[[ProbeQueries], ProbeQueries] = staticmethod(lambda probes: probes)
 
     def publish(self, name: str, captions: Any, **fields: Any) -> Manifest:
         ids = np.array(self._catalogue(name, captions, datetime.now(UTC), ()))
@@ -37,7 +37,7 @@ class Probed(Library):
             task: read_release(self.store.release_folder(shard.release), profiles=False)
             for task, shard in manifest.shards.items()
         }
-        encoder = QueryEncoder.open(self._backbone, state, {**pinned, f"tsk_{name}": state})
+        encoder = open_query_encoder(self._backbone, state, {**pinned, f"tsk_{name}": state})
         snapshot = IndexSnapshot.open(self.store, verify=False)
         older = {
             task: snapshot.shard(task, fingerprint=manifest.shards[task].fingerprint)
@@ -47,10 +47,10 @@ class Probed(Library):
         vectors = self.stored(captions)
         probes = make_probes(encoder, f"tsk_{name}", ids, vectors, older, encoder.modes[-1])
         with self.store.staging() as staged:
-            write_release(staged, state, before=self.before)
+            write_release(staged, state, parent=self.before)
             write_probes(staged, self.change(probes))
             release = self.store.adopt_release(staged)
-        self.before, self._known = Before(release.id, len(state.tasks)), list(state.tasks)
+        self.before, self._known = ParentRelease(release.id, len(state.tasks)), list(state.tasks)
         shard = self.store.write_shard(
             task=f"tsk_{name}", release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
         )

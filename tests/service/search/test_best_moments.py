@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from index.hits import Hits
 from index.shards.faiss_shard import FaissShard
 from index.vector_ids import MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings, settings

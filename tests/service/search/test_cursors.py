@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from index.files.manifest_format import Manifest
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core.errors import Gone, InvalidInput

@@ -18,11 +18,13 @@ from index.files import durable_files
 from index.files.manifest_format import ReleaseEntry
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from models.releases import release_files
-from models.releases.lineage import Before, ReleaseTask
-from models.releases.release_files import ReleaseState, read_learned, read_release, write_release
-from models.routing.token_profiles import Profiles
+from models.releases.release_files import read_lineage, read_release, write_release
+from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.routing_profiles import RoutingProfiles
 from service.core.settings import Settings
 from service.search import engine
 from service.search.engine import SearchEngine
@@ -247,7 +249,7 @@ def test_a_line_that_does_not_fit_is_refused_by_name(
         library.method.end_task()
         library.method.record_task("tsk_x", "x", SEA)
         with library.store.staging() as staged:
-            write_release(staged, library.method.release(), before=library.before)
+            write_release(staged, library.method.release(), parent=library.before)
             path = staged / "release.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "before": said}))
             release = library.store.adopt_release(staged)
@@ -261,10 +263,12 @@ def test_a_line_that_does_not_fit_is_refused_by_name(
         fresh.close()
 
 
-def _without(library: Library, task: str) -> tuple[list[ReleaseTask], Profiles]:
+def _without(library: Library, task: str) -> tuple[list[ReleaseTask], RoutingProfiles]:
     method = library.method
     kept = [place for place, known in enumerate(method.learned_tasks) if known.task_id != task]
-    return [method.learned_tasks[place] for place in kept], Profiles.of(method.profiles.dense(kept))
+    return [method.learned_tasks[place] for place in kept], RoutingProfiles.from_dense(
+        method.profiles.to_dense(kept)
+    )
 
 
 def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library, backbone: Backbone) -> None:
@@ -296,22 +300,22 @@ def test_a_library_of_the_old_layout_answers_alike_and_is_gone_on_from(
     library.lay_down("sea", SEA)
     assert service.refresh()
     goes_on = _whole(library.store, str(library.store.manifest().release))
-    newest = _adopt(old, goes_on, lambda f, s: write_release(f, s, before=_before(old)))
+    newest = _adopt(old, goes_on, lambda f, s: write_release(f, s, parent=_before(old)))
     _shard(library.store, old, "tsk_sea", newest)
-    assert len(read_learned(old.release_folder(newest.id)).tasks) == 1
+    assert len(read_lineage(old.release_folder(newest.id)).tasks) == 1
     assert elder.refresh()
     assert _answers(elder) == _answers(service)
     elder.close()
 
 
-def _before(store: ShardStore) -> Before:
+def _before(store: ShardStore) -> ParentRelease:
     manifest = store.manifest()
-    return Before(str(manifest.release), len(manifest.shards))
+    return ParentRelease(str(manifest.release), len(manifest.shards))
 
 
 def _whole(store: ShardStore, release: str) -> ReleaseState:
     folder = store.release_folder
-    return read_release(folder(release), learned=lambda name: read_learned(folder(name)))
+    return read_release(folder(release), read_parent=lambda name: read_lineage(folder(name)))
 
 
 def _adopt(

@@ -13,9 +13,16 @@ import torch
 
 from index.files.manifest_format import SegmentEntry
 from index.shard_store import ShardStore
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from models.errors import ReleaseError
-from models.releases.probe_queries import ANCHORS, OLDER_TASKS, SENTENCES, Probes, read_probes, write_probes
+from models.releases.probe_queries import (
+    MAX_PROBED_OLDER_TASKS,
+    PROBE_ANCHORS,
+    PROBE_TEXTS,
+    ProbeQueries,
+    read_probes,
+    write_probes,
+)
 from service.core.settings import Settings
 from service.search import engine
 from service.search.engine import SearchEngine
@@ -35,7 +42,7 @@ def learning(configured: Settings, backbone: Backbone) -> Probed:
     return library
 
 
-def _probes(library: Library) -> Probes:
+def _probes(library: Library) -> ProbeQueries:
     found = read_probes(library.store.release_folder(str(library.store.manifest().release)))
     assert found is not None
     return found
@@ -47,17 +54,17 @@ def _probes(library: Library) -> Probes:
 def test_probes_are_what_a_search_finds(learning: Probed, service: SearchEngine) -> None:
     assert service.refresh(), service.last_error
     probes = _probes(learning)
-    assert probes.texts == [*SENTENCES, SENTENCES[0]]
-    assert probes.tasks == ["tsk_cars"] * len(SENTENCES) + ["tsk_birds"]
-    assert probes.ids.shape == (len(probes), ANCHORS)
+    assert probes.texts == [*PROBE_TEXTS, PROBE_TEXTS[0]]
+    assert probes.tasks == ["tsk_cars"] * len(PROBE_TEXTS) + ["tsk_birds"]
+    assert probes.ids.shape == (len(probes), PROBE_ANCHORS)
     names = {f"cars-{n}" for n in range(3)}
-    for row, text in enumerate(SENTENCES):
+    for row, text in enumerate(PROBE_TEXTS):
         results = service.search(text, k=3, task="cars", mode=probes.mode).results
         assert {result.video_id for result in results} == names
         kept = probes.ids[row] >= 0
         assert probes.scores[row, kept] == pytest.approx([r.score for r in results], abs=1e-5)
     # Those of an older task are any of its vectors, each with its own score.
-    birds = service.search(SENTENCES[0], k=3, task="birds", mode=probes.mode).results
+    birds = service.search(PROBE_TEXTS[0], k=3, task="birds", mode=probes.mode).results
     assert sorted(probes.scores[-1, :3], reverse=True) == pytest.approx([r.score for r in birds], abs=1e-5)
     assert not kept[3:].any()
 
@@ -75,19 +82,19 @@ def test_the_number_of_probes_is_bounded(backbone: Backbone) -> None:
 
     older: Any = {f"task {n}": Shard() for n in range(100)}
     probes = make_probes(Encoder(), "new", np.arange(3), np.eye(4, dtype=np.float32)[:3], older, "m")  # type: ignore[arg-type]
-    assert len(probes) == len(SENTENCES) + OLDER_TASKS == 32
-    assert probes.tasks[len(SENTENCES) :] == [f"task {n}" for n in range(100 - OLDER_TASKS, 100)]
+    assert len(probes) == len(PROBE_TEXTS) + MAX_PROBED_OLDER_TASKS == 32
+    assert probes.tasks[len(PROBE_TEXTS) :] == [f"task {n}" for n in range(100 - MAX_PROBED_OLDER_TASKS, 100)]
     assert probes.ids[-1].tolist() == [7, 31, 56, 81, 106]
     assert probes.ids[0].tolist() == [0, 1, 2, -1, -1]
 
 
-def _turn(probes: Probes, row: int) -> Probes:
+def _turn(probes: ProbeQueries, row: int) -> ProbeQueries:
     vectors = probes.vectors.copy()
     vectors[row] = np.roll(vectors[row], 1)
     return replace(probes, vectors=vectors)
 
 
-def _raise(probes: Probes, row: int, by: float) -> Probes:
+def _raise(probes: ProbeQueries, row: int, by: float) -> ProbeQueries:
     scores = probes.scores.copy()
     scores[row, 0] += by
     return replace(probes, scores=scores)
@@ -97,7 +104,7 @@ def _raise(probes: Probes, row: int, by: float) -> Probes:
     ("change", "probe"),
     [
         (lambda probes: _turn(probes, 3), 3),
-        (lambda probes: _turn(probes, len(SENTENCES) + 1), len(SENTENCES) + 1),
+        (lambda probes: _turn(probes, len(PROBE_TEXTS) + 1), len(PROBE_TEXTS) + 1),
         (lambda probes: _raise(probes, 5, 0.06), 5),
         (lambda probes: _raise(probes, 5, -0.06), 5),
         (lambda probes: replace(probes, vectors=np.full_like(probes.vectors, np.nan)), 0),
@@ -106,7 +113,7 @@ def _raise(probes: Probes, row: int, by: float) -> Probes:
     ids=["vector", "vector of an older task", "score above", "score below", "no number", "width"],
 )
 def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
-    learning: Probed, service: SearchEngine, change: Callable[[Probes], Probes], probe: int
+    learning: Probed, service: SearchEngine, change: Callable[[ProbeQueries], ProbeQueries], probe: int
 ) -> None:
     assert service.refresh()
     before = service.search("an owl", k=20)
@@ -128,7 +135,7 @@ def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
 
 
 def test_rounding_is_no_other_answer(learning: Probed, service: SearchEngine, backbone: Backbone) -> None:
-    def bfloat16(probes: Probes) -> Probes:
+    def bfloat16(probes: ProbeQueries) -> ProbeQueries:
         """As a worker would have found them in bfloat16, twelve roundings deep."""
         rng = np.random.default_rng(0)
         noise = rng.normal(size=probes.vectors.shape) * 0.02 / np.sqrt(probes.vectors.shape[1])
@@ -156,7 +163,7 @@ def test_releases_without_probes_and_deleted_anchors_are_accepted(
 def test_probes_that_cannot_be_read_are_named(learning: Probed, tmp_path: Path) -> None:
     probes = _probes(learning)
     write_probes(tmp_path, replace(probes, tasks=probes.tasks[1:]))
-    with pytest.raises(ReleaseError, match=r"do not go together"):
+    with pytest.raises(ReleaseError, match=r"have inconsistent shapes"):
         read_probes(tmp_path)
     (tmp_path / "probes.safetensors").write_bytes(b"{")
     with pytest.raises(ReleaseError, match=r"cannot be read"):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.backbones.loading import Backbone
-from models.encoders.query_encoder import QueryEncoder
-from models.routing.confidence_model import HEAD, Confidence
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
 from service.core.settings import Settings
@@ -19,7 +19,7 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, sett
 
 torch.set_num_threads(1)
 
-FITTED = Confidence("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
 WORDS = "an owl lands on a branch"
 
 
@@ -54,14 +54,16 @@ def test_confidence_is_that_of_the_release_for_the_scores_and_words(
     sure = _expected(library, backbone, [result.score for result in answer.results])
     assert len(sure) == 30
     np.testing.assert_allclose([result.confidence for result in answer.results], sure, rtol=1e-4)
-    assert answer.confidence == pytest.approx(min(1, sure[:HEAD].sum()), rel=1e-4)
+    assert answer.confidence == pytest.approx(min(1, sure[:CONFIDENCE_DEPTH].sum()), rel=1e-4)
 
 
 def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> np.ndarray:
     """Of a list of all tasks, by its scores from the first on."""
     state = library.method.release()
-    presence = QueryEncoder(backbone, state).words([WORDS])[0]
-    nats = presence @ state.profiles.dense().T
+    presence = open_query_encoder(
+        backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)
+    ).token_presence([WORDS])[0]
+    nats = presence @ state.profiles.to_dense().T
     known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
     return FITTED(np.array(scores), known, fit)
 

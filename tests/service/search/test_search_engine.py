@@ -19,10 +19,11 @@ import torch
 from sqlalchemy import event
 
 from index.index_snapshot import IndexSnapshot
-from models.backbones.loading import Backbone, load_backbone
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_files import ReleaseTask
-from models.routing.token_profiles import Profiles
+from models.releases.release_lineage import ReleaseTask
+from models.routing.routing_profiles import RoutingProfiles
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Video
 from service.core.errors import InvalidInput, Unavailable
@@ -567,7 +568,7 @@ def test_a_task_that_the_release_does_not_know_is_named(library: Library, servic
     library.method.learned_tasks[:] = [
         ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned_tasks[:1]
     ]
-    library.method.profiles = Profiles.of(library.method.profiles.dense([0]))
+    library.method.profiles = RoutingProfiles.from_dense(library.method.profiles.to_dense([0]))
     library.lay_down("sea", SEA)
     service.refresh()
     answer = service.search("a taxi")
@@ -596,7 +597,7 @@ def test_when_nothing_is_left_that_is_said(library: Library, service: SearchEngi
 
 def test_a_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
     torch.manual_seed(1)
-    from models.backbones.loading import tiny_backbone
+    from models.backbones.backbone_loading import tiny_backbone
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ import torch
 
 from index.errors import StoreUnavailable
 from index.shards.faiss_shard import FaissShard
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from service.catalog.database import engine
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery, SearchResponse

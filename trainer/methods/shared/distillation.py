@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 

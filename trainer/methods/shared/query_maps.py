@@ -18,9 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tower_family import MAPPED_FAMILY
 from models.encoders.tower_forward import encode_texts
-from models.releases.release_files import ReleaseState
+from models.releases.release_state import ReleaseState
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
@@ -45,7 +47,7 @@ class QueryMaps(Finetune):
         before: the model as the task found it, frozen; None where there is nothing to come back to.
     """
 
-    kind = "mapped"  # type: ignore[assignment]  # other than its base: queries pass a map
+    family = MAPPED_FAMILY
 
     def __init__(self, backbone: Backbone, config: FinetuneConfig) -> None:
         super().__init__(backbone, config)
@@ -100,7 +102,7 @@ class QueryMaps(Finetune):
     def load_release(self, previous: ReleaseState) -> None:
         """Go on from a release; shards of the backbone as it came are in the space that training starts from."""
         super().load_release(previous)
-        if previous.kind == "frozen":
+        if previous.kind == FROZEN_FAMILY.kind:
             self._stay(len(previous.tasks))
 
     # -- inside -----------------------------------------------------------------------------------------

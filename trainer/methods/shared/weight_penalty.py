@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, draw_batches, load_frames
 

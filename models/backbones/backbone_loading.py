@@ -19,8 +19,8 @@ from typing import Any
 from open_clip.model import CLIP
 from safetensors.torch import load_file
 
-from models.backbones.dual_encoder import Backbone, FrameSpec
-from models.backbones.open_clip_backbone import PREFIX as _OPEN_CLIP
+from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX as _OPEN_CLIP
 from models.backbones.open_clip_backbone import OpenClipBackbone, load_open_clip, open_clip_frame_spec
 from models.backbones.tokenizer import small_tokenizer
 from models.errors import BackboneUnavailable

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from models.backbones.loading import Backbone
+from models.backbones.backbone import Backbone
 
-__all__ = ["LowRank", "LowRankTower"]
+__all__ = ["LowRankImageTower", "LowRankUpdate"]
 
 
-class LowRank(nn.Module):
+class LowRankUpdate(nn.Module):
     """W → W + s·BA; the identity at the start, since B is zero.
 
     Args:
@@ -39,7 +39,7 @@ class LowRank(nn.Module):
         return torch.add(weight, self.b @ self.a, alpha=self.scale)
 
 
-class LowRankTower(nn.Module):
+class LowRankImageTower(nn.Module):
     """The image tower of a backbone with low-rank updates.
 
     Args:
@@ -53,13 +53,13 @@ class LowRankTower(nn.Module):
     def __init__(self, backbone: Backbone, *, rank: int, scale: float) -> None:
         super().__init__()
         self.backbone = backbone.clone()
-        self._updates: dict[str, LowRank] = {}
+        self._updates: dict[str, LowRankUpdate] = {}
         for index, block in enumerate(self.backbone.visual_blocks):
             for name, module in list(block.named_modules()):
                 for weight in ("weight", "in_proj_weight"):
                     matrix = getattr(module, weight, None)
                     if isinstance(matrix, nn.Parameter) and matrix.ndim == 2:
-                        update = LowRank(matrix, rank, scale)
+                        update = LowRankUpdate(matrix, rank, scale)
                         parametrize.register_parametrization(module, weight, update)
                         self._updates[f"{index}.{name}.{weight}"] = update
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.backbones.precision import Precision
+from models.backbones.compute_options import Precision
 from models.errors import BackboneUnsupported, ReleaseError
 
 __all__ = ["Backbone", "FrameSpec"]
@@ -29,7 +29,7 @@ class FrameSpec(NamedTuple):
 class Backbone(nn.Module, ABC):
     """A dual encoder, frozen and in evaluation mode.
 
-    Adapters that work inside the blocks of a tower need :attr:`open_blocks`; what they reach for raises
+    Adapters that work inside the blocks of a tower need :attr:`has_open_blocks`; what they reach for raises
     :class:`~models.errors.BackboneUnsupported` otherwise.
 
     Args:
@@ -44,7 +44,7 @@ class Backbone(nn.Module, ABC):
         query_precision: in which the text tower computes for queries. Weights and vectors stay float32.
     """
 
-    open_blocks: ClassVar[bool]  # whether adapters can work inside the towers' blocks
+    has_open_blocks: ClassVar[bool]  # whether adapters can work inside the towers' blocks
     mean: Tensor
     std: Tensor
     text: Any  # the text tower
@@ -169,6 +169,12 @@ class Backbone(nn.Module, ABC):
     def clone(self) -> Backbone:
         """A copy with weights of its own, for methods that train the towers."""
         return copy.deepcopy(self)
+
+    def clone_image_tower(self) -> Backbone:
+        """A copy with an image tower of its own; all other weights are shared."""
+        image_tower = {id(parameter) for parameter in self.clip.visual.parameters()}
+        shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
+        return copy.deepcopy(self, shared)
 
     def tensors(self) -> dict[str, Tensor]:
         """The towers' weights by name, as a release keeps them."""

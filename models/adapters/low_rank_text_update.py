@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["ChosenUpdates", "TextUpdate", "TextUpdates", "compact"]
+__all__ = ["TextUpdate", "TextUpdateSelection", "TextUpdateSet", "compact_text_update"]
 
 _INPUT = slice(0, 3)  # query, key and value: they read the same input
 _OUTPUT = slice(3, 4)  # the out-projection
 
 
 @dataclass(frozen=True)
-class TextUpdates:
+class TextUpdateSet:
     """The updates that C candidates ask under.
 
     Attributes:
@@ -59,7 +59,7 @@ class TextUpdates:
         return list(zip(self.a.unbind(1), self.b.unbind(1), strict=True))
 
     @classmethod
-    def stack(cls, parts: Sequence[TextUpdates]) -> TextUpdates:
+    def stack(cls, parts: Sequence[TextUpdateSet]) -> TextUpdateSet:
         """The candidates of all parts, in order; vocabularies and scales must agree. One part is itself."""
         first = parts[0]
         if len(parts) == 1:
@@ -79,7 +79,7 @@ class TextUpdates:
             scale=first.scale,
         )
 
-    def part(self, start: int, stop: int) -> TextUpdates:
+    def part(self, start: int, stop: int) -> TextUpdateSet:
         """Neighbouring candidates, by position. Of those from the first on, nothing is copied."""
         bounds = torch.tensor([0, start, stop], device=self.keys.device) * self.vocabulary
         shared, low, high = torch.searchsorted(self.keys, bounds).tolist()
@@ -88,21 +88,21 @@ class TextUpdates:
             words, keys = self.words[:high], self.keys[:high]
         elif shared:
             words, keys = torch.cat([self.words[:1], words]), torch.cat([self.keys[:1], keys])
-        return TextUpdates(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
+        return TextUpdateSet(self.a[start:stop], self.b[start:stop], words, keys, self.vocabulary, self.scale)
 
-    def choose(self, candidates: Tensor) -> ChosenUpdates:
+    def choose(self, candidates: Tensor) -> TextUpdateSelection:
         """Some of the candidates, by position; one may be chosen several times."""
-        return ChosenUpdates(self, candidates)
+        return TextUpdateSelection(self, candidates)
 
-    def unchanged(self) -> TextUpdates:
+    def unchanged(self) -> TextUpdateSet:
         """As many candidates that ask with the tower as it came."""
         words, keys = torch.zeros_like(self.words[:1]), self.keys.new_full((1,), -1)
-        return TextUpdates(self.a, torch.zeros_like(self.b), words, keys, self.vocabulary, self.scale)
+        return TextUpdateSet(self.a, torch.zeros_like(self.b), words, keys, self.vocabulary, self.scale)
 
-    def to(self, device: torch.device) -> TextUpdates:
+    def to(self, device: torch.device) -> TextUpdateSet:
         """On a device."""
         a, b, words, keys = (tensor.to(device) for tensor in (self.a, self.b, self.words, self.keys))
-        return TextUpdates(a, b, words, keys, self.vocabulary, self.scale)
+        return TextUpdateSet(a, b, words, keys, self.vocabulary, self.scale)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
         """What the words of texts ``[n, L]`` change in their token embeddings, ``[C, n, L, d]``."""
@@ -130,14 +130,14 @@ class TextUpdates:
 
 
 @dataclass(frozen=True)
-class ChosenUpdates:
+class TextUpdateSelection:
     """Some of the candidates of ``updates``, gathered layer by layer, so that no copy of them all is ever made.
 
     Attributes:
         which: ``[C]`` int64, their positions.
     """
 
-    updates: TextUpdates
+    updates: TextUpdateSet
     which: Tensor
 
     @property
@@ -145,7 +145,7 @@ class ChosenUpdates:
         return len(self.which)
 
     def embedding_delta(self, ids: Tensor) -> Tensor:
-        """As :meth:`TextUpdates.embedding_delta`; ids ``[n, L]``, or ``[C, n, L]``: other texts for each candidate."""
+        """As :meth:`TextUpdateSet.embedding_delta`; ids ``[n, L]``, or ``[C, n, L]``: other texts for each candidate."""
         ids = ids.expand(self.candidates, *ids.shape[-2:])
         return F.embedding(self.updates._rows(self.which, ids), self.updates.words)
 
@@ -161,11 +161,11 @@ class ChosenUpdates:
         return slice(first, first + number)
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> list[Tensor]:
-        """As :meth:`TextUpdates.input_deltas`."""
+        """As :meth:`TextUpdateSet.input_deltas`."""
         return _deltas(*self._gathered(layer, _INPUT), self.updates.scale, hidden)
 
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
-        """As :meth:`TextUpdates.output_delta`."""
+        """As :meth:`TextUpdateSet.output_delta`."""
         return _deltas(*self._gathered(layer, _OUTPUT), self.updates.scale, hidden)[0]
 
     def _gathered(self, layer: int, projections: slice) -> tuple[Tensor, Tensor]:
@@ -204,9 +204,9 @@ class TextUpdate(nn.Module):
         self.words = nn.Parameter(torch.zeros(vocabulary, width))
         self.register_buffer("keys", torch.arange(vocabulary), persistent=False)
 
-    def updates(self) -> TextUpdates:
+    def updates(self) -> TextUpdateSet:
         """As the only candidate."""
-        return TextUpdates(
+        return TextUpdateSet(
             self.a.unsqueeze(0),
             self.b.unsqueeze(0),
             self.words,
@@ -241,7 +241,7 @@ class TextUpdate(nn.Module):
         self.words[tensors["tokens"]] = tensors["words"].to(self.words.device)
 
 
-def compact(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdates:
+def compact_text_update(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> TextUpdateSet:
     """What :meth:`TextUpdate.tensors` gave as the only candidate, with rows for the changed tokens alone.
 
     Raises:
@@ -257,7 +257,7 @@ def compact(tensors: Mapping[str, Tensor], vocabulary: int, scale: float) -> Tex
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
         raise ValueError(f"a token is not among the {vocabulary} of the backbone")
     order = tokens.argsort()
-    return TextUpdates(
+    return TextUpdateSet(
         a=a.unsqueeze(0),
         b=b.unsqueeze(0),
         words=torch.cat([words.new_zeros(1, width), words[order]]),

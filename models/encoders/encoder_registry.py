@@ -1,0 +1,113 @@
+"""Registry of encoder families, and functions that read and open a release through its family."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from models.backbones.backbone import Backbone
+from models.encoders import families
+from models.encoders.encoder_family import EncoderFamily
+from models.encoders.query_encoder import QueryEncoder
+from models.errors import ReleaseError
+from models.releases.release_files import read_release
+from models.releases.release_lineage import TaskLineage
+from models.releases.release_state import ReleaseState
+
+__all__ = [
+    "encoder_families",
+    "encoder_family",
+    "open_query_encoder",
+    "read_query_release",
+    "read_video_release",
+    "select_query_tensors",
+    "select_video_tensors",
+]
+
+
+@cache
+def encoder_families() -> Mapping[str, EncoderFamily]:
+    """All encoder families by kind: the ``FAMILIES`` of every module in :mod:`models.encoders.families`."""
+    modules = (
+        import_module(f"{families.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(families.__path__)
+    )
+    return {family.kind: family for module in modules for family in module.FAMILIES}
+
+
+def encoder_family(kind: str) -> EncoderFamily:
+    """Encoder family of a kind of release.
+
+    Raises:
+        ReleaseError: No family has this kind.
+    """
+    known = encoder_families()
+    if kind not in known:
+        raise ReleaseError(
+            f"release kind {kind!r} is unknown to this version of Cinestrata; known kinds are {', '.join(sorted(known))}"
+        )
+    return known[kind]
+
+
+def open_query_encoder(
+    backbone: Backbone,
+    release: ReleaseState,
+    pinned: Mapping[str, ReleaseState],
+    previous: QueryEncoder | None = None,
+    unchanged_tasks: Collection[str] = (),
+) -> QueryEncoder:
+    """Query encoder of a release. Arguments and errors are those of :class:`QueryEncoder`.
+
+    Raises:
+        ReleaseError: Also if the kind of the release, or of a pinned release, is unknown.
+    """
+    return encoder_family(release.kind).query_encoder(backbone, release, pinned, previous, unchanged_tasks)
+
+
+def read_query_release(
+    folder: Path, *, profiles: bool = True, read_parent: Callable[[str], TaskLineage] | None = None
+) -> ReleaseState:
+    """Read a release with the tensors of its query encoder alone.
+
+    Arguments and errors are those of :func:`~models.releases.release_files.read_release`.
+    """
+    return read_release(
+        folder,
+        tensor_prefixes=lambda kind: encoder_family(kind).query_prefixes,
+        profiles=profiles,
+        read_parent=read_parent,
+    )
+
+
+def read_video_release(
+    folder: Path, *, profiles: bool = True, read_parent: Callable[[str], TaskLineage] | None = None
+) -> ReleaseState:
+    """Read a release with the tensors of its video encoder alone.
+
+    Arguments and errors are those of :func:`~models.releases.release_files.read_release`.
+    """
+    return read_release(
+        folder,
+        tensor_prefixes=lambda kind: encoder_family(kind).video_prefixes,
+        profiles=profiles,
+        read_parent=read_parent,
+    )
+
+
+def select_query_tensors(release: ReleaseState) -> ReleaseState:
+    """The release with the tensors of its query encoder alone."""
+    return _select_tensors(release, encoder_family(release.kind).query_prefixes)
+
+
+def select_video_tensors(release: ReleaseState) -> ReleaseState:
+    """The release with the tensors of its video encoder alone."""
+    return _select_tensors(release, encoder_family(release.kind).video_prefixes)
+
+
+def _select_tensors(release: ReleaseState, prefixes: tuple[str, ...]) -> ReleaseState:
+    tensors = {name: tensor for name, tensor in release.tensors.items() if name.startswith(prefixes)}
+    return replace(release, tensors=tensors)

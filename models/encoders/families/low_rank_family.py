@@ -1,0 +1,158 @@
+"""Family of low-rank updates: every shard keeps a small update of the text tower, and one of the image tower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.adapters.low_rank_image_tower import LowRankImageTower
+from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
+from models.backbones.backbone import Backbone
+from models.backbones.precision import mixed_precision
+from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
+from models.encoders.query_encoder import QueryEncoder, adapter_identity
+from models.encoders.tower_forward import (
+    PerTextCondition,
+    encode_frames,
+    encode_texts,
+    start_token_states,
+)
+from models.errors import ReleaseError
+from models.releases.release_state import ReleaseState, tensors_with_prefix
+
+__all__ = ["FAMILIES", "LOW_RANK_FAMILY", "LowRankQueryEncoder", "LowRankVideoEncoder"]
+
+_TEXT, _IMAGE = "text.", "image."
+# Multiplications that the stored states of the start token must save; inserting them costs as much.
+_MIN_SAVED_MULTIPLICATIONS = 10**8
+
+
+class LowRankQueryEncoder(QueryEncoder):
+    """The text tower with the update of each shard's release, or with the newest update for all tasks."""
+
+    modes = ("latest", "pinned")
+    _pinned: TextUpdateSet
+    _starts: Tensor  # states of the start token under the update of each task, [layers, 2, T, 1, d]
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        release: ReleaseState,
+        pinned: Mapping[str, ReleaseState],
+        previous: QueryEncoder | None = None,
+        unchanged_tasks: Collection[str] = (),
+    ) -> None:
+        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+        self._newest = _load_text_update(backbone, release)
+        reused = previous if isinstance(previous, LowRankQueryEncoder) else None
+        # The common first tasks are reused in one piece; one by one, their token embeddings would be copied once more.
+        pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
+        first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged_tasks, pairs)))
+        parts = [reused._pinned.part(0, first)] if reused and first else []
+        for task in self.tasks[first:]:
+            if reused and task in unchanged_tasks:
+                place = reused._position[task]
+                parts.append(reused._pinned.part(place, place + 1))
+                continue
+            state = self._pinned_release(task, pinned)
+            # A shard that predates the first update is queried with the backbone alone.
+            is_frozen = state.kind == FROZEN_FAMILY.kind
+            parts.append(self._newest.unchanged() if is_frozen else _load_text_update(backbone, state))
+        self._pinned = TextUpdateSet.stack(parts)
+        with mixed_precision(enabled=self._uses_mixed_precision):
+            self._start = start_token_states(self._backbone, self._newest)
+            starts = [reused._starts[:, :, :first]] if reused and first else []
+            if first < len(self.tasks):
+                starts.append(start_token_states(self._backbone, self._pinned.part(first, len(self.tasks))))
+        self._starts = torch.cat(starts, dim=2)
+
+    def is_task_independent(self, mode: str) -> bool:
+        return mode == "latest"
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        place = self._position[task]
+        update = self._pinned.part(place, place + 1)
+        if not update.b.any() and not update.words.any():
+            return self._backbone.fingerprint
+        tensors = {name: getattr(update, name) for name in ("a", "b", "words", "keys")}
+        return adapter_identity([self._backbone.fingerprint, update.scale], tensors)
+
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        if mode == "latest":
+            start = self._start if self._start_states_save_time(len(ids)) else None
+            return encode_texts(self._backbone, ids, self._newest, start)
+        chosen = torch.tensor(positions, device=self._backbone.device)
+        start = self._starts[:, :, chosen] if self._start_states_save_time(len(ids) * len(chosen)) else None
+        return encode_texts(self._backbone, ids, self._pinned.choose(chosen), start)
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        if mode == "latest":
+            return self.encode_for_tasks(ids, (), mode)[0]
+        positions = positions.to(self._backbone.device)
+        start = (
+            self._starts[:, :, positions].transpose(2, 3) if self._start_states_save_time(len(ids)) else None
+        )
+        condition = PerTextCondition(self._pinned.choose(positions))
+        return encode_texts(self._backbone, ids, condition, start)[0]
+
+    def _start_states_save_time(self, texts: int) -> bool:
+        """Whether stored states of the start token save more than they cost, for so many pairs of text and task."""
+        return self._multiplications(texts) >= _MIN_SAVED_MULTIPLICATIONS
+
+
+class LowRankVideoEncoder(FamilyVideoEncoder):
+    """The image tower with low-rank updates and Frame Fusion Adapters."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self._tower: tuple[tuple[Any, ...], LowRankImageTower] | None = None  # with its rank and scale
+
+    def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        sizes = release.config["image_rank"], release.config["scale"]
+        if self._tower is None or self._tower[0] != sizes:
+            with torch.inference_mode(
+                False
+            ):  # inference tensors could not be overwritten outside inference mode
+                self._tower = sizes, LowRankImageTower(self._backbone, rank=sizes[0], scale=sizes[1])
+        tower = self._tower[1]
+        tower.load_tensors(tensors_with_prefix(_IMAGE, release.tensors))
+        fusion = load_frame_fusion(self._backbone, release)
+        return lambda frames: encode_frames(tower.backbone, frames, fusion)[0]
+
+
+def _load_text_update(backbone: Backbone, release: ReleaseState) -> TextUpdateSet:
+    """Text update of a release, as the only candidate.
+
+    Raises:
+        ReleaseError: The tensors of the release are not an update of this backbone's text tower.
+    """
+    try:
+        update = compact_text_update(
+            tensors_with_prefix(_TEXT, release.tensors), backbone.vocabulary, release.config["scale"]
+        ).to(backbone.device)
+    except (KeyError, ValueError) as error:
+        raise ReleaseError(f"the text update of the release is invalid: {error}") from error
+    if update.a.shape[1::3] != (len(backbone.text_blocks), backbone.text_width):
+        raise ReleaseError(
+            f"the text update of the release is for {update.a.shape[1]} blocks of width {update.a.shape[-1]}, but the "
+            f"text tower of {backbone.name!r} has {len(backbone.text_blocks)} of width {backbone.text_width}"
+        )
+    return update
+
+
+LOW_RANK_FAMILY = EncoderFamily(
+    kind="low_rank",
+    query_encoder=LowRankQueryEncoder,
+    video_encoder=LowRankVideoEncoder,
+    query_prefixes=(_TEXT,),
+    video_prefixes=(_IMAGE, FUSION_PREFIX),
+)
+FAMILIES = (LOW_RANK_FAMILY,)

@@ -1,0 +1,155 @@
+"""Family of TAME: queries under the prototype of each task, with the newest weights or those of the shard's release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from models.adapters.frame_fusion import FrameFusion
+from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.query_encoder import QueryEncoder, adapter_identity
+from models.encoders.tower_forward import PerTextCondition, encode_frames, encode_texts
+from models.errors import ReleaseError
+from models.releases.release_state import ReleaseState, tensors_with_prefix
+
+__all__ = [
+    "FAMILIES",
+    "FUSION_PREFIX",
+    "TAME_FAMILY",
+    "TameQueryEncoder",
+    "TameVideoEncoder",
+    "load_frame_fusion",
+]
+
+_TAME = "tame."
+FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
+
+
+class TameQueryEncoder(QueryEncoder):
+    """TAME under the prototype of every task, with the newest weights or those of each shard's release."""
+
+    modes = ("latest", "pinned")
+    _pinned: TameCondition
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        release: ReleaseState,
+        pinned: Mapping[str, ReleaseState],
+        previous: QueryEncoder | None = None,
+        unchanged_tasks: Collection[str] = (),
+    ) -> None:
+        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+        self._tame = _load_tame(backbone, release)
+        self._pinned_releases = pinned
+        adapters = [self._tame.weights()]
+        prototypes, experts, sets = [], [], []
+        for position, task in enumerate(self.tasks):
+            # A frozen shard predates the first adapters; its queries use the backbone alone.
+            prototype, expert, weights = self._tame.prototypes[position], NO_EXPERT, None
+            if isinstance(previous, TameQueryEncoder) and task in unchanged_tasks:
+                kept, place = previous._pinned, previous._position[task]
+                prototype, expert = kept.prototypes[place], int(kept.experts[place])
+                weights = kept.weights.only(previous._sets[place]) if expert != NO_EXPERT else None
+            elif (state := self._pinned_release(task, pinned)).kind != FROZEN_FAMILY.kind:
+                tame = self._tame if state is release else _load_tame(backbone, state)
+                prototype, expert = tame.prototypes[position], tame.task_experts[position]
+                weights = tame.weights() if tame is not self._tame else None
+            prototypes.append(prototype)
+            experts.append(expert)
+            sets.append(len(adapters) if weights else 0)
+            adapters += [weights] if weights else []
+        self._sets: list[int] = sets  # index of each task's adapters in the pinned weights
+        device = backbone.device
+        self._pinned = TameCondition(
+            weights=TameWeights.stack(adapters),
+            prototypes=torch.stack(prototypes),
+            experts=torch.tensor(experts, device=device),
+            top_k=self._tame.top_k,
+            scale=self._tame.scale,
+            sets=torch.tensor(sets, device=device),
+        )
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        release = self._pinned_releases[task]
+        if release.kind == FROZEN_FAMILY.kind:
+            return self._backbone.fingerprint
+        settings = [release.backbone_fingerprint, release.config.get("top_k", 1), release.config["scale"]]
+        digest = adapter_identity(settings, tensors_with_prefix(_TAME, release.tensors))
+        return f"{self._position[task]} of {digest}"
+
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        return encode_texts(self._backbone, ids, self._condition(positions, mode))
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        condition = PerTextCondition(self._condition(positions.tolist(), mode))
+        return encode_texts(self._backbone, ids, condition)[0]
+
+    def _condition(self, positions: Sequence[int], mode: str) -> TameCondition:
+        if mode == "latest":
+            return self._tame.condition(positions)
+        return self._pinned.choose(torch.tensor(positions, device=self._backbone.device))
+
+
+class TameVideoEncoder(FamilyVideoEncoder):
+    """The frozen image tower with Frame Fusion Adapters."""
+
+    def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        fusion = load_frame_fusion(self._backbone, release)
+        return lambda frames: encode_frames(self._backbone, frames, fusion)[0]
+
+
+def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
+    """Frame Fusion Adapters of a release.
+
+    Raises:
+        KeyError, RuntimeError: The tensors or settings of the release do not fit the backbone.
+    """
+    fusion = FrameFusion.for_backbone(
+        backbone,
+        layers=release.config["ffa_layers"],
+        neighbor=release.config["ffa_neighbour"],
+        mix=release.config["ffa_mix"],
+    )
+    fusion.load_state_dict(tensors_with_prefix(FUSION_PREFIX, release.tensors))
+    return fusion.to(backbone.device)
+
+
+def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
+    """Text adapters of a release, in evaluation mode.
+
+    Raises:
+        ReleaseError: The tensors of the release do not fit its configuration.
+    """
+    tensors = tensors_with_prefix(_TAME, release.tensors)
+    try:
+        _, _, experts, _, rank = tensors["b"].shape
+        tame = Tame(
+            backbone.text_width,
+            len(backbone.text_blocks),
+            experts=experts,
+            rank=rank,
+            top_k=release.config.get("top_k", 1),
+            scale=release.config["scale"],
+        )
+        tame.load_tensors(tensors)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ReleaseError(f"the adapters of the release do not fit its configuration: {error}") from error
+    return tame.to(backbone.device).eval()
+
+
+TAME_FAMILY = EncoderFamily(
+    kind="tame",
+    query_encoder=TameQueryEncoder,
+    video_encoder=TameVideoEncoder,
+    query_prefixes=(_TAME,),
+    video_prefixes=(FUSION_PREFIX,),
+)
+FAMILIES = (TAME_FAMILY,)

@@ -1,0 +1,110 @@
+"""Lineage of releases: the tasks and routing profiles that each release adds to those of its parent.
+
+A task and its routing profile never change after the task is learned. A release therefore stores only its own and names
+its parent release. Readers collect all tasks of a library along this lineage, and a release is as large in the
+thousandth domain as in the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.errors import ReleaseError
+from models.routing.routing_profiles import RoutingProfiles
+
+__all__ = ["ParentRelease", "ReleaseTask", "TaskLineage"]
+
+
+@dataclass(frozen=True)
+class ReleaseTask:
+    """A task that a release has learned (or indexed).
+
+    Attributes:
+        task_id: Identifier of the task in the catalog.
+        name: Name that the user gave.
+        fingerprint: Fingerprint of the video encoder that made the task's shard.
+    """
+
+    task_id: str
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class ParentRelease:
+    """Reference to the release that another one continues.
+
+    Attributes:
+        release: Identifier of the parent release.
+        tasks: Number of tasks that the parent knows, including those of its ancestors; at least one.
+
+    Raises:
+        ValueError: A field has another type or is out of range.
+    """
+
+    release: str
+    tasks: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.release, str) or type(self.tasks) is not int or self.tasks < 1:
+            raise ValueError(f"release {self.release!r} with {self.tasks!r} tasks cannot be a parent")
+
+
+@dataclass(frozen=True)
+class TaskLineage:
+    """Tasks of a release in the order in which they were learned, with their routing profiles.
+
+    Attributes:
+        tasks: Tasks that the release adds; at least one if it has a parent.
+        profiles: One routing profile per task.
+        parent: Parent release; None if these are all tasks.
+
+    Raises:
+        ValueError: The number of profiles differs from that of the tasks, or the release adds no task to its parent's.
+    """
+
+    tasks: tuple[ReleaseTask, ...]
+    profiles: RoutingProfiles
+    parent: ParentRelease | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.profiles):
+            raise ValueError(f"there are {len(self.profiles)} routing profiles for {len(self.tasks)} tasks")
+        if self.parent is not None and not self.tasks:
+            raise ValueError("the release adds no task to those of its parent")
+
+    @property
+    def total_tasks(self) -> int:
+        """Number of all tasks, including those of the ancestors."""
+        return len(self.tasks) + (self.parent.tasks if self.parent else 0)
+
+    def resolve(self, read_parent: Callable[[str], TaskLineage]) -> TaskLineage:
+        """Lineage with the tasks of all ancestors, and without a parent.
+
+        The number of tasks falls from release to parent, so every lineage ends.
+
+        Args:
+            read_parent: Function from the identifier of a release to the tasks that it adds.
+
+        Raises:
+            ReleaseError: The number of tasks of an ancestor differs from the one that its child recorded, two releases
+                have learned the same task, or the vocabularies of the routing profiles differ.
+        """
+        parts = [self]
+        while (parent := parts[-1].parent) is not None:
+            part = read_parent(parent.release)
+            if part.total_tasks != parent.tasks:
+                raise ReleaseError(
+                    f"release {parent.release[:12]} knows {part.total_tasks} tasks, but a later release continues it "
+                    f"after {parent.tasks}"
+                )
+            parts.append(part)
+        tasks = tuple(task for part in reversed(parts) for task in part.tasks)
+        if len({task.task_id for task in tasks}) < len(tasks):
+            raise ReleaseError("a release and one of its ancestors have learned the same task")
+        try:
+            profiles = RoutingProfiles.concatenate([part.profiles for part in reversed(parts)])
+        except ValueError as error:
+            raise ReleaseError(f"the routing profiles of the releases do not match: {error}") from error
+        return TaskLineage(tasks, profiles)

@@ -1,0 +1,110 @@
+"""Sparse routing profiles of many tasks: a few hundred tokens per task, out of tens of thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["RoutingProfiles"]
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class RoutingProfiles:
+    """Non-zero entries of a matrix ``[T, V]`` of routing profiles, row by row (compressed sparse rows).
+
+    :mod:`models.routing.router` defines the meaning of a row.
+
+    Attributes:
+        tokens: Token ids of the entries ``[N]``, task after task, ascending within each task.
+        values: Values of the entries, ``[N]``.
+        ends: End position of each task in ``tokens`` and ``values``, ``[T]``.
+        vocabulary: Vocabulary size V.
+
+    Raises:
+        ValueError: The arrays do not form such a matrix.
+    """
+
+    tokens: Ints
+    values: Floats
+    ends: Ints
+    vocabulary: int
+
+    def __post_init__(self) -> None:
+        starts = np.concatenate([[0], self.ends])
+        is_complete = (
+            self.tokens.dtype.kind == self.ends.dtype.kind == "i"
+            and self.tokens.ndim == self.values.ndim == 1
+            and len(self.tokens) == len(self.values) == starts[-1]
+        )
+        is_ascending = np.diff(self.tokens, prepend=-1) > 0
+        is_ascending[starts[:-1][starts[:-1] < len(is_ascending)]] = True  # the first token of each row
+        is_inside = not len(self.tokens) or 0 <= self.tokens.min() <= self.tokens.max() < self.vocabulary
+        if not (is_complete and (np.diff(starts) >= 0).all() and is_inside and is_ascending.all()):
+            raise ValueError(f"the arrays are not routing profiles over {self.vocabulary} tokens")
+
+    @classmethod
+    def from_dense(cls, dense: npt.NDArray[np.floating]) -> RoutingProfiles:
+        """Routing profiles of a dense matrix ``[T, V]``."""
+        rows, tokens = dense.nonzero()
+        ends = np.cumsum(np.bincount(rows, minlength=len(dense)))
+        values = np.asarray(dense[rows, tokens], np.float32)
+        return cls(tokens.astype(np.int32), values, ends.astype(np.int64), dense.shape[1])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[RoutingProfiles]) -> RoutingProfiles:
+        """Routing profiles of the tasks of all parts, in order.
+
+        Raises:
+            ValueError: There are no parts, or their vocabulary sizes differ.
+        """
+        vocabularies = sorted({part.vocabulary for part in parts})
+        if len(vocabularies) != 1:
+            raise ValueError(f"routing profiles over {vocabularies} tokens cannot be concatenated")
+        starts = np.cumsum([0, *(len(part.tokens) for part in parts[:-1])])
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=True)]),
+            vocabularies[0],
+        )
+
+    def __len__(self) -> int:
+        """Number of tasks T."""
+        return len(self.ends)
+
+    @property
+    def rows(self) -> Ints:
+        """Task position of each entry, ``[N]``."""
+        return np.repeat(np.arange(len(self)), np.diff(self.ends, prepend=0))
+
+    @property
+    def silent(self) -> npt.NDArray[np.bool_]:
+        """Whether each task is silent (has no entries), ``[T]``."""
+        return np.asarray(np.diff(self.ends, prepend=0) == 0)
+
+    def append_tasks(self, other: RoutingProfiles) -> RoutingProfiles:
+        """Routing profiles of these tasks, followed by those of ``other``."""
+        return RoutingProfiles.concatenate([self, other])
+
+    def without_first(self, count: int) -> RoutingProfiles:
+        """Routing profiles without the first ``count`` tasks."""
+        start = int(self.ends[count - 1]) if count else 0
+        return RoutingProfiles(
+            self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary
+        )
+
+    def to_dense(self, tasks: Sequence[int] | None = None) -> Floats:
+        """Dense matrix ``[T, V]``, or ``[len(tasks), V]`` of the tasks at some positions."""
+        chosen = range(len(self)) if tasks is None else tasks
+        starts = self.ends - np.diff(self.ends, prepend=0)
+        rows = np.zeros((len(chosen), self.vocabulary), np.float32)
+        for row, task in zip(rows, chosen, strict=True):
+            own = slice(starts[task], self.ends[task])
+            row[self.tokens[own]] = self.values[own]
+        return rows
