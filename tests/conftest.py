@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import redis
@@ -18,7 +18,32 @@ from sqlalchemy import create_engine, make_url, text
 
 from tests.milvus import Milvus, fresh_milvus
 
+if TYPE_CHECKING:
+    from models.backbones.backbone import Backbone
+
 Database = Literal["sqlite", "postgresql"]
+
+
+@pytest.fixture(scope="module")
+def backbone(request: pytest.FixtureRequest) -> Backbone:
+    """Untrained ``tiny`` backbone with the same weights in every process.
+
+    It reads as many frames per video as the test module's ``FRAMES`` says, 2 by default.
+    """
+    import torch
+
+    from models.backbones.backbone_loading import tiny_backbone
+
+    torch.manual_seed(0)
+    return tiny_backbone(getattr(request.module, "FRAMES", 2))
+
+
+@pytest.fixture(scope="session")
+def shipped_backbone() -> Backbone:
+    """``tiny`` backbone with the weights that ship with the project. Tests must not change it."""
+    from models.backbones.backbone_loading import load_backbone
+
+    return load_backbone("tiny")
 
 
 @pytest.fixture(scope="session")

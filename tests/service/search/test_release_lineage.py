@@ -29,7 +29,7 @@ from service.core.settings import Settings
 from service.search import engine
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from tests.models.old_release import write_schema_2
+from tests.models.releases.old_releases import write_schema_2
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 TAKES = ["a child runs after a kite", "snow falls on a roof", "a train leaves the station"]

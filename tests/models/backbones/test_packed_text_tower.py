@@ -19,12 +19,6 @@ from models.encoders.tower_forward import encode_texts
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=2)
-
-
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
     with torch.inference_mode():

@@ -11,19 +11,11 @@ import torch
 from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet, compact_text_update
 from models.adapters.tame import NO_EXPERT, Tame
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_state import ReleaseState
-from tests.models.small_releases import small_release
+from tests.models.encoders.small_releases import small_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and then a long time nothing"]
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    return tiny_backbone(frames=2)
 
 
 def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:

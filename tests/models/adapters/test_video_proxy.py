@@ -18,12 +18,6 @@ torch.set_num_threads(1)
 FRAMES = 3
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=FRAMES)
-
-
 def _frames(seed: int, videos: int = 2, frames: int = FRAMES) -> Tensor:
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, 256, (videos, frames, 56, 56, 3), dtype=np.uint8))

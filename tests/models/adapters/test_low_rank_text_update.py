@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet, compact_text_update
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_texts
 
 LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
@@ -21,12 +20,6 @@ def _update(seed: int, *, scale: float = 0.5) -> TextUpdate:
     update.b.normal_()
     update.words[torch.randperm(VOCABULARY)[:5]] = torch.randn(5, WIDTH)
     return update
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(2)
 
 
 def test_deltas_are_scaled_products_of_the_two_matrices() -> None:

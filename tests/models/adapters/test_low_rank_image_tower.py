@@ -7,14 +7,7 @@ import torch
 
 from models.adapters.low_rank_image_tower import LowRankImageTower, LowRankUpdate
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=2)
 
 
 def _frames() -> torch.Tensor:

@@ -8,19 +8,12 @@ from torch import Tensor
 
 from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import PerTextCondition, encode_texts, start_token_states
 
 TEXTS = ["a red star spins", "left", "", "a small blue square and a large green ring move from left to right"]
 CANDIDATES = 3
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=2)
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,12 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states, text_states
 from models.encoders.tower_forward import encode_frames, encode_texts
 
 FRAMES, WIDTH, VISUAL, HEADS, WORDS, TOKENS, VOCABULARY = 2, 8, 6, 2, 4, 3, 11
 TEXTS = ["a red circle", "a square that moves to the left"]
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=FRAMES)
 
 
 @pytest.fixture(scope="module")

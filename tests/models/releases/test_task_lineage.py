@@ -20,7 +20,7 @@ from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLine
 from models.releases.release_state import ReleaseState
 from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
-from tests.models.old_release import write_schema_2
+from tests.models.releases.old_releases import write_schema_2
 
 VOCABULARY, WORDS = 500, 20
 

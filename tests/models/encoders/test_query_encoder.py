@@ -11,20 +11,13 @@ import torch
 
 from models.adapters.tame import NO_EXPERT
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.errors import ReleaseError
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from tests.models.small_releases import small_release, tame_release
+from tests.models.encoders.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=2)
 
 
 @pytest.fixture

@@ -22,17 +22,10 @@ from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState
 from models.routing.router import distinct_tokens
 from models.routing.token_statistics import token_presence
-from tests.models.small_releases import small_release, tame_release
+from tests.models.encoders.small_releases import small_release, tame_release
 
 TEXTS = ["a red circle moves left", "a square", "two stars spin around a very large blue triangle"]
 TASKS = ["0", "1", "2"]
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    return tiny_backbone(frames=2)
 
 
 def _low_rank(backbone: Backbone) -> ReleaseState:
