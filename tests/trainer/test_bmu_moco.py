@@ -316,7 +316,7 @@ def test_all_variants_share_base_mocos_model_of_the_first_task(
         _learn(method, "one", range(2))
     assert _equal(_weights(shared.model), first_model)
     assert not _equal(_weights(literal.model), first_model)
-    assert shared.bidirectional, "from now on"
+    assert shared.is_bidirectional, "from now on"
 
 
 def test_a_task_that_is_only_indexed_is_not_the_first(backbone: Backbone) -> None:
@@ -326,9 +326,9 @@ def test_a_task_that_is_only_indexed_is_not_the_first(backbone: Backbone) -> Non
     method.end_task()
     method.record_task("bare", "bare", [])
     assert method.fingerprint() == before
-    assert not method.bidirectional
+    assert not method.is_bidirectional
     _learn(method, "one", range(1))
-    assert method.bidirectional
+    assert method.is_bidirectional
 
 
 # -- queues ---------------------------------------------------------------------------------------------
@@ -409,10 +409,10 @@ def test_a_release_holds_what_the_next_task_needs_and_no_more(backbone: Backbone
     queues = {f"{n}.queues.{k}" for n in ("local", "global") for k in ("texts", "videos", "oldest")}
     assert set(release.tensors) == towers | queues | {f"global.{t}" for t in towers} | {"trained_tasks"}
     resumed = _bmu(backbone, "both", release)
-    assert _equal(resumed.tensors(), method.tensors())
+    assert _equal(resumed.training_tensors(), method.training_tensors())
     for run in (method, resumed):
         _learn(run, "two", range(2, 4))
-    assert _equal(resumed.tensors(), method.tensors())
+    assert _equal(resumed.training_tensors(), method.training_tensors())
 
 
 # -- variants of table 3 --------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_an_ensemble_is_the_mean_of_all_encoders_at_the_end_of_a_task(
         _learn(run, "one", range(1))
         run.begin_task("two", "two")
         _steps(run, range(1, 3))
-    assert _equal(method.tensors(), unpulled.tensors()), "during a task nothing is pulled"
+    assert _equal(method.training_tensors(), unpulled.training_tensors()), "during a task nothing is pulled"
     members = [_weights(m) for m in (method.model, *(p.encoders for p in method.momentum.values()))]
     method.end_task()
     mean = {name: sum(m[name].double() for m in members) / 3 for name in members[0]}
@@ -477,7 +477,7 @@ def _epochs(
         _steps(method, range(seed, seed + 1), optimiser)
         monkeypatch.setattr(method, "validation_recall", lambda clips, value=recall: value)
         method.after_epoch(())
-        states.append({name: tensor.clone() for name, tensor in method.tensors().items()})
+        states.append({name: tensor.clone() for name, tensor in method.training_tensors().items()})
     return states
 
 
@@ -491,7 +491,7 @@ def test_a_task_ends_with_its_best_epoch(
     method = _second_task(backbone, "both")
     states = _epochs(method, recalls, monkeypatch)
     method.end_task()
-    after = method.tensors()
+    after = method.training_tensors()
     restarted = {n for n in after if n.startswith("local.clip.")}
     assert _equal(*({n: t for n, t in s.items() if n not in restarted} for s in (after, states[best])))
     for name in restarted:
@@ -499,7 +499,9 @@ def test_a_task_ends_with_its_best_epoch(
     method.begin_task("three", "three")
     worse = _epochs(method, [0.05], monkeypatch)
     method.end_task()
-    assert torch.equal(method.tensors()["clip.visual.proj"], worse[0]["clip.visual.proj"]), "not the old best"
+    assert torch.equal(method.training_tensors()["clip.visual.proj"], worse[0]["clip.visual.proj"]), (
+        "not the old best"
+    )
 
 
 def test_the_local_pair_of_base_moco_starts_anew_from_the_best_epoch(
@@ -520,7 +522,7 @@ def test_an_ensemble_is_made_of_the_best_epoch(backbone: Backbone, monkeypatch: 
     method.end_task()
     name = "clip.visual.proj"
     mean = sum(states[0][prefix + name].double() for prefix in ("", "local.", "global.")) / 3
-    torch.testing.assert_close(method.tensors()[name].double(), mean, rtol=0, atol=1e-7)
+    torch.testing.assert_close(method.training_tensors()[name].double(), mean, rtol=0, atol=1e-7)
 
 
 def test_the_best_epoch_survives_a_checkpoint_and_is_not_in_a_release(
@@ -538,7 +540,7 @@ def test_the_best_epoch_survives_a_checkpoint_and_is_not_in_a_release(
     for run in (method, resumed):
         _epochs(run, [0.6], monkeypatch)
         run.end_task()
-        assert torch.equal(run.tensors()["clip.visual.proj"], states[0]["clip.visual.proj"])
+        assert torch.equal(run.training_tensors()["clip.visual.proj"], states[0]["clip.visual.proj"])
         assert not [name for name in run.state_dict() if name.startswith(("best", "local.clip."))]
 
 
@@ -667,6 +669,6 @@ def test_a_library_that_began_without_captions_can_start_to_learn(backbone: Back
     frozen.end_task()
     frozen.record_task("bare", "bare", [])
     method = _bmu(backbone, "both", frozen.release())
-    assert not method.bidirectional
+    assert not method.is_bidirectional
     _learn(method, "one", range(1))
     assert [task.task_id for task in method.learned_tasks] == ["bare", "one"]

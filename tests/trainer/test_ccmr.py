@@ -80,7 +80,7 @@ def test_equation_3(backbone: Backbone, hard: int) -> None:
             wrong = sorted(float((anchors[i] - others[k]).norm()) for k in range(4) if k != i)
             hinges += [max(0.0, own + margin - d) for d in (wrong[:hard] if hard else wrong)]
         total += weight * sum(hinges) / len(hinges)
-    assert float(method.contrast(texts, videos)) == pytest.approx(total, rel=1e-5)
+    assert float(method.contrastive_loss(texts, videos)) == pytest.approx(total, rel=1e-5)
 
 
 def test_distances_are_euclidean_and_have_a_gradient_where_vectors_meet() -> None:

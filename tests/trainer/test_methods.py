@@ -19,7 +19,8 @@ from models.releases.release_files import read_release, write_release
 from models.releases.release_state import ReleaseState
 from service.core.method_names import METHOD_NAMES
 from trainer.losses import cross_task_loss, in_task_loss
-from trainer.methods import METHODS, FfaTame, Method, MethodError, configure, start_method
+from trainer.methods import METHODS, Method, MethodError, configure, start_method
+from trainer.methods.ffa_tame import FfaTame
 
 FRAMES = 3
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]

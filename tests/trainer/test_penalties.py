@@ -22,7 +22,7 @@ from trainer.methods.ewc import Ewc, EwcConfig
 from trainer.methods.finetune import Finetune
 from trainer.methods.mas import MasConfig
 from trainer.methods.rwalk import Rwalk, RwalkConfig
-from trainer.methods.shared.weight_penalty import Penalty, mean_gradients
+from trainer.methods.shared.weight_penalty import WeightPenaltyMethod, mean_gradients
 from trainer.methods.si import Si, SiConfig
 from trainer.task_data import Clip, Pair, TaskData, load_frames
 from trainer.training_checkpoint import CheckpointStore
@@ -76,18 +76,18 @@ def _text_output(model: Backbone, text: str) -> Tensor:
 # -- the shared term ------------------------------------------------------------------------------------
 
 
-class _Given(Penalty):
+class _Given(WeightPenaltyMethod):
     """A penalty whose importance the test gives."""
 
     name = "given"
 
-    def consolidate(self, pairs: Any) -> dict[str, Tensor]:
+    def compute_importance(self, pairs: Any) -> dict[str, Tensor]:
         torch.manual_seed(3)
-        return {name: torch.rand_like(weight) for name, weight in self.held().items()}
+        return {name: torch.rand_like(weight) for name, weight in self.penalized_parameters().items()}
 
 
 class _TextOnly(_Given):
-    def holds(self, name: str) -> bool:
+    def is_penalized(self, name: str) -> bool:
         return not name.startswith("clip.visual.")
 
 
@@ -102,7 +102,7 @@ def _given(kind: type[_Given], backbone: Backbone, penalty: float) -> _Given:
 def test_the_penalty_against_a_loop(backbone: Backbone) -> None:
     method = _given(_Given, backbone, penalty=3.0)
     with torch.no_grad():
-        for weight in method.held().values():
+        for weight in method.penalized_parameters().values():
             weight += 0.01 * torch.randn_like(weight)
     expected = 0.0
     for name, weight in method.model.named_parameters():
@@ -113,12 +113,14 @@ def test_the_penalty_against_a_loop(backbone: Backbone) -> None:
         moved = weight.detach().double().numpy() - method.anchor[name].double().numpy()
         expected += 3.0 / 2 * float((omega * moved**2).sum())
     assert expected > 1
-    assert method.penalty().item() == pytest.approx(expected, rel=1e-4)
+    assert method.penalty_loss().item() == pytest.approx(expected, rel=1e-4)
     plain = method.task_loss(_frames(1), TEXTS, None)
     assert method.loss(_frames(1), TEXTS, None).item() == pytest.approx(plain.item() + expected, rel=1e-4)
-    method.penalty().backward()
-    gradient = method.held()[BIAS].grad
-    found = 3.0 * method.importance[BIAS] * (method.held()[BIAS].detach() - method.anchor[BIAS])
+    method.penalty_loss().backward()
+    gradient = method.penalized_parameters()[BIAS].grad
+    found = (
+        3.0 * method.importance[BIAS] * (method.penalized_parameters()[BIAS].detach() - method.anchor[BIAS])
+    )
     torch.testing.assert_close(gradient, found)
 
 
@@ -128,10 +130,10 @@ def test_one_tower_alone_can_be_held(backbone: Backbone) -> None:
     assert set(text.anchor) == set(text.importance)
     with torch.no_grad():
         text.model.clip.visual.proj += 1
-    assert text.penalty().item() == 0
+    assert text.penalty_loss().item() == 0
     with torch.no_grad():
         text.model.clip.text_projection += 1
-    assert text.penalty().item() > 0
+    assert text.penalty_loss().item() > 0
     assert all(
         weight.requires_grad for weight in (text.model.clip.visual.proj, text.model.clip.text_projection)
     )
@@ -181,7 +183,7 @@ def _fisher(method: Ewc, pairs: list[Pair], size: int) -> Tensor:
         videos = torch.stack([_video_output(method.model, pair.clip) for pair in chosen])
         queries, videos = (v / v.norm(dim=-1, keepdim=True) for v in (queries, videos))
         in_task_loss(queries, videos, method.config.logit_scale).backward()
-        gradient = method.held()[BIAS].grad
+        gradient = method.penalized_parameters()[BIAS].grad
         assert gradient is not None
         total, count = total + gradient**2, count + 1
         gradient.zero_()
@@ -229,7 +231,7 @@ def test_the_importance_of_mas_against_a_loop(backbone: Backbone, tmp_path: Path
                 method.model.zero_grad()
                 (output**2).sum().backward()
                 for name in names:
-                    gradient = method.held()[name].grad
+                    gradient = method.penalized_parameters()[name].grad
                     if gradient is not None:
                         total[name] = total[name] + gradient.abs() / len(outputs)
         method.end_task(task.pairs)
@@ -243,7 +245,10 @@ def test_unit_vectors_would_give_mas_nothing(backbone: Backbone) -> None:
     method.begin_task("one", "one")
     queries, videos = method.embed(_frames(1), TEXTS)
     lengths = (vectors.square().sum() for vectors in (queries, videos))
-    assert all(omega.max() < 1e-4 for omega in mean_gradients(lengths, method.held(), torch.abs).values())
+    assert all(
+        omega.max() < 1e-4
+        for omega in mean_gradients(lengths, method.penalized_parameters(), torch.abs).values()
+    )
 
 
 # -- SI -------------------------------------------------------------------------------------------------
@@ -272,12 +277,12 @@ def _walk(method: Any, steps: int) -> list[tuple[Tensor, Tensor]]:
 
 
 class _SiOfOne(Si):
-    def holds(self, name: str) -> bool:
+    def is_penalized(self, name: str) -> bool:
         return name == BIAS
 
 
 class _RwalkOfOne(Rwalk):
-    def holds(self, name: str) -> bool:
+    def is_penalized(self, name: str) -> bool:
         return name == BIAS
 
 
@@ -293,7 +298,7 @@ def test_the_path_of_si_over_two_tasks(backbone: Backbone) -> None:
         torch.testing.assert_close(method.path[BIAS], omega, rtol=1e-3, atol=1e-9)
         assert (omega < 0).any()
         if number:
-            assert method.penalty().item() > 1e-6
+            assert method.penalty_loss().item() > 1e-6
         moved = _weights(method)[BIAS] - start
         method.end_task()
         expected = expected + omega.clamp(min=0) / (moved**2 + 1e-5)

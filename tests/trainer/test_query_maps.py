@@ -139,7 +139,7 @@ def test_where_no_example_points_nothing_turns() -> None:
 def test_the_drift_of_qdc_is_a_mean(backbone: Backbone) -> None:
     torch.manual_seed(4)
     new, old = torch.randn(5, backbone.dim), torch.randn(5, backbone.dim)
-    step = _start("qdc", backbone).fit_step(new, old)
+    step = _start("qdc", backbone).fit_map(new, old)
     for column in range(0, backbone.dim, 17):
         drift = sum(float(new[row, column] - old[row, column]) for row in range(5)) / 5
         assert step.shift[column].item() == pytest.approx(-drift, abs=1e-5)
@@ -240,7 +240,7 @@ def test_a_task_that_is_only_indexed_moves_nothing(name: str, backbone: Backbone
     _learn(method, "two", _captions(2, 8), _orthogonal(backbone.dim, 1))
     before = method.maps.clone(), method.shifts.clone()
     method.begin_task("bare", "bare", trained=False)
-    assert method.before is None
+    assert method.previous_model is None
     method.end_task()
     method.record_task("bare", "bare", [])
     assert torch.equal(method.maps[:2], before[0])
@@ -300,9 +300,9 @@ def test_old_queries_drift_less_when_they_are_mapped(
 def test_videos_join_the_fit_once_each(backbone: Backbone, tmp_path: Path) -> None:
     task = _task(tmp_path, "one")
     alone, both = (_start("drift_adapter", backbone, videos=videos) for videos in (False, True))
-    captions = alone.examples_of(backbone, task.pairs)
+    captions = alone.example_vectors(backbone, task.pairs)
     np.testing.assert_allclose(captions.numpy(), _vectors(backbone, task.training_captions), atol=1e-6)
-    examples = both.examples_of(backbone, task.pairs)
+    examples = both.example_vectors(backbone, task.pairs)
     videos = encode_frames(backbone, load_frames(task.clips))[0]
     torch.testing.assert_close(examples, torch.cat([captions, videos]), atol=1e-6, rtol=0)
 
@@ -347,7 +347,7 @@ def test_no_second_encoder_and_no_old_data_are_kept(name: str, backbone: Backbon
         _learn(method, task, _captions(seed, 8), _orthogonal(backbone.dim, seed))
     state = method.release()
     assert state.kind == "mapped"
-    assert method.before is None
+    assert method.previous_model is None
     assert set(state.tensors) == {*backbone.tensors(), "maps", "shifts"}
     assert open_query_encoder(backbone, state, {}).modes == ("latest", "mapped")
 

@@ -24,7 +24,7 @@ from trainer.methods.co2l import Co2l, asymmetric_loss, relation_loss
 from trainer.methods.der import Der, response_loss
 from trainer.methods.er import Er
 from trainer.methods.lump import Lump
-from trainer.methods.shared.replay import Memory, Replay, Rows
+from trainer.methods.shared.replay import MemoryRows, ReplayMemory, ReplayMethod
 from trainer.task_data import Clip, TaskData
 from trainer.training_checkpoint import CheckpointStore
 from trainer.training_loop import learn_task
@@ -39,18 +39,18 @@ def backbone() -> Backbone:
     return tiny_backbone(frames=FRAMES)
 
 
-def _rows(tasks: list[int], first: int = 0) -> Rows:
+def _rows(tasks: list[int], first: int = 0) -> MemoryRows:
     """Pairs that can be told apart: number n has the id n."""
     numbers = torch.arange(first, first + len(tasks))
-    frames = numbers.to(torch.uint8).view(-1, 1, 1, 1, 1).expand(-1, 1, 2, 2, 3)
+    frames = numbers.to(torch.uint8).augment(-1, 1, 1, 1, 1).expand(-1, 1, 2, 2, 3)
     return {"frames": frames, "ids": numbers.unsqueeze(1), "tasks": torch.tensor(tasks)}
 
 
-def _memory(capacity: int) -> Memory:
-    return Memory(capacity, {name: rows[:0] for name, rows in _rows([0]).items()})
+def _memory(capacity: int) -> ReplayMemory:
+    return ReplayMemory(capacity, {name: rows[:0] for name, rows in _rows([0]).items()})
 
 
-def _numbers(memory: Memory) -> list[int]:
+def _numbers(memory: ReplayMemory) -> list[int]:
     return memory.rows()["ids"].flatten().tolist()
 
 
@@ -61,7 +61,7 @@ def test_a_ring_gives_every_task_an_equal_share_and_never_exceeds_its_capacity()
     memory, first = _memory(10), 0
     shares = []
     for task in range(13):
-        count = memory.next_share()
+        count = memory.next_task_share()
         memory.add_to_ring(_rows([task] * 10, first))
         kept = Counter(memory.rows()["tasks"].tolist())
         assert len(memory) == 10
@@ -86,8 +86,8 @@ def test_a_task_with_few_pairs_leaves_its_places_empty() -> None:
 def test_a_reservoir_is_vitters_algorithm() -> None:
     memory = _memory(3)
     torch.manual_seed(4)
-    memory.pass_reservoir(_rows([0] * 7))
-    memory.pass_reservoir(_rows([1] * 9, 7))
+    memory.add_to_reservoir(_rows([0] * 7))
+    memory.add_to_reservoir(_rows([1] * 9, 7))
     kept: list[int] = []
     torch.manual_seed(4)
     for number in range(16):
@@ -108,7 +108,7 @@ def test_a_reservoir_keeps_all_that_passed_alike() -> None:
     counts: Counter[int] = Counter()
     for _ in range(400):
         memory = _memory(4)
-        memory.pass_reservoir(_rows([0] * 12))
+        memory.add_to_reservoir(_rows([0] * 12))
         assert len(memory) == 4
         counts.update(_numbers(memory))
     expected, deviation = 400 * 4 / 12, math.sqrt(400 * (4 / 12) * (8 / 12))
@@ -117,7 +117,7 @@ def test_a_reservoir_keeps_all_that_passed_alike() -> None:
 
 def test_samples_are_of_past_tasks_without_repetition_and_by_the_global_generator() -> None:
     memory = _memory(6)
-    memory.pass_reservoir(_rows([0, 1, 2, 1, 2, 2]))
+    memory.add_to_reservoir(_rows([0, 1, 2, 1, 2, 2]))
     assert memory.sample(4, before=0) is None
     for _ in range(20):
         drawn = memory.sample(2, before=2)
@@ -150,12 +150,12 @@ def _task(folder: Path, name: str, *, videos: int = 5, captions: int = 2) -> Tas
     return TaskData(name, name, tuple(clips))
 
 
-def _start(name: str, backbone: Backbone, release: Any = None, **settings: Any) -> Replay:
+def _start(name: str, backbone: Backbone, release: Any = None, **settings: Any) -> ReplayMethod:
     settings = {"epochs": 2, "batch_size": 4, "memory": 6, **settings}
     if name != "lump":
         settings = {"replay_batch": 3, **settings}
     method = start_method(name, backbone, settings, release)
-    assert isinstance(method, Replay)
+    assert isinstance(method, ReplayMethod)
     return method
 
 
@@ -287,14 +287,14 @@ def _frames(seed: int, count: int = 3) -> Tensor:
     return torch.from_numpy(rng.integers(0, 256, (count, FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
 
 
-def _with_past(method: Replay, pairs: int = 2) -> tuple[Tensor, list[str]]:
+def _with_past(method: ReplayMethod, pairs: int = 2) -> tuple[Tensor, list[str]]:
     """Fill the memory with pairs of one past task, and begin the next."""
     method.begin_task("one", "one")
     frames, texts = _frames(7, pairs), ["an old triangle", "an older line"][:pairs]
-    vectors = method.embed(frames, texts) if method.keeps_vectors else None
-    method.notice(frames, method.tokenize(texts), vectors)
-    assert method._passing is not None
-    method.memory.add_to_ring(method._passing)
+    vectors = method.embed(frames, texts) if method.stores_vectors else None
+    method.record_batch(frames, method.tokenize(texts), vectors)
+    assert method._step_rows is not None
+    method.memory.add_to_ring(method._step_rows)
     method.end_task()
     method.record_task("one", "one", texts)
     with torch.no_grad():  # the model moves on
@@ -413,7 +413,7 @@ def test_co2l_adds_both_terms_on_two_views(backbone: Backbone) -> None:
     method = _start("co2l", backbone, **settings)
     assert isinstance(method, Co2l)
     old_frames, old_texts = _with_past(method)
-    teacher = method.previous
+    teacher = method.previous_model
     assert teacher is not None
     with torch.no_grad():
         method.model.clip.text_projection.mul_(1.5)
@@ -432,18 +432,18 @@ def test_co2l_adds_both_terms_on_two_views(backbone: Backbone) -> None:
 def test_the_teacher_of_co2l_is_the_model_before_the_task(backbone: Backbone, tmp_path: Path) -> None:
     method = _start("co2l", backbone, epochs=1, learning_rate=1e-3)
     method.begin_task("one", "one")
-    assert method.previous is None, "nothing to keep on the first task"  # type: ignore[attr-defined]
+    assert method.previous_model is None, "nothing to keep on the first task"  # type: ignore[attr-defined]
     method.end_task()
     learn_task(method, _task(tmp_path, "one"))
     release = method.release()
     resumed = _start("co2l", backbone, release, epochs=1)
     resumed.begin_task("two", "two")
-    teacher = resumed.previous  # type: ignore[attr-defined]
+    teacher = resumed.previous_model  # type: ignore[attr-defined]
     assert all(torch.equal(tensor, release.tensors[name]) for name, tensor in teacher.tensors().items())
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert not any("previous" in name for name in resumed.state_dict())
     resumed.end_task()
-    assert resumed.previous is None  # type: ignore[attr-defined]
+    assert resumed.previous_model is None  # type: ignore[attr-defined]
 
 
 def test_views_of_a_video_differ_and_its_frames_are_distorted_alike(backbone: Backbone) -> None:
@@ -451,14 +451,14 @@ def test_views_of_a_video_differ_and_its_frames_are_distorted_alike(backbone: Ba
     assert isinstance(method, Co2l)
     still = _frames(1)[:, :1].expand(-1, FRAMES, -1, -1, -1)
     torch.manual_seed(0)
-    one, two = method.view(still), method.view(still)
+    one, two = method.augment(still), method.augment(still)
     assert one.shape == still.shape
     assert one.dtype == torch.uint8
     assert not torch.equal(one, two)
     assert torch.equal(one[:, 0], one[:, 1])
     gray = _start("co2l", backbone, jitter=0.0, gray=1.0)
     assert isinstance(gray, Co2l)
-    colourless = gray.view(still)
+    colourless = gray.augment(still)
     assert torch.equal(colourless[..., 0], colourless[..., 1])
 
 

@@ -32,7 +32,7 @@ from trainer import training_loop
 from trainer.errors import TrainingDiverged
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger
 from trainer.evaluation.recall_row import RecallRow
-from trainer.methods import FfaTame
+from trainer.methods.ffa_tame import FfaTame
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 from trainer.worker import learning_job, release_metrics
 

@@ -19,7 +19,7 @@ from service.core.settings import settings
 from service.tasks import commands
 from service.tasks.broker import celery_app, send_learn
 from service.tasks.task_events import events_after
-from trainer.methods import FfaTame
+from trainer.methods.ffa_tame import FfaTame
 
 
 @pytest.fixture

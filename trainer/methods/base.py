@@ -1,13 +1,20 @@
-"""The seam every continual-learning method fits: four hooks, and two ways to encode.
+"""Abstract base class of all continual-learning methods.
 
-A worker, a benchmark and a test drive a method alike::
+The worker, the benchmarks and the tests drive every method through the same calls::
 
     method.begin_task(task_id, name)
-    for batch in batches:                         # the loop owns optimiser, schedule and checkpoints
-        method.loss(frames, texts, references).backward(); optimiser.step(); method.after_step()
+    for epoch in epochs:  # the training loop owns optimizer, schedule and checkpoints
+        for frames, texts in batches:
+            method.loss(frames, texts, references).backward()
+            optimizer.step()
+            method.after_step()
+        method.after_epoch(validation_clips)
     method.end_task(pairs)
-    vectors = method.encode_videos(frames)        # frozen from here on, in the task's shard
+    method.record_task(task_id, name, captions)
+    vectors = method.encode_videos(frames)  # written once into the shard of the task
     release = method.release()
+
+Shapes: B pairs of a batch, M frames per video, H × W pixels, ``dim`` numbers of the joint space.
 """
 
 from __future__ import annotations
@@ -34,13 +41,15 @@ from trainer.task_data import Clip, Pair
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
 
+_TOKENIZED_CAPTIONS = 256  # captions per call of the tokenizer
+
 
 class MethodError(ValueError):
-    """A method cannot do what is asked of it: unknown settings, or a release that it cannot continue."""
+    """A method rejects its settings or cannot continue a release."""
 
 
 class MethodConfig(BaseModel):
-    """Settings that every method has; a task's own settings override them one by one."""
+    """Settings of every method; the settings of a task override them individually."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,24 +58,28 @@ class MethodConfig(BaseModel):
     seed: int = Field(default=42, ge=0)
     schedule: Literal["cosine", "step"] = Field(
         default="cosine",
-        description="cosine: half a wave down to zero; step: full rate in the first epoch, a tenth after it",
+        description="learning-rate schedule; cosine: half a cosine wave down to zero; step: full rate in the "
+        "first epoch, a tenth of it afterwards",
     )
-    warmup: float = Field(default=0.0, ge=0, le=1, description="share of the steps with rising learning rate")
+    warmup: float = Field(
+        default=0.0, ge=0, le=1, description="share of the steps with linearly rising learning rate"
+    )
     weight_decay: float = Field(default=0.2, ge=0, le=10)
     precision: Literal["auto", "bfloat16", "float32"] = Field(
         default="auto",
-        description="of the towers' matrix products while training; auto: bfloat16 where the hardware has it",
+        description="number format of the towers' matrix products during training; auto: bfloat16 where the "
+        "hardware supports it",
     )
     checkpointing: bool = Field(
         default=False,
-        description="compute the towers' blocks again in the backward pass instead of keeping what is inside them: "
-        "less memory, more time, for large backbones",
+        description="gradient checkpointing: the backward pass recomputes activations of the towers' blocks; "
+        "saves memory and costs time, for large backbones",
     )
     feature_cache_bytes: int = Field(
         default=4 * 1024**3,
         ge=0,
-        description="disk space for what frozen first blocks of the image tower make of a task's training videos, and "
-        "at most half of what is free; what has no room is computed at every step, and with 0 all of it",
+        description="disk space for outputs of the frozen first image blocks on a task's training videos, limited to "
+        "half of the free space; outputs that do not fit are recomputed in every step; 0 disables the cache",
     )
     logit_scale: float = Field(default=100.0, gt=0, le=1000, description="1/τ of the contrastive losses")
 
@@ -74,23 +87,32 @@ class MethodConfig(BaseModel):
 class Method(ABC):
     """A continual-learning method on a backbone.
 
+    A method implements four hooks (:meth:`begin_task`, :meth:`loss`, :meth:`end_task`,
+    :meth:`encode_videos`), its trained parameters (:meth:`parameter_groups`) and its state
+    (:meth:`state_dict`, :meth:`load_state_dict`, :meth:`video_tensors`).
+
     Args:
-        backbone: shared and frozen; a method that trains towers clones it.
-        config: validated settings.
+        backbone: Shared, frozen backbone; a method that trains whole towers clones it.
+        config: Validated settings.
 
     Attributes:
-        learned_tasks: tasks so far, in order.
-        profiles: for routing, the words of each task's training captions.
+        name: Name of the method, equal to the names of its module and recipe.
+        family: Encoder family of its releases, which encodes queries and videos.
+        is_trainable: Whether the method has a training loop; False for zero-shot.
+        requires_all_videos: Whether training needs the videos of all earlier tasks; such a method runs in
+            benchmarks only.
+        config_class: Class of its settings.
+        architecture_settings: Settings that shape the learned weights and are fixed by a library's first task.
+        learned_tasks: Tasks so far, in order of learning.
+        profiles: Routing profile of every learned task.
     """
 
     name: ClassVar[str]
     family: ClassVar[EncoderFamily]
     is_trainable: ClassVar[bool] = True
-    requires_all_videos: ClassVar[bool] = (
-        False  # learns from all videos ever seen, and embeds all of them again
-    )
+    requires_all_videos: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
-    architecture_settings: ClassVar[tuple[str, ...]] = ()  # settings that a library keeps from its first task
+    architecture_settings: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, backbone: Backbone, config: MethodConfig) -> None:
         self.backbone = backbone
@@ -98,71 +120,89 @@ class Method(ABC):
         self.learned_tasks: list[ReleaseTask] = []
         self.profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
 
-    # -- the four hooks ---------------------------------------------------------------------------------
+    # -- hooks ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Make room for a task; ``trained`` is false when it has no captions and is only to be indexed."""
+        """Prepare the parameters of a task; called once before its first step.
+
+        Args:
+            task_id: Identifier of the task.
+            name: Name of the task.
+            trained: False for a task without captions, whose videos are embedded without training.
+        """
 
     @abstractmethod
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """The scalar to minimise.
+        """Return the scalar loss of a batch.
 
         Args:
-            frames: ``uint8 [B, M, H, W, 3]``; with :attr:`frozen_image_block_count`, also the tokens that these make of
-                them, ``float [B, M, P+1, width]``.
+            frames: ``uint8 [B, M, H, W, 3]``; or, for a method with :attr:`frozen_image_block_count`, outputs of
+                these blocks, ``float [B, M, P+1, width]``.
             texts: B captions, one per video.
-            references: ``[R, dim]`` stored vectors of earlier tasks' training videos; none on the first task.
+            references: ``[R, dim]`` stored vectors of training videos of earlier tasks; None on the first task.
         """
 
-    def after_step(self) -> None:  # noqa: B027 (most methods have nothing to do here)
-        """Called after every optimiser step."""
+    def after_step(self) -> None:  # noqa: B027 (optional hook)
+        """Update state after an optimizer step."""
 
-    def after_epoch(self, validation: Sequence[Clip]) -> None:  # noqa: B027 (likewise)
-        """Called after every epoch, before its checkpoint; ``validation`` are the task's ``val`` videos."""
+    def after_epoch(self, validation: Sequence[Clip]) -> None:  # noqa: B027 (optional hook)
+        """Update state after an epoch, before its checkpoint is written.
+
+        Args:
+            validation: Videos of the task's ``val`` split.
+        """
 
     @abstractmethod
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Called once after the last step of a task, with everything that it was trained on."""
+        """Finish a task; called once after its last step.
 
-    # -- what the loop needs ----------------------------------------------------------------------------
+        Args:
+            pairs: All training examples of the task; empty for a task without training.
+        """
+
+    # -- training ---------------------------------------------------------------------------------------
 
     @property
     def frozen_image_block_count(self) -> int:
-        """First blocks of the backbone's image tower below everything that is trained: they need to run but once."""
+        """Number of first image blocks whose outputs do not depend on trained parameters and can be cached."""
         return 0
 
     @abstractmethod
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """AdamW groups of what this task trains: ``params``, ``lr``, ``weight_decay``."""
+        """Return the AdamW groups of the current task: ``params``, ``lr``, ``weight_decay``."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything learned, for a checkpoint."""
+        """Return all learned state by name, for a checkpoint or a release."""
 
     @abstractmethod
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`state_dict` gave, after the same :meth:`begin_task`."""
+        """Restore the result of :meth:`state_dict`, after the same call of :meth:`begin_task`."""
 
-    def train(self, mode: bool = True) -> None:  # noqa: B027 (likewise)
-        """Switch dropout and exploration on or off; nothing by default."""
+    def train(self, mode: bool = True) -> None:  # noqa: B027 (optional hook)
+        """Switch dropout and routing noise on or off; the default has neither."""
 
     # -- encoding ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def encode_videos(self, frames: Tensor) -> Tensor:
-        """Unit vectors ``[n, dim]`` of ``uint8 [n, M, H, W, 3]``."""
+        """Return unit vectors ``[n, dim]`` of videos ``uint8 [n, M, H, W, 3]``."""
 
     @abstractmethod
     def video_tensors(self) -> dict[str, Tensor]:
-        """The learned weights that :meth:`encode_videos` depends on."""
+        """Return the learned weights that :meth:`encode_videos` depends on, by name."""
 
     def fingerprint(self) -> str:
-        """Identity of the video encoder as it is now."""
+        """Return the identity of the current video encoder."""
         return video_fingerprint(self.backbone, self.backbone.spec.frames, self.video_tensors())
 
     def query_encoder(self, pinned: Mapping[str, ReleaseState] | None = None) -> QueryEncoder:
-        """The query encoder of the current state; without ``pinned``, every shard counts as made by it."""
+        """Return the query encoder of the current state.
+
+        Args:
+            pinned: Release of every task's shard by task id; by default the current state for all tasks.
+        """
         state = self.release()
         return open_query_encoder(
             self.backbone, state, pinned or dict.fromkeys((t.task_id for t in state.tasks), state)
@@ -171,13 +211,19 @@ class Method(ABC):
     # -- releases ---------------------------------------------------------------------------------------
 
     def record_task(self, task_id: str, name: str, captions: Sequence[str]) -> None:
-        """Close a task after :meth:`end_task`: note its encoder and its words (for routing)."""
+        """Append the fingerprint and the routing profile of a task; called once after :meth:`end_task`.
+
+        Args:
+            task_id: Identifier of the task.
+            name: Name of the task.
+            captions: Training captions.
+        """
         self.learned_tasks.append(ReleaseTask(task_id, name, self.fingerprint()))
-        own = RoutingProfiles.from_dense(self._profile(captions)[None].numpy())
-        self.profiles = self.profiles.append_tasks(own)
+        profile = RoutingProfiles.from_dense(self._profile(captions)[None].numpy())
+        self.profiles = self.profiles.append_tasks(profile)
 
     def release(self) -> ReleaseState:
-        """The state as a release."""
+        """Return a copy of the current state as a release."""
         return ReleaseState(
             method=self.name,
             kind=self.family.kind,
@@ -193,11 +239,16 @@ class Method(ABC):
 
     @classmethod
     def resume(cls, backbone: Backbone, config: MethodConfig, previous: ReleaseState | None) -> Self:
-        """A method that goes on from a release, or starts afresh.
+        """Return a method that continues a release, or a new one without a release.
+
+        Args:
+            backbone: Backbone of the library.
+            config: Validated settings.
+            previous: Release to continue; None for an empty library.
 
         Raises:
-            MethodError: the release is of another method (a library learned by ``zero_shot`` can be continued
-                by any) or backbone, or a setting that shapes its weights was changed.
+            MethodError: The release has another backbone, another method (except for ``zero_shot``, which every
+                method can continue), or other :attr:`architecture_settings`.
         """
         method = cls(backbone, config)
         if previous is None:
@@ -205,8 +256,8 @@ class Method(ABC):
         if previous.backbone_fingerprint != backbone.fingerprint or previous.frames != backbone.spec.frames:
             raise MethodError(
                 f"the library was learned on backbone {previous.backbone!r} with {previous.frames} frames per "
-                f"video; this worker runs {backbone.name!r} with {backbone.spec.frames}. Give it the same, or "
-                "start a new library in another data folder"
+                f"video, but this worker runs {backbone.name!r} with {backbone.spec.frames}; configure the same "
+                "backbone and frames, or start a new library in another data folder"
             )
         if previous.method != cls.name and previous.kind != FROZEN_FAMILY.kind:
             raise MethodError(
@@ -218,8 +269,8 @@ class Method(ABC):
             changed = [f"{key} is {value!r}" for key, value in fixed.items() if getattr(config, key) != value]
             if changed:
                 raise MethodError(
-                    f"settings that a library keeps from its first task were changed: {', '.join(changed)}; "
-                    "leave them out of the task's settings"
+                    f"the task changes settings that its library's first task has fixed: {', '.join(changed)}; "
+                    "remove them from the settings of the task"
                 )
         method.learned_tasks = list(previous.tasks)
         method.profiles = previous.profiles
@@ -227,14 +278,14 @@ class Method(ABC):
         return method
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Take over the weights of a release of the same method, or of a frozen one."""
+        """Load the weights of a release of this method; a zero-shot release has none."""
         if previous.kind == self.family.kind:
             self.load_state_dict(previous.tensors)
 
     def _profile(self, captions: Sequence[str]) -> Tensor:
-        """The words of a task's training captions, rounded as a release stores them."""
+        """Return the routing profile of a task's training captions, rounded to the precision of a release."""
         counts = torch.zeros(self.backbone.vocabulary)
-        for start in range(0, len(captions), 256):
-            ids = self.backbone.tokenize(captions[start : start + 256])
+        for start in range(0, len(captions), _TOKENIZED_CAPTIONS):
+            ids = self.backbone.tokenize(captions[start : start + _TOKENIZED_CAPTIONS])
             counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
         return token_profile(counts).half().float()

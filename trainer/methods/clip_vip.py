@@ -1,13 +1,13 @@
-"""CLIP-ViP: sequential fine-tuning of a CLIP whose image tower sees a video as a whole (Xue et al. 2023,
-"CLIP-ViP: Adapting pre-trained image-text model to video-language alignment"; a baseline of ctvr-ffa-tame).
+"""CLIP-ViP: sequential fine-tuning of a CLIP whose image tower attends across frames (Xue et al. 2023, "CLIP-ViP:
+Adapting pre-trained image-text model to video-language alignment"; a baseline of ctvr-ffa-tame).
 
-Video proxies pass information between frames (``models.adapters.video_proxy``); both towers and the proxies are trained on
-every task with the contrast of CLIP, and nothing holds on to the earlier tasks. A video's vector does not depend
-on the query, so it is stored like any other.
+Video proxies exchange information between frames (``models.adapters.video_proxy``). Both towers and the proxies are
+trained on every task with CLIP's contrastive loss, without protection of earlier tasks. The vector of a video does not
+depend on the query, so it is stored like any other.
 
-What is left out is the paper's other half: post-pre-training on 100 million video clips with captions of their
-frames (section 3.4). ctvr-ffa-tame starts every method from CLIP, too. The proxies therefore begin from random
-numbers, and have a learning rate of their own.
+Difference from the paper: its post-pre-training on 100 million video clips with captions of their frames (section
+3.4) is left out; ctvr-ffa-tame starts every method from CLIP as well. The proxies therefore start from random values
+and have a separate learning rate.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 from models.adapters.video_proxy import VideoProxies, encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
+from models.releases.release_state import tensors_with_prefix
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
@@ -37,15 +38,15 @@ class ClipVipConfig(FinetuneConfig):
         default=4,
         ge=1,
         le=64,
-        description="M, video proxies with the class token; ctvr-ffa-tame, section 4.4",
+        description="M, video proxies including the class token; ctvr-ffa-tame, section 4.4",
     )
     proxy_learning_rate: float = Field(
-        default=1e-5, gt=0, le=1, description="of proxies and temporal embedding"
+        default=1e-5, gt=0, le=1, description="learning rate of proxies and temporal embedding"
     )
 
 
 class ClipVip(Finetune):
-    """Both towers, and proxies between the frames."""
+    """Fine-tuning of both towers and of proxies between the frames."""
 
     name = "clip_vip"
     config_class = ClipVipConfig
@@ -74,21 +75,19 @@ class ClipVip(Finetune):
         self.proxies.requires_grad_(False)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        added = {
+        proxies = {
             "params": list(self.proxies.parameters()),
             "lr": self.config.proxy_learning_rate,
             "weight_decay": self.config.weight_decay,
         }
-        return [*super().parameter_groups(), added]
+        return [*super().parameter_groups(), proxies]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {**super().state_dict(), **self._proxy_tensors()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         super().load_state_dict({name: t for name, t in tensors.items() if not name.startswith(_PREFIX)})
-        self.proxies.load_state_dict(
-            {name.removeprefix(_PREFIX): t for name, t in tensors.items() if name.startswith(_PREFIX)}
-        )
+        self.proxies.load_state_dict(tensors_with_prefix(_PREFIX, tensors))
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:

@@ -1,26 +1,25 @@
 """Co2L: contrastive continual learning (Cha et al. 2021).
 
-Two mechanisms. Asymmetric supervised contrast (section 4.1): every sample of the batch is a negative, but only
-samples of the current task are anchors, since the few past ones would be over-learned. Instance-wise relation
-distillation (section 4.2): how alike the samples of the batch are to each other is to stay as a frozen copy of
-the model from before the task sees it; κ* < κ makes that target the sharper one.
+Two mechanisms. Asymmetric supervised contrast (section 4.1): every sample of the batch is a negative, but only samples
+of the current task are anchors, because the few past samples would be overfitted. Instance-wise relation distillation
+(section 4.2): the similarities among the samples of the batch are distilled from a frozen copy of the model from before
+the task; κ* < κ makes the target sharper than the prediction.
 
-bmu-moco gives this to retrieval in one sentence: the logits of the old and the current model are aligned on new
-and old data, under two augmentations of every mini-batch. We read it as the paper's batch of 2N, made of pairs:
-N texts, which cannot be augmented, and two views of each of their N videos. A text has two positives, a view
-has one; similarities are those across the modalities, in both directions, for the contrast as for the
-relations. (The original compares samples of one modality, each with all but itself.)
+bmu-moco transfers Co2L to retrieval in one sentence: the logits of the old and the current model are aligned on new and
+old data, under two augmentations of every mini-batch. This implementation reads it as the paper's batch of 2N, made of
+pairs: N texts, which cannot be augmented, and two views of each of their N videos. A text has two positives, a view has
+one; the similarities are those across the modalities, in both directions, for the contrast and for the relations. (The
+original compares samples of one modality, each with all other samples.)
 
-What else differs: views differ in colour alone (bmu-moco: gray-scaling and jitter; strengths from Co2L's
-published code, what they do in ``trainer.methods.shared.color_jitter``), since crops and flips would contradict captions;
-past pairs come as a batch of their own in every step, where the original strews them over an epoch; losses are
-means over anchors, not sums; and the retrieval temperature takes the place of τ = 0.5. The rest is settled in
-``trainer.methods.shared.replay``.
+Further differences: views differ in color only (bmu-moco: grayscale and jitter; strengths of Co2L's published code;
+see ``trainer.methods.shared.color_jitter``), since crops and flips would contradict captions. Past pairs are a separate
+batch in every step, where the original distributes them over an epoch. Losses are means over anchors instead of sums.
+The retrieval temperature replaces τ = 0.5. See also ``trainer.methods.shared.replay``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from pydantic import Field
@@ -29,28 +28,36 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 from trainer.methods.shared.color_jitter import ColorJitter
-from trainer.methods.shared.replay import Replay, ReplayConfig
+from trainer.methods.shared.replay import ReplayConfig, ReplayMethod
 from trainer.task_data import Pair
 
 __all__ = ["Co2l", "Co2lConfig", "asymmetric_loss", "relation_loss"]
 
-_JITTERED = 0.8  # share of views whose colours are jittered at all (published code)
+_JITTERED_SHARE = 0.8  # share of views with color jitter (published code)
 
 
 class Co2lConfig(ReplayConfig):
-    """Settings of Co2L; defaults are those of the paper and its published code."""
+    """Settings of Co2L; the defaults are those of the paper and its published code."""
 
     distillation: float = Field(default=1.0, ge=0, le=100, description="λ, weight of the relations")
     relation_temperature: float = Field(default=0.2, gt=0, le=10, description="κ, of the current model")
     past_temperature: float = Field(default=0.01, gt=0, le=10, description="κ*, of the model before the task")
     jitter: float = Field(
-        default=0.4, ge=0, le=1, description="of brightness, contrast and saturation; of hue a quarter of it"
+        default=0.4,
+        ge=0,
+        le=1,
+        description="strength of brightness, contrast and saturation jitter; hue: a quarter of it",
     )
-    gray: float = Field(default=0.2, ge=0, le=1, description="share of views without colour")
+    gray: float = Field(default=0.2, ge=0, le=1, description="share of grayscale views")
 
 
-class Co2l(Replay):
-    """Contrast with current anchors alone, and relations that stay as they were."""
+class Co2l(ReplayMethod):
+    """Contrast with current anchors only, and distilled relations.
+
+    Attributes:
+        augment: Random view of videos ``uint8 [N, M, H, W, 3]``, equal for all frames of a video.
+        previous_model: Frozen model from before the current task; None on the first task and between tasks.
+    """
 
     name = "co2l"
     config_class = Co2lConfig
@@ -58,28 +65,30 @@ class Co2l(Replay):
 
     def __init__(self, backbone: Backbone, config: Co2lConfig) -> None:
         super().__init__(backbone, config)
-        self.previous: Backbone | None = None
-        #: An augmentation of each video, all of its frames alike: ``uint8 [N, M, H, W, 3]`` to the same.
-        self.view = ColorJitter(config.jitter, share=_JITTERED, gray=config.gray)
+        self.previous_model: Backbone | None = None
+        self.augment: Callable[[Tensor], Tensor] = ColorJitter(
+            config.jitter, share=_JITTERED_SHARE, gray=config.gray
+        )
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """The model as it is becomes the teacher; on the first task there is nothing to keep."""
+        """Copy the model as the teacher of the task; the first task has none."""
         super().begin_task(task_id, name, trained=trained)
-        self.previous = self.model.clone().requires_grad_(False) if trained and self.learned_tasks else None
+        has_past = trained and bool(self.learned_tasks)
+        self.previous_model = self.model.clone().requires_grad_(False) if has_past else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Asymmetric contrast + λ · relation distillation."""
+        """Return the asymmetric contrast + λ · relation distillation."""
         config = self.config
         ids = self.tokenize(texts)
-        self.notice(frames, ids)
-        joined, joined_ids = self.with_past(frames, ids, config.replay_batch)
-        views = torch.cat([self.view(joined), self.view(joined)])
+        self.record_batch(frames, ids)
+        joined, joined_ids = self.append_past(frames, ids, config.replay_batch)
+        views = torch.cat([self.augment(joined), self.augment(joined)])
         queries, videos = self.encode(views, joined_ids)
         loss = asymmetric_loss(queries, videos, len(ids), config.logit_scale)
-        if self.previous is None:
+        if self.previous_model is None:
             return loss
         with torch.no_grad():
-            old_queries, old_videos = self.encode(views, joined_ids, self.previous)
+            old_queries, old_videos = self.encode(views, joined_ids, self.previous_model)
         temperatures = config.relation_temperature, config.past_temperature
         relations = relation_loss(queries @ videos.T, old_queries @ old_videos.T, *temperatures)
         relations = relations + relation_loss(videos @ queries.T, old_videos @ old_queries.T, *temperatures)
@@ -87,16 +96,16 @@ class Co2l(Replay):
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         super().end_task(pairs)
-        self.previous = None
+        self.previous_model = None
 
 
 def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float) -> Tensor:
-    """Asymmetric supervised contrast across modalities, the mean of both directions.
+    """Return the asymmetric supervised contrast across modalities, the mean of both directions.
 
     Args:
-        queries: ``[N, D]``.
-        videos: ``[2N, D]``, first and then second views; rows i and N + i belong to query i.
-        current: how many of the N are of the current task and so anchors; they come first.
+        queries: ``[N, D]``; queries of the current task come first.
+        videos: ``[2N, D]``, all first views, then all second views; rows i and N + i belong to query i.
+        current: Number of queries of the current task, which are the anchors.
         scale: 1/τ.
     """
     similarity = scale * queries @ videos.T  # [N, 2N]
@@ -108,12 +117,13 @@ def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float)
     return (to_video + to_text) / 2
 
 
-def relation_loss(now: Tensor, before: Tensor, temperature: float, past_temperature: float) -> Tensor:
-    """Instance-wise relation distillation: −Σ_j p_ij* log p_ij, mean over rows i.
+def relation_loss(current: Tensor, previous: Tensor, temperature: float, past_temperature: float) -> Tensor:
+    """Return the instance-wise relation distillation −Σ_j p_ij* log p_ij, mean over rows i.
 
     Args:
-        now, before: similarities ``[n, m]`` by the current model and by the one before the task.
+        current: ``[n, m]`` similarities by the trained model.
+        previous: ``[n, m]`` similarities by the model from before the task.
         temperature: κ, of p.
         past_temperature: κ*, of p*.
     """
-    return F.cross_entropy(now / temperature, (before / past_temperature).softmax(dim=-1))
+    return F.cross_entropy(current / temperature, (previous / past_temperature).softmax(dim=-1))

@@ -1,19 +1,20 @@
 """CTP: Compatible momentum contrast with Topology Preservation (ctp, section 4).
 
-Three sets of networks take part in a task: the ones being trained, θ_t; a frozen copy of them as the task
-found them, θ_{t-1}; and a momentum copy θ_c that both of these pull at (eq. 3). The momentum networks supply
-keys for contrast, with a queue of earlier ones (eq. 4), and soft targets for masked words (eq. 5). The
-frozen ones say how alike the videos and texts of a batch are to each other, which is to stay so (eqs. 6-9).
-The first task has no earlier networks: a plain moving average, and no topology to preserve (published code).
+A task involves three sets of networks: the trained networks θ_t; a frozen copy from before the task, θ_{t-1}; and a
+momentum copy θ_c, which follows both (eq. 3). The momentum networks provide keys for contrast, with a queue of earlier
+keys (eq. 4), and soft targets for masked words (eq. 5). The frozen networks provide the similarities among the videos
+and texts of a batch as targets (eqs. 6-9). The first task has no previous networks: θ_c is a plain moving average, and
+there is no topology to preserve (published code).
 
-What differs from the paper: the towers are a pre-trained CLIP, so that the vectors are CLIP's projections
-instead of new ones of 256 numbers; a mean over frames is the video's vector; frames are not augmented, and
-captions may be as long as the tower reads. The multi-modal encoder is settled in ``models.encoders.fusion_encoder``. It
-starts from random weights and so has a learning rate of its own; every caption has at least one masked word, since
-ours are short; and it needs open blocks, so that a backbone of DeiT and BERT, the paper's, has the retrieval part
-alone. The learning rate falls to zero instead of 1e-6, and gradients are clipped, as for every method. The paper's
-tasks have a hundred times more pairs than its queue has keys; a queue with more keys than a task has pairs would
-hold a pair's own earlier keys as negatives.
+Differences from the paper: the towers are a pre-trained CLIP, and the vectors are CLIP's projections instead of new
+projections of dimension 256; the vector of a video is the mean over its frames; frames are not augmented; captions
+may have the full length of the text tower. The multi-modal encoder is described in
+``models.encoders.fusion_encoder``; it starts from random weights and therefore has a separate learning rate. Every
+caption has at least one masked word, since the captions are short. The multi-modal encoder needs access to
+transformer blocks, so a backbone of DeiT and BERT, as in the paper, has the retrieval part only. The learning rate
+falls to zero instead of 1e-6, and gradients are clipped, as for every method. The paper's tasks have a hundred times
+more pairs than its queue has keys; a queue with more keys than a task has pairs would contain a pair's own earlier
+keys as negatives.
 """
 
 from __future__ import annotations
@@ -38,23 +39,25 @@ from trainer.task_data import Pair
 
 __all__ = ["Ctp", "CtpConfig", "mask_words", "momentum_contrast_loss", "topology_loss"]
 
-_SUPPRESSED = -1000.0  # ctp, section 4.3: what the similarity of a sample to itself is set to
-_MASKED, _REPLACED = 0.8, 0.1  # BERT: of the chosen words, so many are masked and so many replaced
+_SUPPRESSED = -1000.0  # ctp, section 4.3: replaces the similarity of a sample to itself
+_MASKED, _REPLACED = 0.8, 0.1  # BERT: shares of the selected words that are masked and replaced
 
 
 class CtpConfig(FinetuneConfig):
-    """Settings of CTP; defaults are those of the paper, and of the published code where it is silent."""
+    """Settings of CTP; the defaults are those of the paper, or of the published code where the paper is silent."""
 
     logit_scale: float = Field(default=1 / 0.07, gt=0, le=1000, description="1/τ of equations 1, 4, 6 and 8")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="m of equation 3")
     first_momentum: float = Field(
-        default=0.995, ge=0, lt=1, description="m on the first task, whose momentum networks follow θ_t alone"
+        default=0.995, ge=0, lt=1, description="m on the first task, whose momentum networks follow θ_t only"
     )
     pulled_by: Literal["both", "current", "previous"] = Field(
         default="both",
-        description="what the momentum networks follow: both as in equation 3, or one (table 3)",
+        description="networks that the momentum networks follow: both as in equation 3, or one (table 3)",
     )
-    queue: int = Field(default=1024, ge=0, le=1_000_000, description="K, earlier keys; 0: none (table 3)")
+    queue: int = Field(
+        default=1024, ge=0, le=1_000_000, description="K, earlier keys in a queue; 0: none (table 3)"
+    )
     momentum_contrast: float = Field(default=1.0, ge=0, le=100, description="weight of L_CMC in equation 10")
     cross_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_c in equation 10")
     same_modal: float = Field(default=1.0, ge=0, le=100, description="weight of L_s in equation 10")
@@ -62,15 +65,26 @@ class CtpConfig(FinetuneConfig):
         default=True, description="false: equation 8 keeps the similarity of a sample to itself (table 3)"
     )
     masked_language: bool = Field(
-        default=True, description="false: without multi-modal encoder, equations 2 and 5"
+        default=True, description="false: no multi-modal encoder and no equations 2 and 5"
     )
-    masked_words: float = Field(default=0.15, gt=0, lt=1, description="share of words to predict")
-    fusion_layers: int = Field(default=6, ge=1, le=48, description="layers of the multi-modal encoder")
-    fusion_learning_rate: float = Field(default=1e-4, gt=0, le=1, description="of the multi-modal encoder")
+    masked_words: float = Field(default=0.15, gt=0, lt=1, description="share of words that are predicted")
+    fusion_layers: int = Field(
+        default=6, ge=1, le=48, description="number of layers of the multi-modal encoder"
+    )
+    fusion_learning_rate: float = Field(
+        default=1e-4, gt=0, le=1, description="learning rate of the multi-modal encoder"
+    )
 
 
 class Ctp(Finetune):
-    """Both towers, and a multi-modal encoder, held back by what they were."""
+    """Fine-tuning of both towers and a multi-modal encoder with momentum contrast and topology preservation.
+
+    Attributes:
+        online: θ_t, the trained networks.
+        momentum: θ_c.
+        previous: θ_{t-1}; None on the first task and between tasks.
+        queues: Earlier keys of the momentum networks.
+    """
 
     name = "ctp"
     config_class = CtpConfig
@@ -87,33 +101,33 @@ class Ctp(Finetune):
         self.queues.to(backbone.device)
         self.momentum = self.online.frozen_copy()
         self.previous: _Networks | None = None
-        self._tasks = 0  # trained before this one
-        self._open = False
+        self._trained_tasks = 0  # without the current one
+        self._is_training = False
         self._keys: tuple[Tensor, Tensor] | None = None
         self.online.requires_grad_(False)
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """θ_{t-1} and θ_c start as copies of θ_t."""
+        """Copy θ_t to θ_{t-1} and θ_c."""
         super().begin_task(task_id, name, trained=trained)
-        self._open = trained
+        self._is_training = trained
         if not trained:
             return
         if self.online.fusion is not None:
             self.online.fusion.requires_grad_(True)
         self.momentum = self.online.frozen_copy()
-        self.previous = self.online.frozen_copy() if self._tasks else None
+        self.previous = self.online.frozen_copy() if self._trained_tasks else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Equation 10."""
+        """Return equation 10."""
         config = self.config
         ids = self.model.tokenize(texts).to(self.model.device)
         queries, videos, tokens = self.online.encode(ids, frames)
         with torch.no_grad():
             query_keys, video_keys, token_keys = self.momentum.encode(ids, frames)
         self._keys = query_keys, video_keys
-        loss = self.contrast(queries, videos)  # eq. 1
+        loss = self.contrastive_loss(queries, videos)  # eq. 1
         compatible = momentum_contrast_loss(
             queries,
             videos,
@@ -134,23 +148,23 @@ class Ctp(Finetune):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Equation 3; then this step's keys join the queue.
+        """Apply equation 3, then enqueue the keys of this step.
 
-        The published code pulls before a step's loss, with what the step before left: the same, but that the
-        last step of a task is followed by a pull, which nothing reads.
+        The published code applies equation 3 before the loss of the next step. The results are equal, except for one
+        update after the last step of a task, whose result is never read.
         """
-        pulling, m = [self.online], self.config.first_momentum
+        sources, m = [self.online], self.config.first_momentum
         if self.previous is not None:
-            sides = {"current": [self.online], "previous": [self.previous]}
-            sides["both"] = sides["current"] + sides["previous"]
-            pulling, m = sides[self.config.pulled_by], self.config.momentum
-        share = (1 - m) / len(pulling)
-        for kept, *pulls in zip(
-            self.momentum.parameters(), *(networks.parameters() for networks in pulling), strict=True
+            choices = {"current": [self.online], "previous": [self.previous]}
+            choices["both"] = choices["current"] + choices["previous"]
+            sources, m = choices[self.config.pulled_by], self.config.momentum
+        share = (1 - m) / len(sources)
+        for momentum, *weights in zip(
+            self.momentum.parameters(), *(networks.parameters() for networks in sources), strict=True
         ):
-            kept.mul_(m)
-            for pull in pulls:
-                kept.add_(pull, alpha=share)
+            momentum.mul_(m)
+            for weight in weights:
+                momentum.add_(weight, alpha=share)
         if self._keys is not None and self.config.queue:
             self.queues.push(*self._keys)
         self._keys = None
@@ -158,8 +172,8 @@ class Ctp(Finetune):
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         self.online.requires_grad_(False)
         self.previous = None
-        self._tasks += self._open
-        self._open = False
+        self._trained_tasks += self._is_training
+        self._is_training = False
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -177,17 +191,17 @@ class Ctp(Finetune):
         return groups
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Between tasks without the momentum networks, which every task begins anew."""
+        """Return the state; between tasks without the momentum networks, which every task resets."""
         queues = {f"queues.{name}": tensor for name, tensor in self.queues.state_dict().items()}
-        tensors = {**self.online.tensors(), **queues, "tasks": torch.tensor(self._tasks)}
-        if self._open:
+        tensors = {**self.online.tensors(), **queues, "tasks": torch.tensor(self._trained_tasks)}
+        if self._is_training:
             tensors |= {f"momentum.{name}": tensor for name, tensor in self.momentum.tensors().items()}
         return tensors
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         self.online.load_tensors(tensors)
         self.queues.load_state_dict(tensors_with_prefix("queues.", tensors))
-        self._tasks = int(tensors["tasks"])
+        self._trained_tasks = int(tensors["tasks"])
         momentum = tensors_with_prefix("momentum.", tensors)
         if momentum:
             self.momentum.load_tensors(momentum)
@@ -196,30 +210,30 @@ class Ctp(Finetune):
 
     @torch.inference_mode()
     def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
-        """Unit vectors ``[n, width]`` of pairs for multi-modal retrieval (ctp, section 5.1).
+        """Return unit vectors ``[n, width]`` of pairs for multi-modal retrieval (ctp, section 5.1).
 
         Args:
             frames: ``uint8 [n, M, H, W, 3]``.
             texts: n captions.
 
         Raises:
-            MethodError: this library is learned without a multi-modal encoder.
+            MethodError: The library has no multi-modal encoder.
         """
         if self.online.fusion is None:
             raise MethodError(
-                "method 'ctp' has no multi-modal encoder in this library, which was started with masked_language: "
-                "false; start a library with masked_language: true to encode pairs"
+                "the library has no multi-modal encoder, because its first task has set masked_language: false; "
+                "start a new library with masked_language: true to encode pairs"
             )
         ids = self.model.tokenize(texts).to(self.model.device)
         return self.online.fusion.fuse_pairs(self.model, ids, frame_states(self.model, frames))
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     def _topology_losses(
-        self, now: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
+        self, current: tuple[Tensor, Tensor], previous: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """L_c and L_s, equations 7 and 9, of query and video vectors by the present and previous networks."""
-        (queries, videos), (old_queries, old_videos) = now, before
+        """Return L_c and L_s, equations 7 and 9, of query and video vectors by the current and previous networks."""
+        (queries, videos), (old_queries, old_videos) = current, previous
         scale, suppress = self.config.logit_scale, self.config.suppress_diagonal
         across = topology_loss(videos @ queries.T, old_videos @ old_queries.T, scale)
         back = topology_loss(queries @ videos.T, old_queries @ old_videos.T, scale)
@@ -232,14 +246,14 @@ class Ctp(Finetune):
     def _masked_language_losses(
         self, ids: Tensor, tokens: Tensor, token_keys: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Equations 2 and 5: the masked words themselves, and what the momentum networks take them for."""
+        """Return equations 2 (targets: masked words) and 5 (targets: predictions of the momentum networks)."""
         end = self.model.end_of_text(ids)
-        shown, chosen, masked = mask_words(ids, end, self.config.masked_words)
-        predicted = self.online.predict(shown, masked, chosen, end, tokens)
+        inputs, selected, masked = mask_words(ids, end, self.config.masked_words)
+        predicted = self.online.predict(inputs, masked, selected, end, tokens)
         with torch.no_grad():
-            targets = self.momentum.predict(shown, masked, chosen, end, token_keys).softmax(dim=-1)
-        count = chosen.sum().clamp(min=1)  # captions without a single word leave nothing to predict
-        hard = F.cross_entropy(predicted, ids[chosen], reduction="sum") / count
+            targets = self.momentum.predict(inputs, masked, selected, end, token_keys).softmax(dim=-1)
+        count = selected.sum().clamp(min=1)  # captions without words have no targets
+        hard = F.cross_entropy(predicted, ids[selected], reduction="sum") / count
         soft = F.cross_entropy(predicted, targets, reduction="sum") / count
         return hard, soft
 
@@ -247,56 +261,65 @@ class Ctp(Finetune):
 def momentum_contrast_loss(
     queries: Tensor, videos: Tensor, query_keys: Tensor, video_keys: Tensor, scale: float
 ) -> Tensor:
-    """L_ita^c, equation 4: online vectors ``[B, D]`` against momentum keys ``[B+K, D]``, of which the first B
-    are the batch's own, both ways."""
+    """Return L_ita^c, equation 4, in both directions.
+
+    Args:
+        queries: ``[B, D]`` query vectors by the trained networks.
+        videos: ``[B, D]`` video vectors by the trained networks.
+        query_keys: ``[B+K, D]`` text keys by the momentum networks; the first B belong to the batch.
+        video_keys: ``[B+K, D]`` video keys by the momentum networks; the first B belong to the batch.
+        scale: 1/τ.
+    """
     truth = torch.arange(len(queries), device=queries.device)
     to_text = F.cross_entropy(scale * videos @ query_keys.T, truth)
     to_video = F.cross_entropy(scale * queries @ video_keys.T, truth)
     return (to_text + to_video) / 2
 
 
-def topology_loss(now: Tensor, before: Tensor, scale: float, *, suppress: bool = False) -> Tensor:
-    """H(P_{θ_{t-1}}, P_{θ_t}), equations 6-9: how alike the samples of a batch are to each other.
+def topology_loss(current: Tensor, previous: Tensor, scale: float, *, suppress: bool = False) -> Tensor:
+    """Return H(P_{θ_{t-1}}, P_{θ_t}), equations 6-9: the cross-entropy of the similarities within a batch.
 
-    The published code takes the divergence instead: the same gradient, less the entropy of the targets.
+    The published code uses the divergence instead: equal gradient, and a value smaller by the entropy of the targets.
 
     Args:
-        now, before: similarities ``[B, B]`` by the present and by the previous networks.
+        current: ``[B, B]`` similarities by the trained networks.
+        previous: ``[B, B]`` similarities by the previous networks.
         scale: 1/τ.
-        suppress: leave the similarity of a sample to itself out (section 4.3).
+        suppress: Exclude the similarity of a sample to itself (section 4.3).
     """
     if suppress:
-        own = torch.eye(len(now), dtype=torch.bool, device=now.device)
-        now, before = now.masked_fill(own, _SUPPRESSED), before.masked_fill(own, _SUPPRESSED)
-    return F.cross_entropy(scale * now, (scale * before).softmax(dim=-1))
+        own = torch.eye(len(current), dtype=torch.bool, device=current.device)
+        current, previous = current.masked_fill(own, _SUPPRESSED), previous.masked_fill(own, _SUPPRESSED)
+    return F.cross_entropy(scale * current, (scale * previous).softmax(dim=-1))
 
 
 def mask_words(ids: Tensor, end: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose words to predict: on average ``share`` of them, at least one per caption, as BERT does.
+    """Select words to predict, as BERT does: a random ``share``, at least one per caption.
 
-    Of the chosen 80 % are masked, 10 % replaced by a random word, 10 % left as they are.
+    Of the selected words, 80 % are masked, 10 % are replaced by a random word, and 10 % are unchanged.
 
     Args:
-        ids: ``[B, L]``, from start to end of text.
-        end: ``[B]`` position of the end-of-text token.
+        ids: ``[B, L]`` token ids, from start-of-text to end-of-text.
+        end: ``[B]`` positions of the end-of-text token.
+        share: Expected share of selected words.
 
     Returns:
-        Ids to show, chosen words, and which of them are to be masked, each ``[B, L]``.
+        Input ids, mask of selected words, and mask of masked words, each ``[B, L]``.
     """
-    place = torch.arange(ids.shape[1], device=ids.device)
-    words = (place > 0) & (place < end.unsqueeze(1))
+    position = torch.arange(ids.shape[1], device=ids.device)
+    words = (position > 0) & (position < end.unsqueeze(1))
     draw = torch.rand(ids.shape).to(ids.device).masked_fill(~words, 1)
-    chosen = words & ((draw < share) | (draw == draw.amin(dim=1, keepdim=True)))
-    fate = torch.rand(ids.shape).to(ids.device)
-    masked = chosen & (fate < _MASKED)
-    replaced = chosen & ~masked & (fate < _MASKED + _REPLACED)
+    selected = words & ((draw < share) | (draw == draw.amin(dim=1, keepdim=True)))
+    treatment = torch.rand(ids.shape).to(ids.device)
+    masked = selected & (treatment < _MASKED)
+    replaced = selected & ~masked & (treatment < _MASKED + _REPLACED)
     start_of_text = int(ids[0, 0])  # the special tokens are the last of CLIP's vocabulary
-    others = torch.randint(start_of_text, ids.shape).to(ids.device)
-    return torch.where(replaced, others, ids), chosen, masked
+    random_ids = torch.randint(start_of_text, ids.shape).to(ids.device)
+    return torch.where(replaced, random_ids, ids), selected, masked
 
 
 class _Networks(nn.Module):
-    """Everything that equation 3 calls θ."""
+    """All networks that equation 3 denotes by θ."""
 
     def __init__(self, towers: Backbone, fusion: FusionEncoder | None) -> None:
         super().__init__()
@@ -307,16 +330,18 @@ class _Networks(nn.Module):
         return copy.deepcopy(self).requires_grad_(False)
 
     def encode(self, ids: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Unit query and video vectors ``[B, dim]``, and the videos' states ``[B, M, P+1, visual_width]``."""
+        """Return unit query and video vectors ``[B, dim]``, and states ``[B, M, P+1, visual_width]`` of the videos."""
         tokens = frame_states(self.towers, frames)
         return encode_texts(self.towers, ids)[0], self.towers.pool_frames(tokens)[0], tokens
 
-    def predict(self, shown: Tensor, masked: Tensor, chosen: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
-        """Logits ``[k, V]`` of the k chosen words."""
+    def predict(
+        self, inputs: Tensor, masked: Tensor, selected: Tensor, end: Tensor, tokens: Tensor
+    ) -> Tensor:
+        """Return logits ``[k, V]`` of the k selected words."""
         assert self.fusion is not None
-        embedded = self.fusion.embed_masked(self.towers, shown, masked)
+        embedded = self.fusion.embed_masked(self.towers, inputs, masked)
         fused = self.fusion.fuse(self.towers, embedded, end, tokens)
-        return self.fusion.predict_words(fused[chosen], self.towers.text.token_embedding.weight)
+        return self.fusion.predict_words(fused[selected], self.towers.text.token_embedding.weight)
 
     def tensors(self) -> dict[str, Tensor]:
         fusion = self.fusion.state_dict() if self.fusion is not None else {}

@@ -1,10 +1,10 @@
 """ER-ring: experience replay (Chaudhry et al. 2019, "On tiny episodic memories in continual learning").
 
-Every step learns from the current batch and a batch from the memory together (algorithm 1: the gradient is
-taken over the union of both), which bmu-moco puts as "simply used as training samples". With a contrastive
-loss the union also means that current and past pairs are each other's negatives.
+Every step learns from the union of the current batch and a batch from the memory (algorithm 1 takes the gradient over
+both); bmu-moco describes the past pairs as "simply used as training samples". With a contrastive loss, the union also
+makes current and past pairs negatives of each other.
 
-What differs from both papers is settled in ``trainer.methods.shared.replay``.
+For differences from both papers see ``trainer.methods.shared.replay``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from trainer.methods.shared.replay import Replay, ReplayConfig
+from trainer.methods.shared.replay import ReplayConfig, ReplayMethod
 
 __all__ = ["Er", "ErConfig"]
 
@@ -22,7 +22,7 @@ class ErConfig(ReplayConfig):
     """Settings of experience replay."""
 
 
-class Er(Replay):
+class Er(ReplayMethod):
     """Fine-tuning on the union of a current and a past batch."""
 
     name = "er"
@@ -31,5 +31,5 @@ class Er(Replay):
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         ids = self.tokenize(texts)
-        self.notice(frames, ids)
-        return self.contrast(*self.encode(*self.with_past(frames, ids, self.config.replay_batch)))
+        self.record_batch(frames, ids)
+        return self.contrastive_loss(*self.encode(*self.append_past(frames, ids, self.config.replay_batch)))

@@ -1,14 +1,13 @@
 """EWC: elastic weight consolidation (Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in neural networks").
 
-A weight matters to a task as much as its diagonal entry of the Fisher information says: the mean squared
-gradient of the log-likelihood, at the end of the task. The likelihood of a retrieval model is that of picking the
-right partner within a batch, so the gradient is that of the contrastive loss, as in
-continual-cross-modal-retrieval, equation 5. Fishers add up from task to task; a decay forgets the oldest (online
-EWC: Schwarz et al. 2018, "Progress & compress").
+The importance of a weight is its diagonal entry of the Fisher information: the mean squared gradient of the
+log-likelihood at the end of the task. The likelihood of a retrieval model is that of the correct partner within a
+batch, so the gradient is that of the contrastive loss, as in continual-cross-modal-retrieval, equation 5. The Fisher
+matrices of all tasks are added up; a decay reduces the oldest (online EWC: Schwarz et al. 2018, "TrainingProgress & compress").
 
-What differs: a contrastive loss has no value for a sample alone, so that gradients are squared per small batch
-and not per sample, which makes the Fisher smaller the larger the batch. Labels are those of the data and not
-drawn from the model (the empirical Fisher), as in most published code.
+Differences from the paper: a contrastive loss has no value for a single sample, so gradients are squared per small
+batch instead of per sample, and a larger batch gives a smaller Fisher. Labels come from the data instead of samples
+from the model (the empirical Fisher), as in most published code.
 """
 
 from __future__ import annotations
@@ -19,13 +18,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from trainer.methods.shared.weight_penalty import Penalty, PenaltyConfig, mean_gradients
+from trainer.methods.shared.weight_penalty import (
+    WeightPenaltyConfig,
+    WeightPenaltyMethod,
+    add_importance,
+    mean_gradients,
+)
 from trainer.task_data import Pair
 
 __all__ = ["Ewc", "EwcConfig"]
 
 
-class EwcConfig(PenaltyConfig):
+class EwcConfig(WeightPenaltyConfig):
     """Settings of EWC."""
 
     penalty: float = Field(
@@ -40,17 +44,16 @@ class EwcConfig(PenaltyConfig):
     )
 
 
-class Ewc(Penalty):
-    """Fine-tuning, held back by the Fisher information."""
+class Ewc(WeightPenaltyMethod):
+    """Fine-tuning with the Fisher information as importance."""
 
     name = "ewc"
     config_class = EwcConfig
     config: EwcConfig
 
-    def consolidate(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Ω ← γ Ω + F."""
+    def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Return γ Ω + F."""
         examples = self.small_batches(pairs, self.config.fisher_batch)
         losses = (self.task_loss(frames, texts, None) for frames, texts in examples)
-        fisher = mean_gradients(losses, self.held(), torch.square)
-        earlier = self.importance
-        return {n: self.config.decay * earlier[n] + f if n in earlier else f for n, f in fisher.items()}
+        fisher = mean_gradients(losses, self.penalized_parameters(), torch.square)
+        return add_importance(self.importance, fisher, self.config.decay)

@@ -1,8 +1,8 @@
 """FFA + TAME: Frame Fusion Adapter and Task-Aware Mixture-of-Experts (ctvr-ffa-tame, section 3).
 
-The backbone stays frozen. FFA brings time into the image tower; TAME conditions the text tower on a learned
-prototype of the task, so that a query can be encoded for the shard it is going to meet. Losses: contrast
-within the batch (eq. 7), and against stored videos of earlier tasks (eq. 8), weighted by β (eq. 9).
+The backbone is frozen. FFA adds attention across frames to the image tower; TAME conditions the text tower on a learned
+prototype of the task, so that a query is encoded for the shard that it searches. Losses: contrast within the batch (eq.
+7) and against stored videos of earlier tasks (eq. 8), weighted by β (eq. 9).
 """
 
 from __future__ import annotations
@@ -29,33 +29,47 @@ __all__ = ["FfaTame", "FfaTameConfig"]
 
 
 class FfaTameConfig(MethodConfig):
-    """Settings of FFA + TAME; defaults are those of MSR-VTT in the paper and the published code."""
+    """Settings of FFA + TAME; the defaults are those for MSR-VTT in the paper and the published code."""
 
     ffa_layers: int = Field(
-        default=10, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA"
+        default=10, ge=0, description="number of deepest visual blocks with an FFA; 0: no FFA"
     )
     ffa_neighbour: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
-    tame: bool = Field(default=True, description="false: without TAME, queries pass the frozen text tower")
-    prototypes: bool = Field(default=True, description="false: the router reads the end-of-text token alone")
+    tame: bool = Field(default=True, description="false: no TAME, the frozen text tower encodes queries")
+    prototypes: bool = Field(
+        default=True,
+        description="false: the input of the router is the end-of-text token without a prototype",
+    )
     first_task: Literal["expert", "routed"] = Field(
         default="expert",
-        description="expert: the first task trains expert 0 alone and every other expert starts as its copy, as "
-        "in the published code; routed: the router decides from the start, as equation 4 reads",
+        description="expert: the first task trains expert 0 only, and all other experts start as its copies, as in "
+        "the published code; routed: the first task uses the router, as equation 4 reads",
     )
     experts: int = Field(default=10, ge=1, le=256)
     rank: int = Field(default=64, ge=1, le=1024)
     top_k: int = Field(default=2, ge=1)
     scale: float = Field(default=4.0, description="λ of equation 6")
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    cross_task: float = Field(default=0.6, ge=0, le=1, description="β of equation 9; 0 on the first task")
-    first_learning_rate: float = Field(default=2e-5, gt=0, le=1, description="adapters, first task")
-    learning_rate: float = Field(default=4e-6, gt=0, le=1, description="adapters, later tasks")
-    gate_learning_rate: float = Field(default=1e-5, gt=0, le=1, description="α of FFA, and prototypes")
+    cross_task: float = Field(default=0.6, ge=0, le=1, description="β of equation 9; the first task uses 0")
+    first_learning_rate: float = Field(
+        default=2e-5, gt=0, le=1, description="learning rate of the adapters on the first task"
+    )
+    learning_rate: float = Field(
+        default=4e-6, gt=0, le=1, description="learning rate of the adapters on later tasks"
+    )
+    gate_learning_rate: float = Field(
+        default=1e-5, gt=0, le=1, description="learning rate of α of FFA and of prototypes"
+    )
 
 
 class FfaTame(Method):
-    """FFA + TAME on a frozen backbone."""
+    """FFA + TAME on a frozen backbone.
+
+    Attributes:
+        fusion: FFA of the image tower.
+        tame: TAME of the text tower, with one prototype per task.
+    """
 
     name = "ffa_tame"
     family = TAME_FAMILY
@@ -99,7 +113,7 @@ class FfaTame(Method):
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """A prototype for the task; on the second learned task, every expert starts as a copy of the first."""
+        """Add a prototype; before the second trained task, copy the first expert to all others."""
         if not trained:
             self._borrow_prototype()
             return
@@ -111,10 +125,11 @@ class FfaTame(Method):
             prototype = self.tame.add_task(expert=0 if single else ROUTED)
         if not self.config.prototypes:
             prototype.data.zero_()
-        self._open()
+        self._unfreeze()
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Equation 9."""
+        """Return equation 9."""
+        # Floating-point frames are cached outputs of the frozen blocks.
         passed = self.frozen_image_block_count if frames.is_floating_point() else 0
         videos, _ = encode_frames(self.backbone, frames, self.fusion, passed=passed)
         ids = self.backbone.tokenize(texts)
@@ -126,7 +141,7 @@ class FfaTame(Method):
         return (1 - self.config.cross_task) * in_task + self.config.cross_task * across
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Close everything that was trained."""
+        """Freeze all adapters."""
         self.fusion.requires_grad_(False)
         self.tame.requires_grad_(False)
 
@@ -134,7 +149,7 @@ class FfaTame(Method):
 
     @property
     def frozen_image_block_count(self) -> int:
-        """Those before the first adapter."""
+        """Number of image blocks before the first FFA."""
         return max(0, len(self.backbone.visual_blocks) - self.config.ffa_layers)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -172,16 +187,16 @@ class FfaTame(Method):
 
     @torch.inference_mode()
     def encode_frames(self, frames: Tensor) -> Tensor:
-        """Unit vectors ``[n, M, dim]`` of the single frames, for late interaction."""
+        """Return unit vectors ``[n, M, dim]`` of single frames ``uint8 [n, M, H, W, 3]``, for late interaction."""
         return encode_frames(self.backbone, frames, self.fusion)[1]
 
     def video_tensors(self) -> dict[str, Tensor]:
         return {f"ffa.{name}": tensor for name, tensor in self.fusion.state_dict().items()}
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Go on from a release; shards that predate the adapters are asked with the bare text tower."""
+        """Load a release; queries for shards of a zero-shot release are encoded by the plain text tower."""
         if previous.kind == FROZEN_FAMILY.kind:
             for _ in previous.tasks:
                 self.tame.add_task(expert=NO_EXPERT)
@@ -190,11 +205,11 @@ class FfaTame(Method):
         self.end_task()
 
     def _has_learned(self) -> bool:
-        """Whether an earlier task was trained."""
+        """Return whether an earlier task was trained."""
         return any(expert != NO_EXPERT for expert in self.tame.task_experts[: len(self.learned_tasks)])
 
-    def _open(self) -> None:
-        """What this task trains: all of FFA; of TAME the part that its routing reaches."""
+    def _unfreeze(self) -> None:
+        """Unfreeze the parameters of this task: all of FFA, and the parts of TAME that the routing mode uses."""
         self.fusion.requires_grad_(True)
         tame = self.tame
         routed = self.config.tame and tame.task_experts[-1] == ROUTED
@@ -205,7 +220,7 @@ class FfaTame(Method):
         tame.prototypes[-1].requires_grad_(routed and self.config.prototypes)
 
     def _borrow_prototype(self) -> None:
-        """A task that is only indexed is seen by the newest image tower, so its queries take the newest text."""
+        """Copy the newest prototype for a task without training, whose videos the newest image tower embeds."""
         if not self._has_learned():
             self.tame.add_task(expert=NO_EXPERT)
             return

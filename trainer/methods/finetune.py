@@ -1,7 +1,7 @@
 """Sequential fine-tuning: both towers, mean pooling over frames (CLIP4Clip), task after task.
 
-The plain way to adapt, and the lower bound of the papers' tables for forgetting: stored videos stay where
-they were, while the text tower moves on.
+The simplest adaptation, and the lower bound of the papers' tables for forgetting: stored video vectors keep their
+values while the text tower changes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ class FinetuneConfig(MethodConfig):
         default=None,
         gt=0,
         le=1,
-        description="of the token embeddings, without decay; None: that of all weights",
+        description="learning rate of the token embeddings, which then have no weight decay; None: learning_rate",
     )
 
 
 class Finetune(Method):
-    """Fine-tune both towers on every task, with nothing that holds on to the earlier ones."""
+    """Fine-tuning of both towers on every task, without protection of earlier tasks.
+
+    Attributes:
+        model: Clone of the backbone, which is trained.
+    """
 
     name = "finetune"
     family = TOWER_FAMILY
@@ -48,22 +52,22 @@ class Finetune(Method):
         self.model = backbone.clone()
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Open both towers; the temperature stays as it is."""
+        """Unfreeze both towers; the temperature stays fixed."""
         self.model.requires_grad_(trained)
         self.model.clip.logit_scale.requires_grad_(False)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        return self.contrast(*self.embed(frames, texts))
+        return self.contrastive_loss(*self.embed(frames, texts))
 
     def embed(
         self, frames: Tensor, texts: Sequence[str], model: Backbone | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Unit query and video vectors, both ``[B, dim]``, of the online model or of another one."""
+        """Return unit query and video vectors, both ``[B, dim]``, of ``model`` (default: the trained model)."""
         model = model or self.model
         return encode_texts(model, model.tokenize(texts))[0], encode_frames(model, frames)[0]
 
-    def contrast(self, queries: Tensor, videos: Tensor) -> Tensor:
-        """The task's own loss."""
+    def contrastive_loss(self, queries: Tensor, videos: Tensor) -> Tensor:
+        """Return the symmetric contrastive loss within a batch of unit vectors ``[B, dim]``."""
         return in_task_loss(queries, videos, self.config.logit_scale)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
@@ -71,13 +75,13 @@ class Finetune(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        rate, own = self.config.learning_rate, self.config.word_learning_rate
+        rate, word_rate = self.config.learning_rate, self.config.word_learning_rate
         weights = {"params": trained, "lr": rate, "weight_decay": self.config.weight_decay}
-        if own is None:
+        if word_rate is None:
             return [weights]
         words = self.model.token_embedding.weight
         weights["params"] = [p for p in trained if p is not words]
-        return [weights, {"params": [words], "lr": own, "weight_decay": 0.0}]
+        return [weights, {"params": [words], "lr": word_rate, "weight_decay": 0.0}]
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.model.tensors()

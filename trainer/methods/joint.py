@@ -1,9 +1,9 @@
 """Joint training: both towers on the videos of all tasks at once; the upper bound of the papers' tables.
 
-It keeps every video that it was ever given, trains afresh on all of them, and embeds all of them again. So it is
-no continual method, and a service that must not read old videos cannot offer it. As a plain method it trains like
-sequential fine-tuning; what makes it joint is that a benchmark gives it the union of all tasks as one, with as
-many steps as the others get for all tasks together.
+Joint training keeps every video, trains on all of them from the pre-trained weights, and embeds all of them again. It
+is not a continual method, and the service, which never reads old videos, does not offer it. The class trains exactly
+like sequential fine-tuning; a benchmark makes it joint by passing the union of all tasks as one task, with as many
+steps as other methods take for all tasks together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Joint"]
 
 
 class Joint(Finetune):
-    """Fine-tune both towers once, on everything."""
+    """Fine-tuning of both towers on the union of all tasks."""
 
     name = "joint"
     requires_all_videos = True

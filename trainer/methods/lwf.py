@@ -1,15 +1,14 @@
 """LwF: learning without forgetting (Li and Hoiem 2017), for retrieval.
 
-The model as the task found it sees the new task's own batches, and how it would have matched their texts and
-videos is kept as a soft target (LwF, equations 2 and 3): no old video is needed. Its outputs on new data,
-which for a classifier are the scores of the old classes, are here the similarities within the batch, from
-text to video and back.
+The model from before the task encodes the batches of the new task; its text-to-video and video-to-text similarities
+within a batch are soft targets (LwF, equations 2 and 3). They take the place of a classifier's scores of old classes.
+No old video is needed.
 
-What differs: there are no heads, and so no phase that warms up a new one. The knowledge distillation loss has
-the factor T² that LwF's own has not (see :func:`~trainer.methods.shared.distillation.distillation_loss`). bmu-moco
-aligns "representations" of the old and the current model in this baseline, without a formula, and ctvr-ffa-tame
-names but a distillation loss with T = 2; both fit distributions as well as vectors, and we take the former, which
-is LwF.
+Differences from the papers: there are no heads, and therefore no warm-up phase of a new head. The distillation loss
+has the factor T², which LwF's loss has not (:func:`~trainer.methods.shared.distillation.distillation_loss`). For this
+baseline bmu-moco aligns "representations" of the old and the current model without a formula, and ctvr-ffa-tame names
+only a distillation loss with T = 2. Both descriptions fit distributions and vectors; this implementation compares
+distributions, as LwF does.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from trainer.methods.shared.distillation import Distillation, distillation_loss
+from trainer.methods.shared.distillation import DistillationMethod, distillation_loss
 
 __all__ = ["Lwf"]
 
 
-class Lwf(Distillation):
-    """Fine-tuning that matches new texts and videos as before."""
+class Lwf(DistillationMethod):
+    """Fine-tuning with in-batch similarities of the previous model as soft targets."""
 
     name = "lwf"
 
-    def distil(
+    def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """The mean of both directions."""
+        """Return the mean loss of both retrieval directions."""
         with torch.no_grad():
             old_queries, old_videos = self.embed(frames, texts, teacher)
-        now = self.config.logit_scale * queries @ videos.T
-        before = self.config.logit_scale * old_queries @ old_videos.T
-        to_video = distillation_loss(now, before, self.config.temperature)
-        to_text = distillation_loss(now.T, before.T, self.config.temperature)
+        logits = self.config.logit_scale * queries @ videos.T
+        targets = self.config.logit_scale * old_queries @ old_videos.T
+        to_video = distillation_loss(logits, targets, self.config.temperature)
+        to_text = distillation_loss(logits.T, targets.T, self.config.temperature)
         return (to_video + to_text) / 2

@@ -1,17 +1,17 @@
 """MoE-Adapters (Yu et al. 2024, "Boosting continual learning of vision-language models via mixture-of-experts
 adapters"), the dynamic baseline of ctvr-ffa-tame.
 
-The backbone stays frozen. Experts stand beside the MLP of every block of both towers (``models.adapters.mixture_of_experts``). A
-task trains a router of its own, and with it all experts but those that earlier tasks relied on most: after
-each task the k experts of a block that were chosen most often are frozen (activate-freeze). Where a query's
-task is not given, autoencoders select it (DDAS).
+The backbone is frozen. Every block of both towers has experts parallel to its MLP
+(``models.adapters.mixture_of_experts``). A task trains its own router and all experts that are not frozen: after each
+task, the k experts of a block that were selected most often are frozen (activate-freeze). For queries of unknown task,
+autoencoders select the router (DDAS).
 
-What differs: the paper classifies images, whose task is unknown, while the texts are the names of classes. In
-retrieval the query is the input of unknown task, and videos are embedded when their task is learned. So the
-autoencoders read the frozen backbone's text vectors, where the original reads AlexNet's maps of the image; they
-are trained in the same steps as the experts, without sharing gradients, and not in a stage of their own; and the
-threshold above which an input is left to the frozen backbone falls away, since every shard is of a learned
-task. The loss is the contrast of the other baselines instead of cross-entropy with smoothed labels.
+Differences from the paper: it classifies images, whose task is unknown, and its texts are class names. In retrieval the
+query is the input of unknown task, and videos are embedded when their task is learned. The autoencoders therefore read
+the text vectors of the frozen backbone, where the original reads AlexNet features of the image. They are trained in the
+same steps as the experts, without sharing gradients, instead of in a separate stage. The threshold above which an input
+is passed to the frozen backbone is left out, since every shard belongs to a learned task. The loss is the contrastive
+loss of the other baselines instead of cross-entropy with label smoothing.
 """
 
 from __future__ import annotations
@@ -45,25 +45,34 @@ _TEXT, _VISUAL, _SELECTOR, _TASKS = "moe.text.", "moe.visual.", "moe.selector.",
 
 
 class MoeAdapterConfig(MethodConfig):
-    """Settings of MoE-Adapters; defaults are those of the published code."""
+    """Settings of MoE-Adapters; the defaults are those of the published code."""
 
     weight_decay: float = Field(default=0.0, ge=0, le=10)
-    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="experts and routers")
-    experts: int = Field(default=22, ge=1, le=256, description="per block; two per task foreseen")
+    learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of experts and routers")
+    experts: int = Field(
+        default=22, ge=1, le=256, description="experts per block; the default plans two per task"
+    )
     rank: int = Field(default=64, ge=1, le=1024)
-    top_k: int = Field(default=2, ge=1, description="experts per input, and experts frozen per task")
-    scale: float = Field(default=0.1, description="of what an expert adds")
+    top_k: int = Field(default=2, ge=1, description="experts per input, and experts that are frozen per task")
+    scale: float = Field(default=0.1, description="factor of the output of an expert")
     dropout: float = Field(default=0.1, ge=0, lt=1)
     selector: bool = Field(
         default=True,
-        description="autoencoders choose the router of a query; false: every shard is asked with its own",
+        description="true: autoencoders select the router of a query; false: a query uses the router of each shard",
     )
-    selector_width: int = Field(default=100, ge=1, le=4096, description="code of an autoencoder")
+    selector_width: int = Field(default=100, ge=1, le=4096, description="dimension of an autoencoder's code")
     selector_learning_rate: float = Field(default=1e-2, gt=0, le=1)
 
 
 class MoeAdapter(Method):
-    """Experts in a frozen backbone, routed task by task."""
+    """Experts in a frozen backbone, with one router per task.
+
+    Attributes:
+        visual: Experts and routers of the image tower.
+        text: Experts and routers of the text tower.
+        selector: Autoencoders, one per trained task.
+        routers: Index of the router of every task, or ``NO_ROUTER`` for the plain backbone.
+    """
 
     name = "moe_adapter"
     family = EXPERTS_FAMILY
@@ -91,13 +100,13 @@ class MoeAdapter(Method):
                 )
             )
         self.selector = TaskSelector(backbone.dim, config.selector_width).to(backbone.device)
-        self.routers: list[int] = []  # of every task: the number of its router, or FROZEN
-        self._close()
+        self.routers: list[int] = []
+        self._freeze()
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """A router and an autoencoder; a task that is only indexed borrows the newest."""
+        """Add a router and an autoencoder; a task without training uses the newest router."""
         if trained:
             for tower in (self.visual, self.text):
                 tower.add_router()
@@ -110,7 +119,7 @@ class MoeAdapter(Method):
         self.routers.append(self.text.tasks - 1)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Contrast, and the reconstruction error of the task's autoencoder."""
+        """Return the contrastive loss plus the reconstruction error of the task's autoencoder."""
         task = self.routers[-1]
         ids = self.backbone.tokenize(texts)
         videos = encode_frames_with_experts(self.backbone, frames, self.visual, task)
@@ -121,8 +130,8 @@ class MoeAdapter(Method):
         return loss + self.selector.error(encode_texts(self.backbone, ids)[0], task).mean()
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Freeze what the task relied on."""
-        self._close()
+        """Freeze the experts that the task has selected most often."""
+        self._freeze()
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -166,17 +175,17 @@ class MoeAdapter(Method):
         tensors = self.visual.state_dict().items()
         return {f"{_VISUAL}{n}": t for n, t in tensors if ".experts." in n or n.endswith(router)}
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Go on from a release; shards that predate the experts are asked with the bare text tower."""
+        """Load a release; queries for shards of a zero-shot release are encoded by the plain text tower."""
         if previous.kind == FROZEN_FAMILY.kind:
             self.routers = [NO_ROUTER] * len(previous.tasks)
             return
         self.load_state_dict(previous.tensors)
-        self._close()
+        self._freeze()
 
-    def _close(self) -> None:
+    def _freeze(self) -> None:
         self.visual.close()
         self.text.close()
         self.selector.requires_grad_(False)

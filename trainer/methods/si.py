@@ -1,12 +1,12 @@
 """SI: synaptic intelligence (Zenke et al. 2017, "Continual learning through synaptic intelligence").
 
-While a task is learned, every weight keeps account of how much its own motion lowered the loss: the path integral of
-the gradient, ω = −∫ g·dθ, a running sum over steps (equation 3). At the end of the task it is set against how far
-the weight has come, and adds to the importance (equation 5).
+During a task, the contribution of every weight to the decrease of the loss is accumulated: the path integral of the
+gradient, ω = −∫ g·dθ, as a running sum over steps (equation 3). At the end of the task it is divided by the squared
+distance of the weight and added to the importance (equation 5).
 
-What differs: the paper's Ω sums ω as it is. A weight whose motion raised the loss would then be driven away
-from its place, so that a negative ω counts as zero, as in published code. The paper's g·θ' is that of small
-steps of gradient descent; ours are AdamW's, with the gradient at the beginning of each step.
+Differences from the paper: its Ω sums ω unchanged; a weight whose updates increased the loss would be pushed away from
+its value, so a negative ω counts as zero, as in published code. The paper's g·θ' is that of small steps of gradient
+descent; here the steps are AdamW's, with the gradient at the start of each step.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from pydantic import Field
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from trainer.methods.shared.weight_penalty import PathPenalty, PenaltyConfig
+from trainer.methods.shared.weight_penalty import PathIntegralMethod, WeightPenaltyConfig, add_importance
 from trainer.task_data import Pair
 
 __all__ = ["Si", "SiConfig"]
 
 
-class SiConfig(PenaltyConfig):
+class SiConfig(WeightPenaltyConfig):
     """Settings of SI."""
 
     penalty: float = Field(
-        default=0.2, ge=0, le=1e12, description="λ; twice the c of the paper, whose penalty has no half"
+        default=0.2,
+        ge=0,
+        le=1e12,
+        description="λ; twice the c of the paper, whose penalty has no factor 1/2",
     )
     damping: float = Field(default=0.1, gt=0, le=1, description="ξ of equation 5")
 
 
-class Si(PathPenalty):
-    """Fine-tuning, held back by what each weight has done for the loss.
+class Si(PathIntegralMethod):
+    """Fine-tuning with the contribution of each weight to the decrease of the loss as importance.
 
     Attributes:
-        path: ω of the task that is being learned.
+        path: ω of the current task.
     """
 
     name = "si"
@@ -47,30 +50,30 @@ class Si(PathPenalty):
     def __init__(self, backbone: Backbone, config: SiConfig) -> None:
         super().__init__(backbone, config)
         self.path: dict[str, Tensor] = {}
-        self._start: dict[str, Tensor] = {}  # θ at the start of the task
+        self._initial_weights: dict[str, Tensor] = {}  # at the start of the task
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
-        self._start = {held: parameter.detach().clone() for held, parameter in self.held().items()}
-        self.path = {held: torch.zeros_like(weight) for held, weight in self._start.items()}
+        parameters = self.penalized_parameters().items()
+        self._initial_weights = {weight: parameter.detach().clone() for weight, parameter in parameters}
+        self.path = {weight: torch.zeros_like(value) for weight, value in self._initial_weights.items()}
 
-    def follow(self, name: str, slope: Tensor, step: Tensor) -> None:
+    def accumulate(self, name: str, gradient: Tensor, update: Tensor) -> None:
         """Equation 3."""
-        self.path[name] -= slope * step
+        self.path[name] -= gradient * update
 
     @torch.no_grad()
-    def consolidate(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Equation 5."""
-        importance = {}
-        for name, parameter in self.held().items():
-            moved = parameter - self._start[name]
-            found = self.path[name].relu() / (moved.square() + self.config.damping)
-            importance[name] = self.importance[name] + found if name in self.importance else found
-        return importance
+    def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Return Ω by equation 5."""
+        contributions = {}
+        for name, parameter in self.penalized_parameters().items():
+            distance = parameter - self._initial_weights[name]
+            contributions[name] = self.path[name].relu() / (distance.square() + self.config.damping)
+        return add_importance(self.importance, contributions)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         super().end_task(pairs)
-        self.path, self._start = {}, {}
+        self.path, self._initial_weights = {}, {}
 
-    def kept(self) -> dict[str, dict[str, Tensor]]:
-        return {**super().kept(), "path": self.path}
+    def stored_statistics(self) -> dict[str, dict[str, Tensor]]:
+        return {**super().stored_statistics(), "path": self.path}

@@ -1,20 +1,21 @@
-"""Strata: adapters that may forget, because nothing asks them to remember.
+"""Strata: low-rank updates and word embeddings per task, searched with pinned queries.
 
-FFA + TAME holds one text encoder for all tasks and must learn slowly, lest queries drift away from videos that were
-embedded earlier. Here every shard is asked with the text update of the release that made it (pinned queries), so
-its videos and its queries stand still together, and learning a new domain can take what steps it likes:
+FFA + TAME has one text encoder for all tasks and must learn slowly, because queries must not drift from videos that are
+already embedded. With Strata, a query for a shard is encoded with the text update of the release that made the shard
+(pinned queries). Queries and videos of a shard never change, so training of a new domain needs no protection of earlier
+domains:
 
-- The image tower learns freely: Frame Fusion Adapters bring in time, and low-rank updates reach every matrix of
-  its blocks. It is never needed again once the domain's videos are embedded.
-- The text tower learns what a domain's words mean (the embeddings of the tokens in its captions), with a step a
-  hundred times as large as its weights could take, and how to read them (one low-rank update per attention
-  projection). Both are a task's own, and small enough to be kept for ever.
-- Both towers start from half of what the previous domain left: what domains share need not be learned again, and
-  what they do not share must not be unlearned first.
-- Which shard a query means is told by its words (``models.routing.router``), which cosines of differently learned
-  encoders cannot tell.
+- The image tower has Frame Fusion Adapters, which add attention across frames, and low-rank updates of every matrix of
+  its blocks. It is not needed after the videos of the domain are embedded.
+- The text tower learns the embeddings of the tokens in the domain's captions, with a learning rate a hundred times
+  higher than the other weights allow, and one low-rank update per attention projection. Both belong to one task and are
+  small enough to be stored forever.
+- The updates of both towers start from half of the previous domain's updates: shared knowledge is not learned again,
+  and domain-specific knowledge is reduced.
+- Routing by the words of the query (``models.routing.router``) selects the shards, since the cosines of encoders of
+  different tasks are not comparable.
 
-What is known of its worth is in ``docs/method.md``.
+For measurements see ``docs/strata.md``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.low_rank_family import LOW_RANK_FAMILY
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.releases.release_state import ReleaseState
+from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.losses import in_task_loss
 from trainer.methods.base import Method, MethodConfig
 from trainer.task_data import Pair
@@ -45,31 +46,39 @@ class StrataConfig(MethodConfig):
     """Settings of Strata."""
 
     ffa_layers: int = Field(
-        default=12, ge=0, description="deepest visual blocks that get an FFA; 0: without FFA"
+        default=12, ge=0, description="number of deepest visual blocks with an FFA; 0: no FFA"
     )
     ffa_neighbour: FusionNeighbor = "alternate"
     ffa_mix: FusionMix = "convex"
-    image_rank: int = Field(default=16, ge=1, le=1024, description="of the image tower's updates")
-    rank: int = Field(default=16, ge=1, le=1024, description="of the text tower's updates")
-    scale: float = Field(default=1.0, gt=0, le=100, description="λ, of all low-rank updates")
+    image_rank: int = Field(default=16, ge=1, le=1024, description="rank of the image tower's updates")
+    rank: int = Field(default=16, ge=1, le=1024, description="rank of the text tower's updates")
+    scale: float = Field(default=1.0, gt=0, le=100, description="λ, factor of all low-rank updates")
     carry: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="share of the previous domain's updates that a domain begins with",
+        description="share of the previous domain's updates at the start of a domain",
     )
     image_learning_rate: float = Field(
-        default=1e-4, gt=0, le=1, description="FFA and the image tower's updates"
+        default=1e-4, gt=0, le=1, description="learning rate of FFA and the image tower's updates"
     )
-    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="the text tower's low-rank updates")
+    learning_rate: float = Field(
+        default=1e-4, gt=0, le=1, description="learning rate of the text tower's low-rank updates"
+    )
     word_learning_rate: float = Field(
-        default=1e-3, ge=0, le=1, description="token embeddings; 0 leaves words as they are"
+        default=1e-3, ge=0, le=1, description="learning rate of the token embeddings; 0: frozen embeddings"
     )
-    gate_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="α of FFA")
+    gate_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="learning rate of α of FFA")
 
 
 class Strata(Method):
-    """Low-rank updates of both towers, FFA and words, searched with pinned queries."""
+    """Low-rank updates of both towers, FFA and word embeddings per task, searched with pinned queries.
+
+    Attributes:
+        image: Low-rank updates of the image tower.
+        fusion: FFA of the image tower.
+        text: Low-rank update and word embeddings of the text tower.
+    """
 
     name = "strata"
     family = LOW_RANK_FAMILY
@@ -109,25 +118,28 @@ class Strata(Method):
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Open all updates, brought back towards nothing; a task that is only indexed takes them as they are.
+        """Unfreeze all updates and shrink them by ``carry``; a task without training uses them unchanged.
 
-        A network that goes on from weights that fit other data well learns worse than one that begins anew, unless
-        its weights are shrunk first (Ash and Adams, "On warm-starting neural network training", NeurIPS 2020).
+        A network that continues from weights fitted to other data learns worse than a new one, unless its weights are
+        shrunk first (Ash and Adams, "On warm-starting neural network training", NeurIPS 2020).
         """
         self._require_grad(trained)
         if trained:
             with torch.no_grad():
-                for parameter in self._from_zero():
+                for parameter in self._zero_initialized():
                     parameter.mul_(self.config.carry)
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Contrast within the batch; what earlier domains hold cannot be mistaken, since routing comes first."""
+        """Return the contrastive loss within the batch.
+
+        Stored videos of earlier domains are not negatives, since routing selects the shards.
+        """
         videos, _ = encode_frames(self.image.backbone, frames, self.fusion)
         queries = encode_texts(self.backbone, self.backbone.tokenize(texts), self.text.updates())[0]
         return in_task_loss(queries, videos, self.config.logit_scale)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Close all updates; of the words, keep those that the task's captions hold."""
+        """Freeze all updates; keep the embeddings of the tokens in the task's captions only."""
         self._require_grad(False)
         if pairs:
             self.text.forget_words(self.backbone.tokenize([pair.caption for pair in pairs]).unique())
@@ -140,9 +152,9 @@ class Strata(Method):
         fusion = [p for p in self.fusion.parameters() if all(p is not gate for gate in gates)]
         image = {"params": [*fusion, *self.image.updates()], "lr": config.image_learning_rate}
         text = {"params": [self.text.a, self.text.b], "lr": config.learning_rate}
-        gates_of_time = {"params": gates, "lr": config.gate_learning_rate}
-        groups = [{**group, "weight_decay": decay} for group in (image, text, gates_of_time)]
-        # Decay would wear off the words of earlier domains, and those that a step does not hold.
+        gate_group = {"params": gates, "lr": config.gate_learning_rate}
+        groups = [{**group, "weight_decay": decay} for group in (image, text, gate_group)]
+        # Weight decay would shrink the embeddings of words that are not in the batch.
         groups.append({"params": [self.text.words], "lr": config.word_learning_rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]
 
@@ -150,12 +162,9 @@ class Strata(Method):
         return self.video_tensors() | {f"text.{name}": t for name, t in self.text.tensors().items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        def under(prefix: str) -> dict[str, Tensor]:
-            return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-        self.image.load_tensors(under("image."))
-        self.fusion.load_state_dict(under("ffa."))
-        self.text.load_tensors(under("text."))
+        self.image.load_tensors(tensors_with_prefix("image.", tensors))
+        self.fusion.load_state_dict(tensors_with_prefix("ffa.", tensors))
+        self.text.load_tensors(tensors_with_prefix("text.", tensors))
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -167,16 +176,16 @@ class Strata(Method):
         image = {f"image.{name}": tensor for name, tensor in self.image.tensors().items()}
         return image | {f"ffa.{name}": t.detach() for name, t in self.fusion.state_dict().items()}
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Go on from a release; one that learned nothing leaves nothing to go on from."""
+        """Load a release; a zero-shot release has no updates."""
         if previous.kind != FROZEN_FAMILY.kind:
             self.load_state_dict(previous.tensors)
             self.end_task()
 
-    def _from_zero(self) -> list[nn.Parameter]:
-        """The factor of every update that is 0 in the beginning: what it is multiplied with, the update is."""
+    def _zero_initialized(self) -> list[nn.Parameter]:
+        """Return the factor of every update that starts at 0; scaling it scales the update."""
         return [*self.image.gains(), *self.fusion.gates(), self.text.b, self.text.words]
 
     def _require_grad(self, trained: bool) -> None:

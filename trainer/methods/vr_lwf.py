@@ -1,13 +1,13 @@
 """VR-LwF: LwF with vocabulary replay (Ding et al. 2022, "Don't stop learning: towards continual learning for the CLIP
 model").
 
-The batches of a new task hold few texts, and those are all of its own domain. So both models are shown texts that
-stand for all that could be asked: sentences of random tokens of the vocabulary, drawn anew in every step. How
-the videos of the batch are spread over these sentences is to stay as the teacher has it. The knowledge that is to
-be kept includes CLIP's own, so that the first task has a teacher as well: the pre-trained model.
+Batches of a new task contain few texts, all from its own domain. Both models therefore also encode sentences of random
+tokens, drawn anew in every step, as a sample of all possible queries. The distribution of the batch's videos over these
+sentences is distilled from the teacher. The preserved knowledge includes that of CLIP, so the first task has a teacher
+too: the pre-trained model.
 
-What differs: images are videos. Number and length of the sentences are those of a published reimplementation
-(ZSCL's comparison with VR-LwF), which draws them once per task.
+Differences from the paper: videos take the place of images. Number and length of the sentences follow a published
+reimplementation (ZSCL's comparison with VR-LwF), which draws the sentences once per task.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.shared.distillation import (
-    Distillation,
     DistillationConfig,
+    DistillationMethod,
     distillation_loss,
     random_sentences,
 )
@@ -33,31 +33,31 @@ __all__ = ["VrLwf", "VrLwfConfig"]
 class VrLwfConfig(DistillationConfig):
     """Settings of VR-LwF."""
 
-    sentences: int = Field(default=1000, ge=2, le=100_000, description="random sentences in every step")
-    words: int = Field(default=10, ge=1, le=62, description="random tokens of a sentence")
+    sentences: int = Field(default=1000, ge=2, le=100_000, description="random sentences per step")
+    words: int = Field(default=10, ge=1, le=62, description="random tokens per sentence")
 
 
-class VrLwf(Distillation):
-    """Fine-tuning that spreads videos over random sentences as before."""
+class VrLwf(DistillationMethod):
+    """Fine-tuning with the distribution of videos over random sentences as soft targets."""
 
     name = "vr_lwf"
     config_class = VrLwfConfig
     config: VrLwfConfig
 
-    def choose_teacher(self) -> Backbone:
-        """The model as the task found it, the first task too."""
+    def create_teacher(self) -> Backbone:
+        """Return a copy of the model from before the task, including the first task."""
         return self.frozen_copy()
 
-    def distil(
+    def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """From videos to the replayed vocabulary."""
+        """Return the distillation loss from videos to random sentences."""
         config = self.config
         ids = random_sentences(self.model, config.sentences, config.words)
         sentences = encode_texts(self.model, ids)[0]
         with torch.no_grad():
             old_sentences = encode_texts(teacher, ids)[0]
             old_videos = encode_frames(teacher, frames)[0]
-        now = config.logit_scale * videos @ sentences.T
-        before = config.logit_scale * old_videos @ old_sentences.T
-        return distillation_loss(now, before, config.temperature)
+        logits = config.logit_scale * videos @ sentences.T
+        targets = config.logit_scale * old_videos @ old_sentences.T
+        return distillation_loss(logits, targets, config.temperature)

@@ -1,4 +1,4 @@
-"""Zero-shot: the backbone as it came. Nothing is learned, nothing can be forgotten; the floor of every table."""
+"""Zero-shot: the pre-trained backbone without training, the lower bound of every table."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["ZeroShot"]
 
 
 class ZeroShot(Method):
-    """Index with the frozen backbone."""
+    """Embedding with the frozen backbone."""
 
     name = "zero_shot"
     family = FROZEN_FAMILY
     is_trainable = False
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        raise AssertionError("zero_shot does not train")
+        raise AssertionError("zero_shot has no loss")
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Nothing to finish."""
+        """Do nothing."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return []
@@ -39,7 +39,7 @@ class ZeroShot(Method):
         return {}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Nothing to load."""
+        """Do nothing."""
 
     @torch.inference_mode()
     def encode_videos(self, frames: Tensor) -> Tensor:

@@ -1,19 +1,18 @@
 """ZSCL: zero-shot continual learning (Zheng et al. 2023, "Preventing zero-shot transfer degradation in continual
 learning of vision-language models").
 
-In the space of features, the initial CLIP teaches in every task, on reference data: how reference images are
-spread over reference texts is to stay as it has it, and the reverse. Each tower is compared against the other
-tower of the teacher, which stands still. In the space of weights, an ensemble is made along the way: every few
-steps the weights join a running mean that begins with those before the task, and the mean is what the task
-leaves behind.
+In feature space, the pre-trained CLIP is the teacher of every task on reference data: the distributions of reference
+images over reference texts, and of texts over images, are distilled. Each tower is compared with the other tower of
+the teacher, which is fixed. In weight space, every few steps the weights join a running mean, which starts with the
+weights from before the task and becomes the result of the task.
 
-What differs: there is no reference data set (the paper takes images of ImageNet and texts of Conceptual
-Captions). The videos of the task's own batches are the reference images, and sentences of random tokens, drawn
-anew in every step, the reference texts, which the published code offers too. So the images are of the new domain
-alone, and the texts are no language. That code compares images with texts in both directions, but with gradients
-for the image tower alone; we read the second as meant for the text tower. The last weights always join the mean,
-so that a task shorter than the interval is learned at all. Label smoothing, which is for classifiers, is left out,
-and so is the quadratic pull to the weights before the task that the published settings add to the ensemble.
+Differences from the paper: there is no reference data set (the paper uses images of ImageNet and texts of Conceptual
+Captions). The videos of the task's batches are the reference images, and sentences of random tokens, drawn anew in
+every step, are the reference texts, an option of the published code. The images are therefore from the new domain
+only, and the texts are not natural language. The published code compares images with texts in both directions, but
+with gradients of the image tower only; here the second direction trains the text tower. The last weights always join
+the mean, so a task with fewer steps than the interval is learned as well. Label smoothing, which is for classifiers,
+and the quadratic pull to the weights before the task, which the published settings add, are left out.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.shared.distillation import (
-    Distillation,
     DistillationConfig,
+    DistillationMethod,
     distillation_loss,
     random_sentences,
 )
@@ -42,18 +41,18 @@ _ENSEMBLE, _STEPS = "ensemble.", "steps"
 class ZsclConfig(DistillationConfig):
     """Settings of ZSCL."""
 
-    sentences: int = Field(default=1000, ge=2, le=100_000, description="random sentences in every step")
-    words: int = Field(default=10, ge=1, le=62, description="random tokens of a sentence")
+    sentences: int = Field(default=1000, ge=2, le=100_000, description="random sentences per step")
+    words: int = Field(default=10, ge=1, le=62, description="random tokens per sentence")
     ensemble_interval: int = Field(
-        default=100, ge=1, le=100_000, description="I, after how many steps the weights join the ensemble"
+        default=100, ge=1, le=100_000, description="I, steps between two updates of the weight ensemble"
     )
 
 
-class Zscl(Distillation):
-    """Fine-tuning beside the initial model, and a mean of the weights along the way.
+class Zscl(DistillationMethod):
+    """Fine-tuning with the pre-trained model as teacher and a running mean of the weights.
 
     Attributes:
-        ensemble: that mean, by name; empty outside of training.
+        ensemble: Running mean of the weights by name; empty between tasks.
     """
 
     name = "zscl"
@@ -63,16 +62,16 @@ class Zscl(Distillation):
     def __init__(self, backbone: Backbone, config: ZsclConfig) -> None:
         super().__init__(backbone, config)
         self.ensemble: dict[str, Tensor] = {}
-        self._steps = 0  # of the task that is being learned
+        self._steps = 0  # of the current task
 
     # -- hooks ------------------------------------------------------------------------------------------
 
-    def choose_teacher(self) -> Backbone:
-        """The initial model, in every task."""
+    def create_teacher(self) -> Backbone:
+        """Return the pre-trained model, for every task."""
         return self.backbone
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """The ensemble begins with the weights before the task."""
+        """Start the ensemble with the weights from before the task."""
         super().begin_task(task_id, name, trained=trained)
         self._steps = 0
         self.ensemble = {
@@ -81,10 +80,10 @@ class Zscl(Distillation):
             if parameter.requires_grad
         }
 
-    def distil(
+    def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """From videos to sentences for the image tower, from sentences to videos for the text tower."""
+        """Return the loss from videos to sentences (image tower) plus that from sentences to videos (text tower)."""
         config = self.config
         ids = random_sentences(self.model, config.sentences, config.words)
         sentences = encode_texts(self.model, ids)[0]
@@ -92,22 +91,22 @@ class Zscl(Distillation):
             old_sentences = encode_texts(teacher, ids)[0]
             old_videos = encode_frames(teacher, frames)[0]
         scale, temperature = config.logit_scale, config.temperature
-        before = scale * old_videos @ old_sentences.T
-        of_images = distillation_loss(scale * videos @ old_sentences.T, before, temperature)
-        of_texts = distillation_loss(scale * sentences @ old_videos.T, before.T, temperature)
-        return of_images + of_texts
+        targets = scale * old_videos @ old_sentences.T
+        image_loss = distillation_loss(scale * videos @ old_sentences.T, targets, temperature)
+        text_loss = distillation_loss(scale * sentences @ old_videos.T, targets.T, temperature)
+        return image_loss + text_loss
 
     def after_step(self) -> None:
         self._steps += 1
         if self._steps % self.config.ensemble_interval == 0:
-            self._join(self._steps // self.config.ensemble_interval)
+            self._update_ensemble(self._steps // self.config.ensemble_interval)
 
     @torch.no_grad()
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """The ensemble takes the place of the weights."""
+        """Replace the weights by the ensemble."""
         interval = self.config.ensemble_interval
         if self._steps % interval:
-            self._join(self._steps // interval + 1)
+            self._update_ensemble(self._steps // interval + 1)
         weights = dict(self.model.named_parameters())
         for name, mean in self.ensemble.items():
             weights[name].copy_(mean)
@@ -131,11 +130,11 @@ class Zscl(Distillation):
             for name, mean in ensemble.items()
         }
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _join(self, members: int) -> None:
-        """θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), t members having joined with this one."""
+    def _update_ensemble(self, members: int) -> None:
+        """θ̂ ← θ / (t + 1) + t θ̂ / (t + 1), where t = ``members`` includes the current weights."""
         weights = dict(self.model.named_parameters())
         for name, mean in self.ensemble.items():
             mean.lerp_(weights[name], 1 / (members + 1))

@@ -1,7 +1,7 @@
-"""Distillation: the model is to see things as a frozen teacher sees them.
+"""Distillation: the similarities of a frozen teacher are soft targets of the trained model.
 
-The teacher is a copy of the model as a task found it, from the second learned task on. What is shown to both, and
-which of their similarities are compared, is up to the method.
+The teacher is a copy of the model from before the task, from the second trained task on. A method chooses the inputs
+of both models and the similarities to compare.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.backbones.backbone import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
-__all__ = ["Distillation", "DistillationConfig", "distillation_loss", "random_sentences"]
+__all__ = ["DistillationConfig", "DistillationMethod", "distillation_loss", "random_sentences"]
 
 _TASKS = "tasks"
 
@@ -31,11 +31,11 @@ class DistillationConfig(FinetuneConfig):
     temperature: float = Field(default=2.0, gt=0, le=100, description="T; ctvr-ffa-tame, section 4.4")
 
 
-class Distillation(Finetune):
-    """Fine-tuning of both towers beside a teacher.
+class DistillationMethod(Finetune):
+    """Fine-tuning of both towers with a distillation loss.
 
     Attributes:
-        teacher: frozen; None where there is nothing to keep.
+        teacher: Frozen teacher of the current task; None without distillation.
     """
 
     config_class: ClassVar[type[DistillationConfig]] = DistillationConfig
@@ -44,70 +44,74 @@ class Distillation(Finetune):
     def __init__(self, backbone: Backbone, config: DistillationConfig) -> None:
         super().__init__(backbone, config)
         self.teacher: Backbone | None = None
-        self._tasks = 0  # trained before this one
-        self._trained = False
+        self._trained_tasks = 0  # without the current one
+        self._is_training = False
 
-    # -- what a method says -----------------------------------------------------------------------------
+    # -- hooks of a subclass ----------------------------------------------------------------------------
 
     @abstractmethod
-    def distil(
+    def teacher_loss(
         self, teacher: Backbone, frames: Tensor, texts: Sequence[str], queries: Tensor, videos: Tensor
     ) -> Tensor:
-        """The distillation loss of a step.
+        """Return the distillation loss of a step.
 
         Args:
-            teacher: the frozen model.
-            frames, texts: as in :meth:`loss`.
-            queries, videos: their vectors by the model that is being trained, ``[B, dim]``.
+            teacher: Frozen teacher.
+            frames: Frames of the batch, as in :meth:`loss`.
+            texts: Captions of the batch, as in :meth:`loss`.
+            queries: ``[B, dim]`` vectors of the captions by the trained model.
+            videos: ``[B, dim]`` vectors of the videos by the trained model.
         """
 
-    def choose_teacher(self) -> Backbone | None:
-        """The teacher of the task that begins."""
-        return self.frozen_copy() if self._tasks else None
+    def create_teacher(self) -> Backbone | None:
+        """Return the teacher of a task that starts; None for no distillation."""
+        return self.frozen_copy() if self._trained_tasks else None
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
-        self._trained = trained
-        self.teacher = self.choose_teacher() if trained else None
+        self._is_training = trained
+        self.teacher = self.create_teacher() if trained else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         queries, videos = self.embed(frames, texts)
-        loss = self.contrast(queries, videos)
+        loss = self.contrastive_loss(queries, videos)
         if self.teacher is None:
             return loss
-        return loss + self.config.distillation * self.distil(self.teacher, frames, texts, queries, videos)
+        return loss + self.config.distillation * self.teacher_loss(
+            self.teacher, frames, texts, queries, videos
+        )
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         super().end_task(pairs)
         self.teacher = None
-        self._tasks += self._trained
-        self._trained = False
+        self._trained_tasks += self._is_training
+        self._is_training = False
 
     # -- training ---------------------------------------------------------------------------------------
 
     def frozen_copy(self) -> Backbone:
-        """The model as it is now."""
+        """Return a frozen copy of the trained model."""
         return self.model.clone().requires_grad_(False)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {**super().state_dict(), _TASKS: torch.tensor(self._tasks)}
+        return {**super().state_dict(), _TASKS: torch.tensor(self._trained_tasks)}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         super().load_state_dict({name: tensor for name, tensor in tensors.items() if name != _TASKS})
-        self._tasks = int(tensors[_TASKS])
+        self._trained_tasks = int(tensors[_TASKS])
 
 
 def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """−T² Σ_j p̄_ij log p_ij, mean over rows i, where p̄ and p are the softened distributions of teacher and student.
+    """Return −T² Σ_j p̄_ij log p_ij, mean over rows i, of softened distributions p̄ (teacher) and p (student).
 
-    T² makes up for the gradient that a temperature takes off (Hinton et al. 2015, "Distilling the knowledge in a
+    The factor T² compensates the gradient scale of the temperature (Hinton et al. 2015, "Distilling the knowledge in a
     neural network", section 2).
 
     Args:
-        logits: ``[n, m]``, of the student.
-        targets: ``[n, m]``, of the teacher.
+        logits: ``[n, m]`` logits of the student.
+        targets: ``[n, m]`` logits of the teacher.
         temperature: T.
     """
     softened = (targets / temperature).softmax(dim=-1)
@@ -115,9 +119,9 @@ def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Te
 
 
 def random_sentences(backbone: Backbone, count: int, words: int) -> Tensor:
-    """Token ids ``[count, words + 2]`` of sentences of random tokens, from start to end of text."""
+    """Return token ids ``[count, words + 2]`` of random tokens between start-of-text and end-of-text."""
     start, end = backbone.tokenize([""])[0].tolist()
     ids = torch.randint(backbone.vocabulary - 2, (count, words))
-    for special in sorted((start, end)):  # stands at an end alone
+    for special in sorted((start, end)):  # skip the ids of both special tokens
         ids += ids >= special
     return torch.cat([torch.full((count, 1), start), ids, torch.full((count, 1), end)], dim=1)

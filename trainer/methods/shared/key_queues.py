@@ -1,4 +1,4 @@
-"""Queues of keys for momentum contrast: more negatives than a batch holds (bmu-moco, section 3.3)."""
+"""Queues of keys for momentum contrast: more negatives than one batch holds (bmu-moco, section 3.3)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ __all__ = ["KeyQueues"]
 
 
 class KeyQueues(nn.Module):
-    """Q^T and Q^V: the newest keys of texts and of videos, ``[length, dim]`` each.
+    """Q^T and Q^V: ring buffers with the newest keys of texts and of videos.
 
-    Until so many have come, random unit vectors stand in. A batch may be of any size.
+    The buffers start with random unit vectors. Batches may have any size.
 
     Args:
-        length: N_Q.
-        dim: of the joint space.
+        length: N_Q, keys per queue.
+        dim: Dimension of the joint space.
+
+    Attributes:
+        texts: ``[length, dim]`` text keys.
+        videos: ``[length, dim]`` video keys.
+        oldest: Position of the oldest key.
     """
 
     texts: Tensor
@@ -30,7 +35,12 @@ class KeyQueues(nn.Module):
         self.register_buffer("oldest", torch.tensor(0))
 
     def push(self, texts: Tensor, videos: Tensor) -> None:
-        """Enqueue ``[B, dim]`` keys of both kinds; as many of the oldest leave."""
+        """Replace the B oldest keys of both queues.
+
+        Args:
+            texts: ``[B, dim]`` text keys.
+            videos: ``[B, dim]`` video keys.
+        """
         length = len(self.texts)
         places = (self.oldest + torch.arange(len(texts), device=texts.device)) % length
         self.texts[places[-length:]] = texts[-length:]

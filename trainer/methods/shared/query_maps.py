@@ -1,12 +1,13 @@
-"""Query maps: stored videos stay, the text tower moves on, and a small map takes its queries back to each shard.
+"""Query maps: affine maps from the newest text tower to the space of each stored shard.
 
-Both towers are fine-tuned. What a task has moved is seen on its own captions, encoded before and after it: from that
-a step x ↦ xR + r is fitted, which takes a query of the new tower into the space of the one before. An earlier task's
-map is the step followed by the map that it had, so neither old data nor an old encoder is needed:
+Both towers are fine-tuned, stored video vectors keep their values, and queries are mapped back to the space of each
+shard. A task's captions, encoded by the models from after and from before the task, give a map x ↦ xR + r from the new
+space to the previous one. The map of an earlier task is this map followed by its existing map, so neither old data nor
+an old encoder is needed:
 
-    x ↦ xM_t + s_t,   M_t ← R M_t,   s_t ← r M_t + s_t   for every earlier task t;   M = I, s = 0 for the new one.
+    x ↦ xM_t + s_t,   M_t ← R M_t,   s_t ← r M_t + s_t   for every earlier task t;   M = I, s = 0 for the new task.
 
-How a step is fitted is up to the method. Composed errors add up with the number of tasks in between.
+A subclass defines the fit of one map. The errors of composed maps add up with the number of tasks in between.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from models.releases.release_state import ReleaseState
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
-__all__ = ["QueryMaps", "Step"]
+__all__ = ["AffineMap", "QueryMapMethod"]
 
 _MAPS, _SHIFTS = "maps", "shifts"
 
 
-class Step(NamedTuple):
-    """x ↦ xR + r, from the space after a task into the one before it."""
+class AffineMap(NamedTuple):
+    """x ↦ xR + r, from the space after a task to the space before it."""
 
     matrix: Tensor  # [dim, dim]
     shift: Tensor  # [dim]
 
 
-class QueryMaps(Finetune):
-    """Fine-tuning of both towers, with a map for the queries of every earlier task.
+class QueryMapMethod(Finetune):
+    """Fine-tuning of both towers, with a query map for every earlier task.
 
     Attributes:
         maps: M of every task, ``[T, dim, dim]``.
         shifts: s of every task, ``[T, dim]``.
-        before: the model as the task found it, frozen; None where there is nothing to come back to.
+        previous_model: Frozen model from before the current task; None on the first task and between tasks.
     """
 
     family = MAPPED_FAMILY
@@ -53,20 +54,21 @@ class QueryMaps(Finetune):
         super().__init__(backbone, config)
         self.maps = torch.empty(0, backbone.dim, backbone.dim)
         self.shifts = torch.empty(0, backbone.dim)
-        self.before: Backbone | None = None
+        self.previous_model: Backbone | None = None
 
-    # -- what a method says -----------------------------------------------------------------------------
+    # -- hooks of a subclass ----------------------------------------------------------------------------
 
     @abstractmethod
-    def fit_step(self, new: Tensor, old: Tensor) -> Step:
-        """The step that takes ``new`` to ``old``.
+    def fit_map(self, new: Tensor, old: Tensor) -> AffineMap:
+        """Return the map from ``new`` to ``old`` vectors.
 
         Args:
-            new, old: ``float64 [N, dim]``, vectors of the same examples after and before the task.
+            new: ``float64 [N, dim]`` vectors of examples by the model from after the task.
+            old: ``float64 [N, dim]`` vectors of the same examples by the model from before the task.
         """
 
-    def examples_of(self, model: Backbone, pairs: Sequence[Pair]) -> Tensor:
-        """Vectors ``[N, dim]`` of what a step is fitted on: the captions."""
+    def example_vectors(self, model: Backbone, pairs: Sequence[Pair]) -> Tensor:
+        """Return the vectors ``[N, dim]`` that a map is fitted on: those of the captions."""
         captions, size = [pair.caption for pair in pairs], self.config.batch_size
         chunks = [captions[start : start + size] for start in range(0, len(captions), size)]
         return torch.cat([encode_texts(model, model.tokenize(chunk))[0] for chunk in chunks])
@@ -75,19 +77,23 @@ class QueryMaps(Finetune):
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
-        self.before = self.model.clone().requires_grad_(False) if trained and len(self.maps) else None
+        has_shards = len(self.maps) > 0
+        self.previous_model = self.model.clone().requires_grad_(False) if trained and has_shards else None
 
     @torch.no_grad()
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Earlier maps begin with this task's step; the task itself needs none."""
+        """Prepend the map of this task to the maps of all earlier tasks; append the identity for this task."""
         super().end_task(pairs)
-        if self.before is not None and pairs:
-            new, old = (self.examples_of(model, pairs).cpu().double() for model in (self.model, self.before))
-            matrix, shift = (part.to(self.maps.dtype) for part in self.fit_step(new, old))
+        if self.previous_model is not None and pairs:
+            new, old = (
+                self.example_vectors(model, pairs).cpu().double()
+                for model in (self.model, self.previous_model)
+            )
+            matrix, shift = (part.to(self.maps.dtype) for part in self.fit_map(new, old))
             self.shifts = shift @ self.maps + self.shifts
             self.maps = matrix @ self.maps
-        self.before = None
-        self._stay(1)
+        self.previous_model = None
+        self._append_identity_maps(1)
 
     # -- state ------------------------------------------------------------------------------------------
 
@@ -100,15 +106,15 @@ class QueryMaps(Finetune):
         super().load_state_dict(rest)
 
     def load_release(self, previous: ReleaseState) -> None:
-        """Go on from a release; shards of the backbone as it came are in the space that training starts from."""
+        """Load a release; shards of a zero-shot release are in the space of the pre-trained text tower."""
         super().load_release(previous)
         if previous.kind == FROZEN_FAMILY.kind:
-            self._stay(len(previous.tasks))
+            self._append_identity_maps(len(previous.tasks))
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
-    def _stay(self, count: int) -> None:
-        """Room for tasks whose shards are in the space of the text tower as it is now."""
+    def _append_identity_maps(self, count: int) -> None:
+        """Append maps for tasks whose shards are in the space of the current text tower."""
         dim = self.backbone.dim
         self.maps = torch.cat([self.maps, torch.eye(dim).expand(count, -1, -1)])
         self.shifts = torch.cat([self.shifts, torch.zeros(count, dim)])

@@ -1,17 +1,17 @@
-"""Replay: a small memory of the pairs of past tasks, which every step learns from again.
+"""Replay: a small memory of pairs of past tasks, which every step learns from again.
 
-Two rules say which pairs are kept. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual
-learning") gives every task an equal share, filled at its end and cut when the next one comes. ``reservoir``
-(Vitter 1985, "Random sampling with a reservoir"; algorithm R) keeps every pair that ever passed with the same
-probability, while the tasks are being learned. The memory is part of the release, since old videos may be
-gone from disk: it grows up to its capacity and no further.
+Two rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
+every task an equal share, which is filled at the end of the task and cut when the next task joins. ``reservoir``
+(Vitter 1985, "Random sampling with a reservoir"; algorithm R) keeps every training pair so far with the same
+probability, and is updated during training. The memory is part of the release, since old video files may be gone; it
+never exceeds its capacity.
 
-What differs: the ring of Chaudhry et al. has a place per class, knows their number beforehand and keeps the
-last ones of a stream; ours has a share per task, does not know, and draws at random as a shuffled stream would
-end, a second caption of a video only after one of each. A reservoir also holds pairs of the task that is being
-learned; they are not drawn, so that replay is of past tasks alone. The baselines of bmu-moco learn with
-momentum encoders and queues, on colour-jittered frames; ours stand on plain fine-tuning like every baseline
-here, so that they differ from it by their own mechanism alone.
+Differences from the papers: the ring of Chaudhry et al. has a share per class, knows the number of classes and keeps
+the last pairs of a stream. Here the share is per task, the number of tasks is unknown, and the kept pairs are random,
+as at the end of a shuffled stream; a second caption of a video is kept only after one caption of every video. A
+reservoir also holds pairs of the current task, which are never sampled, so replay covers past tasks only. The
+baselines of bmu-moco train with momentum encoders, queues and color-jittered frames; here they extend plain
+fine-tuning like every baseline, and differ from it by their own mechanism only.
 """
 
 from __future__ import annotations
@@ -29,40 +29,43 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, load_examples
 
-__all__ = ["Fill", "Memory", "MemoryConfig", "Replay", "ReplayConfig", "Rows"]
+__all__ = ["FillRule", "MemoryConfig", "MemoryRows", "ReplayConfig", "ReplayMemory", "ReplayMethod"]
 
-Fill = Literal["ring", "reservoir"]
-Rows = dict[str, Tensor]  # ``frames``, ``ids``, ``tasks`` and what a method adds, one row per pair in each
+FillRule = Literal["ring", "reservoir"]
+#: Columns ``frames``, ``ids``, ``tasks`` and those of a method; one row per pair in each.
+MemoryRows = dict[str, Tensor]
 _PREFIX = "memory."
 
 
 class MemoryConfig(FinetuneConfig):
     """Settings of every method with a memory."""
 
-    memory: int = Field(default=64, ge=1, le=100_000, description="pairs kept, of all past tasks together")
-    fill: Fill = Field(
-        default="ring", description="how the memory is filled: see trainer.methods.shared.replay"
+    memory: int = Field(default=64, ge=1, le=100_000, description="pairs in the memory, over all past tasks")
+    fill: FillRule = Field(
+        default="ring",
+        description="ring: equal shares per task, filled at the end of a task; reservoir: every pair so far with "
+        "equal probability, filled during training",
     )
 
 
 class ReplayConfig(MemoryConfig):
-    """Settings of the methods that draw a batch of its own from the memory."""
+    """Settings of the methods that draw a separate batch from the memory."""
 
     replay_batch: int = Field(default=8, ge=1, le=1024, description="pairs from the memory in every step")
 
 
-class Memory:
+class ReplayMemory:
     """At most ``capacity`` pairs, in main memory.
 
     Args:
-        capacity: pairs to keep.
-        empty: the tensors that hold them, ``[0, ...]`` each.
+        capacity: Maximum number of pairs.
+        empty: Columns without rows, ``[0, ...]`` each; define the types and shapes.
 
     Attributes:
-        seen: pairs that have passed a reservoir, kept or not.
+        seen: Number of pairs that were offered to the reservoir.
     """
 
-    def __init__(self, capacity: int, empty: Rows) -> None:
+    def __init__(self, capacity: int, empty: MemoryRows) -> None:
         self.capacity = capacity
         self.seen = 0
         self._filled = 0
@@ -71,22 +74,25 @@ class Memory:
     def __len__(self) -> int:
         return self._filled
 
-    def rows(self) -> Rows:
-        """All pairs, ``[len, ...]`` each."""
+    def rows(self) -> MemoryRows:
+        """Return all pairs, ``[len, ...]`` per column."""
         return {name: rows[: self._filled] for name, rows in self._rows.items()}
 
-    def next_share(self) -> int:
-        """How many pairs of one more task a ring takes."""
+    def next_task_share(self) -> int:
+        """Return the ring's share of one more task, in pairs."""
         return -(-self.capacity // (len(self.rows()["tasks"].unique()) + 1))
 
-    def add_to_ring(self, new: Rows) -> None:
-        """Add the pairs of a task, and cut all tasks to equal shares.
+    def add_to_ring(self, new: MemoryRows) -> None:
+        """Add the pairs of a task and cut all tasks to equal shares.
 
-        What does not divide evenly goes to the newest tasks, one pair each. With more tasks than capacity the
-        oldest are given up.
+        The remainder of the division goes to the newest tasks, one pair each. With more tasks than capacity, the
+        oldest tasks lose all pairs.
+
+        Args:
+            new: Pairs of one new task.
         """
         joined = {name: torch.cat([rows, new[name].to(rows)]) for name, rows in self.rows().items()}
-        tasks = joined["tasks"].unique()  # sorted: in the order they were learned
+        tasks = joined["tasks"].unique()  # sorted, i.e. in order of learning
         share, rest = divmod(self.capacity, len(tasks))
         kept = torch.cat(
             [
@@ -96,8 +102,12 @@ class Memory:
         )
         self._replace({name: rows[kept] for name, rows in joined.items()})
 
-    def pass_reservoir(self, new: Rows) -> None:
-        """Let pairs pass by, in order: the n-th of all takes a place with probability capacity / n."""
+    def add_to_reservoir(self, new: MemoryRows) -> None:
+        """Offer pairs in order; the n-th pair of all enters with probability capacity / n.
+
+        Args:
+            new: Pairs of a training step.
+        """
         for index in range(len(new["tasks"])):
             self.seen += 1
             place = self._filled
@@ -109,8 +119,13 @@ class Memory:
                 for name, rows in self._rows.items():
                     rows[place] = new[name][index]
 
-    def sample(self, count: int, *, before: int) -> Rows | None:
-        """Up to ``count`` different pairs of the tasks before number ``before``; None when there are none."""
+    def sample(self, count: int, *, before: int) -> MemoryRows | None:
+        """Return up to ``count`` distinct random pairs; None when there are none.
+
+        Args:
+            count: Maximum number of pairs.
+            before: Only pairs of tasks with a smaller number are drawn.
+        """
         past = (self.rows()["tasks"] < before).nonzero().flatten()
         if not len(past):
             return None
@@ -118,27 +133,32 @@ class Memory:
         return {name: rows[chosen] for name, rows in self._rows.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a release keeps, by name."""
+        """Return the contents for a release, by name."""
         return {**self.rows(), "seen": torch.tensor(self.seen)}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`tensors` gave."""
+        """Restore the result of :meth:`tensors`."""
         self._replace({name: tensors[name] for name in self._rows})
         self.seen = int(tensors["seen"])
 
-    def _replace(self, rows: Rows) -> None:
+    def _replace(self, rows: MemoryRows) -> None:
         self._filled = len(rows["tasks"])
         for name, values in rows.items():
             self._rows[name][: self._filled] = values
 
 
-class Replay(Finetune):
-    """Fine-tuning of both towers with a memory of past pairs; what is done with it is up to the method."""
+class ReplayMethod(Finetune):
+    """Fine-tuning of both towers with a memory of past pairs; a subclass defines their use in the loss.
+
+    Attributes:
+        memory: Pairs of past tasks.
+        stores_vectors: Whether the memory stores the vectors of a pair at the time it enters.
+    """
 
     config_class: ClassVar[type[MemoryConfig]] = MemoryConfig
     config: MemoryConfig
     architecture_settings = ("memory", "fill")
-    keeps_vectors: ClassVar[bool] = False  # store the vectors of a pair beside it, as they are at that time
+    stores_vectors: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone, config: MemoryConfig) -> None:
         super().__init__(backbone, config)
@@ -148,63 +168,64 @@ class Replay(Finetune):
             "ids": torch.empty(0, self._text_length(), dtype=torch.int64),
             "tasks": torch.empty(0, dtype=torch.int64),
         }
-        if self.keeps_vectors:
+        if self.stores_vectors:
             empty |= {"queries": torch.empty(0, backbone.dim), "videos": torch.empty(0, backbone.dim)}
-        self.memory = Memory(config.memory, empty)
-        self._passing: Rows | None = None
+        self.memory = ReplayMemory(config.memory, empty)
+        self._step_rows: MemoryRows | None = None
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """The pairs of this step pass the reservoir."""
-        if self.config.fill == "reservoir" and self._passing is not None:
-            self.memory.pass_reservoir(self._passing)
-        self._passing = None
+        """Offer the pairs of this step to the reservoir."""
+        if self.config.fill == "reservoir" and self._step_rows is not None:
+            self.memory.add_to_reservoir(self._step_rows)
+        self._step_rows = None
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """The task's share enters the ring."""
+        """Add the task's share to the ring."""
         super().end_task(pairs)
-        self._passing = None
+        self._step_rows = None
         if self.config.fill == "ring" and pairs:
             self._fill_ring(pairs)
 
-    # -- for methods ------------------------------------------------------------------------------------
+    # -- helpers of subclasses --------------------------------------------------------------------------
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids ``[n, L]`` of one length for all texts, so that they can be stored and joined."""
+        """Return token ids ``[n, L]``, padded to one length for all texts, so that they can be stored and joined."""
         ids = self.model.tokenize(texts)
         padded = ids.new_zeros(len(ids), self._text_length())
         padded[:, : ids.shape[1]] = ids
         return padded
 
     def encode_ids(self, ids: Tensor, model: Backbone | None = None) -> Tensor:
-        """Unit query vectors ``[B, dim]`` of token ids ``[B, L]``, of the online model or of another one."""
+        """Return unit query vectors ``[B, dim]`` of token ids ``[B, L]`` by ``model`` (default: the trained model)."""
         model = model or self.model
         longest = int(model.end_of_text(ids).max()) + 1
         return encode_texts(model, ids[:, :longest])[0]
 
     def encode(self, frames: Tensor, ids: Tensor, model: Backbone | None = None) -> tuple[Tensor, Tensor]:
-        """As :meth:`embed`, of token ids ``[B, L]``."""
+        """Return unit query and video vectors like :meth:`embed`, of token ids ``[B, L]``."""
         model = model or self.model
         return self.encode_ids(ids, model), encode_frames(model, frames)[0]
 
-    def notice(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None = None) -> None:
-        """Say what a step learns from, for the reservoir.
+    def record_batch(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None = None) -> None:
+        """Record the pairs of a step for the reservoir.
 
         Args:
-            frames, ids: as the loop gave them, before any mixing or distortion.
-            vectors: queries and videos, for methods that keep them.
+            frames: Frames from the training loop, before mixing or augmentation.
+            ids: ``[B, L]`` token ids.
+            vectors: Query and video vectors, for methods that store them.
         """
-        self._passing = self._rows(frames, ids, vectors)
+        self._step_rows = self._rows(frames, ids, vectors)
 
-    def recall(self, count: int, device: torch.device) -> Rows | None:
-        """Up to ``count`` pairs of past tasks, on the device."""
+    def sample_past(self, count: int, device: torch.device) -> MemoryRows | None:
+        """Return up to ``count`` pairs of past tasks on the device; None when there are none."""
         rows = self.memory.sample(count, before=len(self.learned_tasks))
         return rows and {name: values.to(device) for name, values in rows.items()}
 
-    def with_past(self, frames: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """A batch and, after it, up to ``count`` pairs of past tasks."""
-        past = self.recall(count, frames.device)
+    def append_past(self, frames: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return frames and token ids of a batch, followed by up to ``count`` pairs of past tasks."""
+        past = self.sample_past(count, frames.device)
         if past is None:
             return frames, ids
         return torch.cat([frames, past["frames"]]), torch.cat([ids.to(frames.device), past["ids"]])
@@ -216,16 +237,16 @@ class Replay(Finetune):
         return super().state_dict() | memory
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        kept = {name: t for name, t in tensors.items() if name.startswith(_PREFIX)}
-        super().load_state_dict({name: t for name, t in tensors.items() if name not in kept})
-        self.memory.load_tensors({name.removeprefix(_PREFIX): t for name, t in kept.items()})
+        memory = {name: t for name, t in tensors.items() if name.startswith(_PREFIX)}
+        super().load_state_dict({name: t for name, t in tensors.items() if name not in memory})
+        self.memory.load_tensors({name.removeprefix(_PREFIX): t for name, t in memory.items()})
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------
 
     def _text_length(self) -> int:
         return int(self.model.text.positional_embedding.shape[0])
 
-    def _rows(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None) -> Rows:
+    def _rows(self, frames: Tensor, ids: Tensor, vectors: tuple[Tensor, Tensor] | None) -> MemoryRows:
         rows = {"frames": frames, "ids": ids, "tasks": torch.full((len(ids),), len(self.learned_tasks))}
         if vectors is not None:
             rows |= {"queries": vectors[0].detach(), "videos": vectors[1].detach()}
@@ -235,15 +256,15 @@ class Replay(Finetune):
     def _fill_ring(self, pairs: Sequence[Pair]) -> None:
         generator = torch.Generator().manual_seed(self.config.seed + len(self.learned_tasks))
         shuffled = [pairs[i] for i in torch.randperm(len(pairs), generator=generator)]
-        times: Counter[int] = Counter()
-        turns = []  # how often a pair's video came before it
+        pairs_of_video: Counter[int] = Counter()
+        occurrences = []  # of a pair's video earlier in the shuffled order
         for pair in shuffled:
-            turns.append(times[pair.clip.vector_id])
-            times[pair.clip.vector_id] += 1
-        order = sorted(range(len(shuffled)), key=turns.__getitem__)
-        chosen = [shuffled[i] for i in order[: self.memory.next_share()]]
+            occurrences.append(pairs_of_video[pair.clip.vector_id])
+            pairs_of_video[pair.clip.vector_id] += 1
+        order = sorted(range(len(shuffled)), key=occurrences.__getitem__)
+        chosen = [shuffled[i] for i in order[: self.memory.next_task_share()]]
         parts = []
         for frames, texts in load_examples(chosen, self.config.batch_size):
             ids = self.tokenize(texts)
-            parts.append(self._rows(frames, ids, self.encode(frames, ids) if self.keeps_vectors else None))
+            parts.append(self._rows(frames, ids, self.encode(frames, ids) if self.stores_vectors else None))
         self.memory.add_to_ring({name: torch.cat([part[name] for part in parts]) for name in parts[0]})

@@ -1,16 +1,16 @@
-"""Weight penalties: a weight that mattered to earlier tasks is held near where they left it.
+"""Weight penalties: weights that are important to earlier tasks stay near their values.
 
 Every method here adds one term to the loss of a task,
 
     λ/2 Σ_k Ω_k (θ_k − θ*_k)²,
 
-θ* being the weights at the end of the previous task, and Ω_k how much weight k matters to all tasks so far. They
-differ in Ω alone: EWC and MAS estimate it from gradients once a task is learned, SI and RWalk gather it along
-the path that the weights take. On the first task there is nothing to hold.
+where θ* are the weights at the end of the previous task, and Ω_k is the importance of weight k to all tasks so far. The
+methods differ in Ω only: EWC and MAS estimate it from gradients at the end of a task, SI and RWalk accumulate it along
+the training path. The first task has no penalty.
 
-A sum over the tasks' penalties would pull to the end of every earlier task; all methods here pull to the end
-of the last one, with the importances of all (Huszár 2018, "Note on the quadratic penalties in elastic weight
-consolidation"), as continual-cross-modal-retrieval has it in equation 4.
+A sum of one penalty per task would pull to the weights at the end of every earlier task; all methods here pull to the
+end of the last task, with the importance of all (Huszár 2018, "Note on the quadratic penalties in elastic weight
+consolidation"), as in continual-cross-modal-retrieval, equation 4.
 """
 
 from __future__ import annotations
@@ -30,80 +30,90 @@ from models.backbones.backbone import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair, draw_batches, load_frames
 
-__all__ = ["PathPenalty", "Penalty", "PenaltyConfig", "mean_gradients"]
+__all__ = [
+    "PathIntegralMethod",
+    "WeightPenaltyConfig",
+    "WeightPenaltyMethod",
+    "add_importance",
+    "mean_gradients",
+]
 
-Named = dict[str, Tensor]  # one tensor for each weight that is held, by the name of the weight
+WeightTensors = dict[str, Tensor]  # one tensor per penalized weight, by the name of the weight
 
 
-class PenaltyConfig(FinetuneConfig):
+class WeightPenaltyConfig(FinetuneConfig):
     """Settings of every method with a weight penalty."""
 
     penalty: float = Field(
-        default=1.0, ge=0, le=1e12, description="λ; of papers without the half, twice theirs"
+        default=1.0, ge=0, le=1e12, description="λ; twice the value of papers whose penalty has no factor 1/2"
     )
 
 
-class Penalty(Finetune):
-    """Fine-tuning of both towers, held back by the importance of each weight.
+class WeightPenaltyMethod(Finetune):
+    """Fine-tuning of both towers with a quadratic penalty on important weights.
 
     Attributes:
         importance: Ω.
         anchor: θ*.
     """
 
-    config_class: ClassVar[type[PenaltyConfig]] = PenaltyConfig
-    config: PenaltyConfig
+    config_class: ClassVar[type[WeightPenaltyConfig]] = WeightPenaltyConfig
+    config: WeightPenaltyConfig
 
-    def __init__(self, backbone: Backbone, config: PenaltyConfig) -> None:
+    def __init__(self, backbone: Backbone, config: WeightPenaltyConfig) -> None:
         super().__init__(backbone, config)
-        self.importance: Named = {}
-        self.anchor: Named = {}
-        self._trained = False
+        self.importance: WeightTensors = {}
+        self.anchor: WeightTensors = {}
+        self._is_training = False
 
-    # -- what a method says -----------------------------------------------------------------------------
+    # -- hooks of a subclass ----------------------------------------------------------------------------
 
     @abstractmethod
-    def consolidate(self, pairs: Sequence[Pair]) -> Named:
-        """Ω after a task of these pairs, of all :meth:`held` weights; called while they are still open."""
+    def compute_importance(self, pairs: Sequence[Pair]) -> WeightTensors:
+        """Return Ω of all :meth:`penalized_parameters` after a task; called while they still require gradients.
 
-    def holds(self, name: str) -> bool:
-        """Whether a weight is held, by its name; all are, unless a method holds on to one tower alone."""
+        Args:
+            pairs: All training examples of the task.
+        """
+
+    def is_penalized(self, name: str) -> bool:
+        """Return whether the weight of this name has a penalty; all have, unless a method protects one tower."""
         return True
 
     def task_loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """The loss without the penalty."""
+        """Return the loss without the penalty; arguments as in :meth:`loss`."""
         return super().loss(frames, texts, references)
 
-    def kept(self) -> dict[str, Named]:
-        """What is stored beside the towers, by a prefix of its own."""
+    def stored_statistics(self) -> dict[str, WeightTensors]:
+        """Return the state besides the towers, by the prefix of its tensor names."""
         return {"importance": self.importance, "anchor": self.anchor}
 
     # -- hooks ------------------------------------------------------------------------------------------
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
-        self._trained = trained
+        self._is_training = trained
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        return self.task_loss(frames, texts, references) + self.penalty()
+        return self.task_loss(frames, texts, references) + self.penalty_loss()
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """The importance of the task joins that of the earlier ones; from here on, its weights are θ*."""
-        if self._trained:
-            held = self.held()
-            self.importance = self.consolidate(pairs)
-            self.anchor = {name: parameter.detach().clone() for name, parameter in held.items()}
-        self._trained = False
+        """Update the importance; the current weights become the anchor."""
+        if self._is_training:
+            penalized = self.penalized_parameters()
+            self.importance = self.compute_importance(pairs)
+            self.anchor = {name: parameter.detach().clone() for name, parameter in penalized.items()}
+        self._is_training = False
         super().end_task(pairs)
 
-    # -- the penalty ------------------------------------------------------------------------------------
+    # -- penalty ----------------------------------------------------------------------------------------
 
-    def held(self) -> dict[str, nn.Parameter]:
-        """The weights that are being trained and held, by name."""
-        return {n: p for n, p in self.model.named_parameters() if p.requires_grad and self.holds(n)}
+    def penalized_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trained weights that have a penalty, by name."""
+        return {n: p for n, p in self.model.named_parameters() if p.requires_grad and self.is_penalized(n)}
 
-    def penalty(self) -> Tensor:
-        """λ/2 Σ_k Ω_k (θ_k − θ*_k)²."""
+    def penalty_loss(self) -> Tensor:
+        """Return λ/2 Σ_k Ω_k (θ_k − θ*_k)²."""
         total = torch.zeros((), device=self.model.device)
         for name, parameter in self.model.named_parameters():
             if name in self.importance:
@@ -111,7 +121,12 @@ class Penalty(Finetune):
         return self.config.penalty / 2 * total
 
     def small_batches(self, pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, list[str]]]:
-        """All pairs once, drawn like a training epoch, so that the captions of one video are kept apart."""
+        """Yield all pairs once, in batches like those of a training epoch (captions of one video kept apart).
+
+        Args:
+            pairs: Training examples.
+            size: Maximum number of pairs per batch.
+        """
         rng = np.random.default_rng([self.config.seed, len(self.learned_tasks)])
         for batch in draw_batches(pairs, size, rng) if pairs else ():
             yield load_frames([pair.clip for pair in batch]), [pair.caption for pair in batch]
@@ -119,83 +134,88 @@ class Penalty(Finetune):
     # -- training ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        stored = {f"{kind}.{n}": tensor for kind, named in self.kept().items() for n, tensor in named.items()}
+        stored = {
+            f"{prefix}.{name}": tensor
+            for prefix, tensors in self.stored_statistics().items()
+            for name, tensor in tensors.items()
+        }
         return super().state_dict() | stored
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        kinds = self.kept()
-        super().load_state_dict({n: t for n, t in tensors.items() if n.partition(".")[0] not in kinds})
-        for kind, named in kinds.items():
+        statistics = self.stored_statistics()
+        super().load_state_dict({n: t for n, t in tensors.items() if n.partition(".")[0] not in statistics})
+        for kind, named in statistics.items():
             stored = {n.removeprefix(f"{kind}."): t for n, t in tensors.items() if n.startswith(f"{kind}.")}
             named.clear()
             named.update({n: t.to(self.model.device, copy=True) for n, t in stored.items()})
 
 
-class PathPenalty(Penalty):
-    """A penalty whose importance is gathered along the path that the weights take through a task.
+class PathIntegralMethod(WeightPenaltyMethod):
+    """A penalty whose importance is accumulated along the training path.
 
-    What counts is the gradient of the task's own loss. The loop sees that of the sum, and clips it; so it is
-    taken where it arrives at a weight, before it is clipped, less that of the penalty, λ Ω (θ − θ*).
+    The importance needs the gradient of the task's own loss. The training loop sees the gradient of the total loss and
+    clips it; a hook on each parameter therefore records the gradient before clipping and subtracts that of the
+    penalty, λ Ω (θ − θ*).
     """
 
-    def __init__(self, backbone: Backbone, config: PenaltyConfig) -> None:
+    def __init__(self, backbone: Backbone, config: WeightPenaltyConfig) -> None:
         super().__init__(backbone, config)
-        self._watches: list[RemovableHandle] = []
-        self._slopes: Named = {}  # of this step
-        self._before: Named = {}  # the weights before it
+        self._hooks: list[RemovableHandle] = []
+        self._gradients: WeightTensors = {}  # of the task loss in this step
+        self._weights_before: WeightTensors = {}  # this step
 
     @abstractmethod
-    def follow(self, name: str, slope: Tensor, step: Tensor) -> None:
-        """One step of one weight.
+    def accumulate(self, name: str, gradient: Tensor, update: Tensor) -> None:
+        """Add one step of one weight to the path statistics.
 
         Args:
-            name: of the weight.
-            slope: gradient of the task's loss before the step, in the shape of the weight.
-            step: by how much the weight moved.
+            name: Name of the weight.
+            gradient: Gradient of the task loss before the step, in the shape of the weight.
+            update: Change of the weight by the step, in the same shape.
         """
 
     def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
         super().begin_task(task_id, name, trained=trained)
-        self._unwatch()
+        self._remove_hooks()
         if trained:
-            self._watches = [
-                parameter.register_hook(partial(self._watch, held, parameter))
-                for held, parameter in self.held().items()
+            self._hooks = [
+                parameter.register_hook(partial(self._record_gradient, weight, parameter))
+                for weight, parameter in self.penalized_parameters().items()
             ]
 
     @torch.no_grad()
     def after_step(self) -> None:
-        for name, parameter in self.held().items():
-            if name in self._slopes:
-                self.follow(name, self._slopes[name], parameter - self._before[name])
-        self._slopes, self._before = {}, {}
+        for name, parameter in self.penalized_parameters().items():
+            if name in self._gradients:
+                self.accumulate(name, self._gradients[name], parameter - self._weights_before[name])
+        self._gradients, self._weights_before = {}, {}
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        self._unwatch()
+        self._remove_hooks()
         super().end_task(pairs)
 
-    def _watch(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> None:
+    def _record_gradient(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> None:
         before = parameter.detach().clone()
-        slope = gradient.clone()
+        task_gradient = gradient.clone()
         if name in self.importance:
-            slope -= self.config.penalty * self.importance[name] * (before - self.anchor[name])
-        self._slopes[name], self._before[name] = slope, before
+            task_gradient -= self.config.penalty * self.importance[name] * (before - self.anchor[name])
+        self._gradients[name], self._weights_before[name] = task_gradient, before
 
-    def _unwatch(self) -> None:
-        for watch in self._watches:
-            watch.remove()
-        self._watches, self._slopes, self._before = [], {}, {}
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._gradients, self._weights_before = [], {}, {}
 
 
 def mean_gradients(
-    outputs: Iterable[Tensor], weights: Mapping[str, Tensor], measure: Callable[[Tensor], Tensor]
-) -> Named:
-    """The mean over outputs of a measure of their gradient: its square, or its magnitude.
+    outputs: Iterable[Tensor], weights: Mapping[str, Tensor], transform: Callable[[Tensor], Tensor]
+) -> WeightTensors:
+    """Return the mean over outputs of their transformed gradients, e.g. squares or magnitudes.
 
     Args:
-        outputs: scalars, made one after the other, so that one graph is held at a time.
-        weights: what the gradients are taken of, by name; zero where an output does not depend on it.
-        measure: applied to every gradient, element by element.
+        outputs: Scalars; computed lazily, so that only one graph is in memory at a time.
+        weights: Weights by name; the gradient of a weight that an output does not depend on is zero.
+        transform: Element-wise function of a gradient.
     """
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     count = 0
@@ -203,6 +223,19 @@ def mean_gradients(
         gradients = torch.autograd.grad(output, list(weights.values()), allow_unused=True)
         for name, gradient in zip(weights, gradients, strict=True):
             if gradient is not None:
-                total[name] += measure(gradient)
+                total[name] += transform(gradient)
         count += 1
     return {name: tensor / max(1, count) for name, tensor in total.items()}
+
+
+def add_importance(
+    earlier: Mapping[str, Tensor], new: Mapping[str, Tensor], decay: float = 1.0
+) -> WeightTensors:
+    """Return ``decay`` · Ω + Ω' by weight.
+
+    Args:
+        earlier: Ω of earlier tasks; empty after the first task.
+        new: Ω' of the current task.
+        decay: Share of the earlier importance that is kept.
+    """
+    return {n: decay * earlier[n] + value if n in earlier else value for n, value in new.items()}
