@@ -42,7 +42,7 @@ def backbone() -> Backbone:
 def _rows(tasks: list[int], first: int = 0) -> MemoryRows:
     """Pairs that can be told apart: number n has the id n."""
     numbers = torch.arange(first, first + len(tasks))
-    frames = numbers.to(torch.uint8).augment(-1, 1, 1, 1, 1).expand(-1, 1, 2, 2, 3)
+    frames = numbers.to(torch.uint8).view(-1, 1, 1, 1, 1).expand(-1, 1, 2, 2, 3)
     return {"frames": frames, "ids": numbers.unsqueeze(1), "tasks": torch.tensor(tasks)}
 
 
