@@ -3,7 +3,7 @@
 The importance of a weight is its diagonal entry of the Fisher information: the mean squared gradient of the
 log-likelihood at the end of the task. The likelihood of a retrieval model is that of the correct partner within a
 batch, so the gradient is that of the contrastive loss, as in continual-cross-modal-retrieval, equation 5. The Fisher
-matrices of all tasks are added up; a decay reduces the oldest (online EWC: Schwarz et al. 2018, "TrainingProgress &
+matrices of all tasks are added up; a decay reduces the oldest (online EWC: Schwarz et al. 2018, "Progress &
 compress").
 
 Differences from the paper: a contrastive loss has no value for a single sample, so gradients are squared per small
