@@ -26,16 +26,9 @@ from models.releases.release_state import ReleaseState
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence
-from trainer.evaluation.gallery import WholeVideoShard
-from trainer.evaluation.recall_row import (
-    Gallery,
-    Query,
-    RankLedger,
-    RecallRow,
-    ShardVectors,
-    compute_recall,
-    evaluate_row,
-)
+from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
+from trainer.evaluation.rank_ledger import RankLedger
+from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
 from trainer.evaluation.retrieval_metrics import Recall
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.errors import ProtocolError
-from trainer.evaluation.retrieval_metrics import backward_forgetting, forgetting_rate, harmonic_mean
+from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from trainer.methods import METHODS
 
 __all__ = ["Result", "plain", "read_result", "read_results", "result_path", "write_result"]

@@ -21,7 +21,9 @@ from models.releases.release_state import ReleaseState
 from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.forward_transfer import recall_before_learning
 from trainer.evaluation.gallery import Gallery, Query, reindex, task_gallery
-from trainer.evaluation.recall_row import QueryMemory, RankLedger, evaluate_row
+from trainer.evaluation.mode_evaluation import QueryMemory
+from trainer.evaluation.rank_ledger import RankLedger
+from trainer.evaluation.recall_row import evaluate_row
 from trainer.methods import METHODS, Method, start_method
 from trainer.task_data import Clip, StoredVectors, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task

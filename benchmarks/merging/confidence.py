@@ -34,11 +34,10 @@ from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.confidence_fitting import (
     CalibrationTask,
     LabeledResults,
-    area_under_roc,
     fit_confidence,
     label_results,
-    reliability,
 )
+from trainer.evaluation.reliability import area_under_roc, reliability
 from trainer.methods import start_method
 from trainer.task_data import StoredVectors, TaskData
 from trainer.training_loop import learn_task

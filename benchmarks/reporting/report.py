@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.learning.run_results import Result, read_results
 from benchmarks.reporting.figures import HeatMap, LineChart, write_page
 from benchmarks.reporting.markdown import spread, table
-from trainer.evaluation.retrieval_metrics import backward_forgetting, forward_transfer, learning_gain
+from models.forgetting_measures import backward_forgetting, forward_transfer, learning_gain
 
 __all__ = ["tables", "write_report"]
 

@@ -30,14 +30,9 @@ from benchmarks.learning.runner import Outcome, run_method
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from trainer.errors import TrainingDiverged
-from trainer.evaluation.recall_row import (
-    GALLERIES,
-    QueryMemory,
-    RankLedger,
-    RecallRow,
-    compute_recall,
-    evaluate_row,
-)
+from trainer.evaluation.mode_evaluation import QueryMemory
+from trainer.evaluation.rank_ledger import GALLERIES, RankLedger
+from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
 from trainer.methods import Method, start_method
 from trainer.task_data import TaskData
 from trainer.training_loop import learn_task

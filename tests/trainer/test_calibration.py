@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 
 from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
-from trainer.evaluation.confidence_fitting import (
-    CalibrationTask,
-    area_under_roc,
-    fit_confidence,
-    fit_logistic,
-    label_results,
-    reliability,
-)
+from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence, label_results
+from trainer.evaluation.logistic_regression import fit_logistic
+from trainer.evaluation.reliability import area_under_roc, reliability
 from trainer.video_embedding import MemoryShard
 
 DIM, WORDS, PRIOR = 8, 12, 0.04
@@ -154,7 +149,7 @@ def test_a_caption_meets_its_own_task_and_a_few_others_however_many_there_are() 
     list(label_results(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
     asked, encoder.asked = len(encoder.asked), []
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
-    encoder.words = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
+    encoder.token_presence = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
     list(label_results(encoder, many, profiles, mode="pinned", prior=PRIOR))
     assert asked == 4 * 40
     assert 5 * 40 <= len(encoder.asked) <= 6 * 40
@@ -233,7 +228,7 @@ def test_reliability_is_what_a_loop_finds() -> None:
         ]
         gap += abs(sum(s - r for s, r in inside)) / 302
     assert found.error == pytest.approx(gap)
-    assert sum(part.number for part in found.bins) == 302
+    assert sum(part.size for part in found.bins) == 302
     assert found.brier == pytest.approx(sum((s - r) ** 2 for s, r in zip(said, right, strict=True)) / 302)
     assert reliability(np.array([0.25] * 8), np.array([True, False, False, False] * 2)).error == 0
 

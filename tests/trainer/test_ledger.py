@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from trainer.evaluation.gallery import Gallery, Query, Vectors
+from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
-from trainer.evaluation.recall_row import QueryMemory, RecallRow, evaluate_row
+from trainer.evaluation.recall_row import RecallRow, evaluate_row
 from trainer.video_embedding import MemoryShard
 
 TASKS, QUERIES, VIDEOS, HELD_OUT, WORDS, DIM = 4, 11, 9, 6, 40, 3

@@ -9,16 +9,11 @@ import pytest
 
 from models.routing.router import log_weights
 from trainer.errors import EvaluationError
-from trainer.evaluation import recall_row
-from trainer.evaluation.recall_row import (
-    GALLERIES,
-    Gallery,
-    Query,
-    QueryMemory,
-    compute_recall,
-    evaluate_row,
-    routing_accuracy,
-)
+from trainer.evaluation import mode_evaluation
+from trainer.evaluation.gallery import Gallery, Query
+from trainer.evaluation.mode_evaluation import QueryMemory
+from trainer.evaluation.rank_ledger import GALLERIES
+from trainer.evaluation.recall_row import compute_recall, evaluate_row, routing_accuracy
 from trainer.evaluation.retrieval_metrics import summarize
 
 
@@ -136,7 +131,7 @@ def _random(
 
 @pytest.mark.parametrize("budget", [1, 7, 2048])
 def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    monkeypatch.setattr(recall_row, "_VECTORS", budget)
+    monkeypatch.setattr(mode_evaluation, "MAX_QUERY_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=1)
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
     assert encoder.widest <= max(budget, 2)
@@ -187,7 +182,7 @@ def _cosines(
 def test_videos_find_their_captions_as_a_slow_reference_says(
     monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
-    monkeypatch.setattr(recall_row, "_VECTORS", budget)
+    monkeypatch.setattr(mode_evaluation, "MAX_QUERY_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=3, queries=11)  # three videos have two captions
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
     for mode, table in tables.items():
@@ -289,7 +284,7 @@ def test_routing_lifts_the_shards_that_a_text_sounds_like_and_only_in_the_union(
     far = Gallery("far", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
     table = {"x": _unit(20, 10), "y": _unit(10, 20)}  # each text is closer to the other shard's video
     encoder = Encoder(["near", "far"], {"latest": table})
-    encoder.words = lambda texts: np.stack(  # type: ignore[method-assign]
+    encoder.token_presence = lambda texts: np.stack(  # type: ignore[method-assign]
         [np.eye(2, dtype=np.float32)["xy".index(text)] for text in texts]
     )
     profiles = 5 * np.eye(2, dtype=np.float32)
@@ -308,7 +303,7 @@ def test_the_union_is_lifted_by_the_log_weights_of_the_router() -> None:
     rng = np.random.default_rng(6)
     encoder, galleries, tables = _random(tasks=4, seed=6)
     words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
-    encoder.words = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
+    encoder.token_presence = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
     profiles = (5 * rng.random((4, 30))).astype(np.float32)
     profiles[2] = 0  # without captions
     row = evaluate_row(encoder, galleries, profiles, prior=0.1, modes=["latest"])
@@ -331,7 +326,7 @@ def test_the_union_is_lifted_by_the_log_weights_of_the_router() -> None:
 
 
 def test_queries_ask_for_held_out_videos_only() -> None:
-    with pytest.raises(EvaluationError, match="task day: a query asks for video 3, not held out"):
+    with pytest.raises(EvaluationError, match="task day: a query belongs to video 3, which is not held out"):
         Gallery("day", Shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
 
 
@@ -347,7 +342,7 @@ def test_the_likelier_task_lifts_what_its_videos_are_found_by() -> None:
     day = Gallery("day", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
     night = Gallery("night", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
     encoder = Encoder(["day", "night"], {"latest": {"x": _unit(20, 20), "y": _unit(10, 10)}})
-    encoder.words = lambda texts: np.stack(  # type: ignore[method-assign]
+    encoder.token_presence = lambda texts: np.stack(  # type: ignore[method-assign]
         [np.eye(2, dtype=np.float32)["xy".index(text)] for text in texts]
     )
     profiles = 5 * np.eye(2, dtype=np.float32)
@@ -366,7 +361,7 @@ def test_a_caption_counts_with_its_log_weight_among_the_tasks_that_were_there_wh
     rng = np.random.default_rng(7)
     encoder, galleries, tables = _random(tasks=4, seed=7, queries=11)
     words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
-    encoder.words = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
+    encoder.token_presence = lambda texts: np.stack([words[text] for text in texts])  # type: ignore[method-assign]
     profiles = (5 * rng.random((4, 30))).astype(np.float32)
     row = evaluate_row(encoder, galleries, profiles, prior=0.1, modes=["latest"])
     evidence = {text: presence @ profiles.T for text, presence in words.items()}

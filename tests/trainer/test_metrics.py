@@ -5,21 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.errors import EvaluationError
-from trainer.evaluation.retrieval_metrics import (
+from models.forgetting_measures import (
     Matrix,
-    RankCount,
-    TopItems,
     backward_forgetting,
     forgetting_rate,
     forgetting_rates,
     forward_transfer,
     harmonic_mean,
     learning_gain,
-    mean_angle,
-    mean_average_precision,
     mean_current,
     mean_final,
+)
+from trainer.errors import EvaluationError
+from trainer.evaluation.retrieval_metrics import (
+    RankCount,
+    TopItems,
+    mean_angle,
+    mean_average_precision,
     rank_by_id,
     recall_at,
     skewness,
@@ -192,7 +194,7 @@ def test_the_best_of_parts_are_the_best_of_the_whole() -> None:
     best = TopItems(6, 7)
     for columns in np.array_split(np.arange(40), [3, 3, 20, 38]):
         best.add(scores[:, columns], columns)
-    assert best.marks.tolist() == np.argsort(-scores, axis=1)[:, :6].tolist()
+    assert best.items.tolist() == np.argsort(-scores, axis=1)[:, :6].tolist()
     np.testing.assert_array_equal(best.scores, -np.sort(-scores, axis=1)[:, :6])
 
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from trainer.evaluation.retrieval_metrics import (
+from models.forgetting_measures import (
     Matrix,
     backward_forgetting,
     forgetting_rate,
     harmonic_mean,
     mean_current,
     mean_final,
-    summarize,
 )
+from trainer.evaluation.retrieval_metrics import summarize
 
 ROUNDING = 0.0151  # of sums and means of figures with two decimals
 

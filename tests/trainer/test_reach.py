@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.routing.router import COSINE_LIMIT
-from trainer.evaluation import recall_row
+from trainer.evaluation import mode_evaluation
 from trainer.evaluation.gallery import Gallery, Query, Vectors
+from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
-from trainer.evaluation.recall_row import QueryMemory, RecallRow, evaluate_row
+from trainer.evaluation.recall_row import RecallRow, evaluate_row
 from trainer.video_embedding import MemoryShard
 
 WORDS = 12
@@ -140,7 +141,7 @@ def test_all_that_a_user_meets_is_as_in_a_full_row(
     )
     ledgers: tuple[RankLedger, RankLedger] = ({}, {})
     memories: tuple[QueryMemory, QueryMemory] = ({}, {})
-    with patch.object(recall_row, "_VECTORS", budget):
+    with patch.object(mode_evaluation, "MAX_QUERY_VECTORS", budget):
         for count in range(1, tasks + 1):
             whole = _lean(library.row(count, prior, full=True))
             assert library.row(count, prior, full=False) == whole
@@ -161,7 +162,7 @@ def test_a_shard_that_is_left_out_wrongly_would_be_missed(grid: bool) -> None:
     assert 9 * 4 < asked < 9 * 4 * 4
     assert row == _lean(library.row(4, 0.04, full=True))
     assert library.asked["pinned"] - asked == 9 * 4 * 4
-    with patch.object(recall_row, "can_reach_score", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
+    with patch.object(mode_evaluation, "can_reach_score", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
         wrong = library.row(4, 0.04, full=False)
     assert wrong.recalls["pinned"]["global"] != row.recalls["pinned"]["global"]
     assert (
@@ -228,6 +229,6 @@ def test_one_kind_of_row_does_not_go_on_from_the_other(tmp_path: Path, full: boo
 def test_what_a_text_has_for_all_tasks_is_encoded_once() -> None:
     library = Library(6)
     library.table[:] = library.table[:, :1]
-    with patch.object(library, "shared", lambda mode: True):
+    with patch.object(library, "is_task_independent", lambda mode: True):
         assert library.row(4, 0.02, full=False) == _lean(library.row(4, 0.02, full=True))
     assert library.asked == {"latest": 2 * 4 * 7, "pinned": 2 * 4 * 7}

@@ -157,7 +157,7 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
     assert counted[1, 1, "local"] == 2, "what was measured then stays as it was"
     assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
     page = read_ledger(library_paths.recall_cache_path())["pinned"]
-    assert [standing.queries for standing in page.task_ranks] == [1, 2]
+    assert [ranks.query_count for ranks in page.task_ranks] == [1, 2]
 
 
 def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_videos: Post) -> None:

@@ -1,1 +1,1 @@
-"""How well it is found again: ranks, recall, forgetting."""
+"""Evaluation of releases: galleries, retrieval metrics, recall rows and confidence fitting."""

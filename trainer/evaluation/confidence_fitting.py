@@ -1,12 +1,12 @@
-"""Fitting the confidence of a release (:mod:`models.routing.confidence_model`), and telling how good it is.
+"""Fitting of a release's confidence model (:mod:`models.routing.confidence_model`).
 
-What is fitted to are captions of videos that nothing is measured with. Each of them is asked three times: of the whole
-library, where its video is to be found; of the library without that video, and of the library without the whole task.
-The second and third time every result is wrong, however well it fits, so what is learned is not only which of the
-results is right, but also what a list looks like when none is.
+The model is fitted to captions of validation videos, with which nothing is evaluated. Each caption is searched three
+times: in the whole library, which contains its video; in the library without that video; and in the library without
+its whole task. In the second and third search every result is wrong, however well it matches, so the model learns both
+which result is relevant and how a result list without any relevant result differs.
 
-A caption meets its own task and those that it sounds most like, whatever else the library holds, and the number of
-captions is bounded. So what this costs does not grow with the library.
+A caption is scored against its own task and the tasks of highest evidence, and the number of captions is bounded, so
+the cost does not grow with the library.
 """
 
 from __future__ import annotations
@@ -27,41 +27,32 @@ from models.routing.confidence_model import (
     logistic,
 )
 from models.routing.router import fill_silent, silent_tasks
+from trainer.batching import chunks
 from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
+from trainer.evaluation.logistic_regression import fit_logistic
+from trainer.evaluation.reliability import reliability
 
-__all__ = [
-    "MAX_CAPTIONS",
-    "Bin",
-    "CalibrationTask",
-    "Reliability",
-    "area_under_roc",
-    "fit_confidence",
-    "fit_logistic",
-    "label_results",
-    "reliability",
-]
+__all__ = ["MAX_CAPTIONS", "CalibrationTask", "LabeledResults", "fit_confidence", "label_results"]
 
 Floats = npt.NDArray[np.floating]
 
-MAX_CAPTIONS = 512  # that a release is calibrated with, of all tasks together
-_CANDIDATES = 4  # tasks that a caption meets beside its own: those that it sounds most like
-_ABSENT = 0.1  # share of the lists that ask for a video that is not there; and as many for a task that is not
-_FEWEST = 20  # captions, below which nothing is fitted
-_RIDGE = 1e-3
+MAX_CAPTIONS = 512  # that a release is calibrated with, over all tasks
+_OTHER_TASKS = 4  # tasks of highest evidence that a caption is scored against, besides its own
+_ABSENT_SHARE = 0.1  # weight of the searches without the caption's video, and of those without its task
+_MIN_CAPTIONS = 20  # with fewer captions no model is fitted
 _FOLDS = 5  # of cross-validation
-_ITERATIONS = 100  # of Newton's method; it has settled long before
-_TEXTS = 64  # whose words are laid out at a time, a vocabulary wide
+_TEXTS = 64  # texts per chunk of token presence, which is as wide as the vocabulary
 
 
 @dataclass(frozen=True)
 class CalibrationTask:
-    """A task that captions meet: its videos but for those that it is measured with, and captions of them.
+    """A task for calibration: its videos except the held-out ones, and a sample of its validation captions.
 
     Attributes:
-        task: id.
-        shard: its vectors.
-        ids: vector ids of the videos that are in the galleries.
-        captions: vector id and text; a sample.
+        task: Identifier of the task.
+        shard: Vectors of the task.
+        ids: Vector ids of the videos that can be retrieved.
+        captions: Vector id and text of each caption.
     """
 
     task: str
@@ -71,13 +62,13 @@ class CalibrationTask:
 
 
 class LabeledResults(NamedTuple):
-    """What a caption was answered, once.
+    """Results of one search for a caption, with their relevance.
 
     Attributes:
-        features: ``[n, F]`` evidence of each result.
-        relevant: ``[n]``, whether it is the caption's video.
-        caption: its number.
-        present: whether its video could be found.
+        features: ConfidenceModel features of each result ``[n, F]``.
+        relevant: Whether each result is the caption's video ``[n]``.
+        caption: Number of the caption.
+        present: Whether the searched library contains the caption's video.
     """
 
     features: Floats
@@ -88,113 +79,132 @@ class LabeledResults(NamedTuple):
 
 def fit_confidence(
     encoder: Encoder,
-    known: Sequence[CalibrationTask],
+    tasks: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
     mode: str,
     prior: float,
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
-    """The confidence of a release; None where there are too few captions to tell.
+    """The confidence model of a release; None with too few captions.
+
+    Its calibration error is estimated by cross-validation over captions.
 
     Args:
-        encoder: its query encoder.
-        known: every task that it has learned, in order.
-        profiles: ``[T, V]`` of the tasks, in the same order.
-        mode: query mode.
-        prior: cosine per nat of routing evidence.
-        report_alive: called now and then while it takes its time.
+        encoder: Query encoder of the release.
+        tasks: All learned tasks, in order.
+        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
+        mode: Query mode.
+        prior: Cosine per nat of routing evidence.
+        report_alive: Called after each task.
     """
-    lists = list(label_results(encoder, known, profiles, mode=mode, prior=prior, report_alive=report_alive))
-    captions = sum(len(task.captions) for task in known)
-    if captions < _FEWEST or sum(asked.relevant.any() for asked in lists) < _FOLDS:
+    searches = list(
+        label_results(encoder, tasks, profiles, mode=mode, prior=prior, report_alive=report_alive)
+    )
+    captions = sum(len(task.captions) for task in tasks)
+    if captions < _MIN_CAPTIONS or sum(search.relevant.any() for search in searches) < _FOLDS:
         return None
-    weights, bias = _fit(lists)
-    said, right = _by_others(lists)
-    error = reliability(said, right).error
+    weights, bias = _fit(searches)
+    predicted, outcomes = _cross_validate(searches)
+    error = reliability(predicted, outcomes).error
     return ConfidenceModel(mode, prior, tuple(float(w) for w in weights), bias, captions, error)
-
-
-def _fit(lists: Sequence[LabeledResults]) -> tuple[Floats, float]:
-    rows = np.concatenate([asked.features for asked in lists])
-    right = np.concatenate([asked.relevant for asked in lists])
-    shares = [1 - 2 * _ABSENT if asked.present else _ABSENT for asked in lists]
-    counts = np.repeat(shares, [len(asked.features) for asked in lists])
-    return fit_logistic(rows, right, counts, RESULT_FEATURES)
-
-
-def _by_others(lists: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """For the first result of every list that has the video: what a fit to other captions says of it, and the truth."""
-    said: list[float] = []
-    right: list[bool] = []
-    for fold in range(_FOLDS):
-        weights, bias = _fit([asked for asked in lists if asked.caption % _FOLDS != fold])
-        tried = [a for a in lists if a.caption % _FOLDS == fold and a.present and len(a.features)]
-        said += [float(logistic(asked.features[:1] @ weights + bias)[0]) for asked in tried]
-        right += [bool(asked.relevant[0]) for asked in tried]
-    return np.array(said), np.array(right, np.bool_)
 
 
 def label_results(
     encoder: Encoder,
-    known: Sequence[CalibrationTask],
+    tasks: Sequence[CalibrationTask],
     profiles: Vectors,
     *,
     mode: str,
     prior: float,
     report_alive: Callable[[], object] = lambda: None,
 ) -> Iterator[LabeledResults]:
-    """Every caption is asked of the library: as it is, without the caption's video, and without its task."""
-    listed = [(text, t, video) for t, task in enumerate(known) for video, text in task.captions]
-    if not listed:
+    """Search for every caption in the library, in the library without its video, and without its task.
+
+    Args:
+        encoder: Query encoder of the release.
+        tasks: All learned tasks, in order.
+        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
+        mode: Query mode.
+        prior: Cosine per nat of routing evidence.
+        report_alive: Called after each task.
+    """
+    captions = [(text, t, video) for t, task in enumerate(tasks) for video, text in task.captions]
+    if not captions:
         return
-    texts = [text for text, *_ in listed]
-    nats, tokens = _evidence(encoder, texts, profiles)
+    texts = [text for text, *_ in captions]
+    nats, token_counts = _evidence(encoder, texts, profiles)
     silent = silent_tasks(profiles)
-    filled, met = nats.copy(), np.zeros(nats.shape, np.bool_)
+    filled, is_scored = nats.copy(), np.zeros(nats.shape, np.bool_)
     fill_silent(filled, silent)
-    np.put_along_axis(met, np.argsort(-filled, axis=1, kind="stable")[:, : _CANDIDATES + 1], True, axis=1)
-    for number, (_, own, _) in enumerate(listed):
-        met[number, own] = True
-    heads = []
-    for t, task in enumerate(known):
-        heads.append(dict(_heads(task, encoder, texts, np.flatnonzero(met[:, t]), mode)))
+    likeliest = np.argsort(-filled, axis=1, kind="stable")[:, : _OTHER_TASKS + 1]
+    np.put_along_axis(is_scored, likeliest, True, axis=1)
+    for number, (_, own, _) in enumerate(captions):
+        is_scored[number, own] = True
+    nearest_by_task = []
+    for t, task in enumerate(tasks):
+        rows = np.flatnonzero(is_scored[:, t])
+        nearest_by_task.append(dict(_nearest_videos(task, encoder, texts, rows, mode)))
         report_alive()
-    for number, (_, own, video) in enumerate(listed):
-        for left_out, without in ((None, None), (None, video), (own, None)):
-            searched = np.array([t for t in range(len(known)) if t != left_out], np.int64)
+    for number, (_, own, video) in enumerate(captions):
+        for excluded_task, excluded_video in ((None, None), (None, video), (own, None)):
+            searched = np.array([t for t in range(len(tasks)) if t != excluded_task], np.int64)
             if not len(searched):
                 continue
-            heard = nats[number, searched]
-            # As the likeliest of those that are searched: one that was left out must not be heard through it.
-            fill_silent(heard[None], silent[searched])
-            log_weights = heard - np.logaddexp.reduce(heard)
-            tasks = [(t, log) for t, log in zip(searched, log_weights, strict=True) if met[number, t]]
-            scores = np.concatenate([heads[t][number][0] + prior * log for t, log in tasks])
-            ids = np.concatenate([heads[t][number][1] for t, _ in tasks])
-            if without is not None:
-                scores, ids = scores[ids != without], ids[ids != without]
+            task_nats = nats[number, searched]
+            # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
+            fill_silent(task_nats[None], silent[searched])
+            log_weights = task_nats - np.logaddexp.reduce(task_nats)
+            scored = [(t, log) for t, log in zip(searched, log_weights, strict=True) if is_scored[number, t]]
+            scores = np.concatenate([nearest_by_task[t][number][0] + prior * log for t, log in scored])
+            ids = np.concatenate([nearest_by_task[t][number][1] for t, _ in scored])
+            if excluded_video is not None:
+                scores, ids = scores[ids != excluded_video], ids[ids != excluded_video]
             order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
-            rows = confidence_features(
-                scores[order], familiarity(heard, int(tokens[number])), float(log_weights.max())
+            features = confidence_features(
+                scores[order], familiarity(task_nats, int(token_counts[number])), float(log_weights.max())
             )
-            yield LabeledResults(rows, ids[order] == video, number, left_out is None and without is None)
+            present = excluded_task is None and excluded_video is None
+            yield LabeledResults(features, ids[order] == video, number, present)
+
+
+def _fit(searches: Sequence[LabeledResults]) -> tuple[Floats, float]:
+    features = np.concatenate([search.features for search in searches])
+    relevant = np.concatenate([search.relevant for search in searches])
+    shares = [1 - 2 * _ABSENT_SHARE if search.present else _ABSENT_SHARE for search in searches]
+    counts = np.repeat(shares, [len(search.features) for search in searches])
+    return fit_logistic(features, relevant, counts, RESULT_FEATURES)
+
+
+def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Predicted probability and relevance of the first result of each search of the whole library.
+
+    Each prediction is by a model that was fitted without the caption.
+    """
+    predicted: list[float] = []
+    outcomes: list[bool] = []
+    for fold in range(_FOLDS):
+        weights, bias = _fit([search for search in searches if search.caption % _FOLDS != fold])
+        tested = [s for s in searches if s.caption % _FOLDS == fold and s.present and len(s.features)]
+        predicted += [float(logistic(search.features[:1] @ weights + bias)[0]) for search in tested]
+        outcomes += [bool(search.relevant[0]) for search in tested]
+    return np.array(predicted), np.array(outcomes, np.bool_)
 
 
 def _evidence(encoder: Encoder, texts: Sequence[str], profiles: Vectors) -> tuple[Floats, Ids]:
-    """Nats ``[n, T]`` that each text gives for each task that has captions, and how many tokens it holds ``[n]``."""
-    nats, tokens = [], []
-    for start in range(0, len(texts), _TEXTS):
-        presence = encoder.token_presence(texts[start : start + _TEXTS])
+    """Evidence ``[n, T]`` in nats of each text for each task with captions, and number of tokens ``[n]``."""
+    nats, token_counts = [], []
+    for chunk in chunks(texts, _TEXTS):
+        presence = encoder.token_presence(chunk)
         nats.append(presence @ profiles.T)
-        tokens.append((presence > 0).sum(axis=1))
-    return np.concatenate(nats).astype(np.float64), np.concatenate(tokens)
+        token_counts.append((presence > 0).sum(axis=1))
+    return np.concatenate(nats).astype(np.float64), np.concatenate(token_counts)
 
 
-def _heads(
+def _nearest_videos(
     task: CalibrationTask, encoder: Encoder, texts: Sequence[str], rows: Ids, mode: str
 ) -> Iterator[tuple[int, tuple[Floats, Ids]]]:
-    """For each of some texts the cosines and ids of the nearest videos of a task, one more than a head has."""
+    """Row of each of some texts, with cosines and ids of the task's nearest videos, one more than the model uses."""
     if not len(rows):
         return
     queries = encoder.encode([texts[row] for row in rows], [task.task], mode)[:, 0]
@@ -202,103 +212,3 @@ def _heads(
     order = np.argsort(-cosines, axis=1, kind="stable")[:, : CONFIDENCE_DEPTH + 1]
     for row, scores, nearest in zip(rows, np.take_along_axis(cosines, order, axis=1), order, strict=True):
         yield int(row), (scores.astype(np.float64), task.ids[nearest])
-
-
-def fit_logistic(
-    rows: Floats, right: npt.NDArray[np.bool_], counts: Floats, rising: int
-) -> tuple[Floats, float]:
-    """Weights ``[F]`` and bias of a logistic regression, by Newton's method; the first ``rising`` are not negative.
-
-    A weight that would be negative is left out and the rest is fitted anew: with a convex loss that is the optimum on
-    that face, which is all that is asked for here.
-
-    Args:
-        rows: ``[N, F]``.
-        right: ``[N]``.
-        counts: ``[N]``, how much each row counts.
-    """
-    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
-    used = deviation > 1e-9
-    while True:
-        scaled = (rows[:, used] - mean[used]) / deviation[used]
-        fitted = _newton(np.concatenate([scaled, np.ones((len(rows), 1))], axis=1), right, counts)
-        weights = np.zeros(rows.shape[1])
-        weights[used] = fitted[:-1] / deviation[used]
-        falling = np.flatnonzero(weights[:rising] < 0)
-        if not len(falling):
-            return weights, float(fitted[-1] - weights @ mean)
-        used[falling[weights[falling].argmin()]] = False
-
-
-def _newton(rows: Floats, right: npt.NDArray[np.bool_], counts: Floats) -> Floats:
-    """Minimiser of the weighted cross-entropy with a ridge on all but the last column."""
-    ridge = _RIDGE * counts.sum() / len(rows) * np.append(np.ones(rows.shape[1] - 1), 0.0)
-    ridge = np.maximum(ridge, 1e-9)
-    weights = np.zeros(rows.shape[1])
-
-    def loss(at: Floats) -> float:
-        odds = rows @ at
-        return float(counts @ (np.logaddexp(0, odds) - right * odds) + 0.5 * (ridge * at) @ at)
-
-    for _ in range(_ITERATIONS):
-        likely = logistic(rows @ weights)
-        gradient = rows.T @ (counts * (likely - right)) + ridge * weights
-        curvature = (rows * (counts * likely * (1 - likely))[:, None]).T @ rows + np.diag(ridge)
-        step = np.linalg.solve(curvature, gradient)
-        size = 1.0
-        while loss(weights - size * step) > loss(weights) and size > 1e-6:
-            size /= 2
-        weights = weights - size * step
-        if np.abs(size * step).max() < 1e-8:
-            break
-    return np.asarray(weights)
-
-
-# -- how good it is -----------------------------------------------------------------------------------------
-
-
-class Bin(NamedTuple):
-    """Predictions between two bounds: how many, what they said on average, and the share that was true."""
-
-    low: float
-    high: float
-    number: int
-    said: float
-    true: float
-
-
-class Reliability(NamedTuple):
-    """Whether probabilities are what they say.
-
-    Attributes:
-        error: expected calibration error, 0..1: mean gap between what bins say and what is true, weighted by size
-            (Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017).
-        brier: mean squared error.
-        bins: of equal width; empty ones are left out.
-    """
-
-    error: float
-    brier: float
-    bins: tuple[Bin, ...]
-
-
-def reliability(said: Floats, right: npt.NDArray[np.bool_], bins: int = 10) -> Reliability:
-    """Of predictions ``[N]`` in 0..1 with what came true."""
-    place = np.minimum((said * bins).astype(np.int64), bins - 1)
-    found = tuple(
-        Bin(b / bins, (b + 1) / bins, int(here.sum()), float(said[here].mean()), float(right[here].mean()))
-        for b in range(bins)
-        if (here := place == b).any()
-    )
-    error = sum(b.number * abs(b.said - b.true) for b in found) / max(1, len(said))
-    return Reliability(float(error), float(np.mean((said - right) ** 2)), found)
-
-
-def area_under_roc(said: Floats, right: npt.NDArray[np.bool_]) -> float:
-    """AUROC: the chance that what is right was given more than what is wrong; ties count half. NaN without both."""
-    order = np.argsort(said, kind="stable")
-    _, first, counts = np.unique(said[order], return_index=True, return_counts=True)
-    ranks = np.repeat(first + (counts + 1) / 2, counts)
-    positive = right[order]
-    n, m = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m)) if n and m else float("nan")

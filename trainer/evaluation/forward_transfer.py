@@ -1,4 +1,4 @@
-"""How well a task is found before it is learned: A[t−1][t], from which forward transfer follows."""
+"""Recall of a task before it is learned, A[t−1, t], from which forward transfer is computed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,25 @@ def recall_before_learning(
 ) -> Recall | None:
     """Recall of release t−1 on the held-out videos of task t, local gallery; None without queries.
 
-    The release has no shard of the task and, where its queries are conditioned on a task, no condition for it. Both are
-    had as the product has them for a task that it indexes without learning: videos by the release's newest video
-    encoder, queries as if for the task that it learned last. For fine-tuned towers this is simply both towers.
-    :func:`models.forgetting_measures.forward_transfer` sets the recalls of all tasks against zero-shot ones.
+    The release has no shard of the task and, if its queries are conditioned on a task, no condition for it. Both are
+    obtained as the product obtains them for a task that is indexed without training: videos are embedded by the
+    release's newest video encoder, and queries are encoded for the newest learned task. For fine-tuned towers these
+    are simply both towers. :func:`models.forgetting_measures.forward_transfer` compares the recalls of all tasks with
+    zero-shot recalls.
 
     Args:
-        encoder, encode_videos: of release t−1.
-        newest: id of the task that it learned last.
-        clips: the held-out videos of task t.
-        queries: their captions.
+        encoder: Query encoder of release t−1.
+        newest: Id of the task that release t−1 learned last.
+        encode_videos: Video encoder of release t−1, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
+        clips: Held-out videos of task t.
+        queries: Captions of these videos.
+
+    Raises:
+        FramesMissing: The frames of a video are gone.
     """
     if not queries:
         return None
     texts = encoder.encode([query.text for query in queries], [newest], "latest")[:, 0]
     truth = [query.vector_id for query in queries]
-    return compute_recall(texts, truth, embed_clips(encode_videos, clips), [clip.vector_id for clip in clips])
+    videos = embed_clips(encode_videos, clips)
+    return compute_recall(texts, truth, videos, [clip.vector_id for clip in clips])

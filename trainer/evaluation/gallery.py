@@ -1,4 +1,4 @@
-"""What a release is measured on: the videos of every task, and the captions that ask for them."""
+"""Galleries that a release is evaluated on: the videos of every task, and held-out captions as queries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Encoder(Protocol):
-    """What a release's query encoder offers (:class:`models.encoders.query_encoder.QueryEncoder`)."""
+    """The part of :class:`models.encoders.query_encoder.QueryEncoder` that evaluation needs."""
 
     @property
     def modes(self) -> tuple[str, ...]: ...
@@ -48,7 +48,7 @@ class Encoder(Protocol):
 
 
 class ShardVectors(Protocol):
-    """What a shard offers."""
+    """Vectors of a shard by id."""
 
     @property
     def ids(self) -> Ids: ...
@@ -57,25 +57,34 @@ class ShardVectors(Protocol):
 
 
 class WholeVideoShard:
-    """A shard without the moments of its videos: what is measured is how videos are found, each by its one vector."""
+    """A shard without the moments of its videos: evaluation ranks videos, each by its one vector.
+
+    Args:
+        shard: Shard with or without moments.
+    """
 
     def __init__(self, shard: ShardVectors) -> None:
         self._shard = shard
 
     @cached_property
     def ids(self) -> Ids:
-        """``int64 [n]``."""
+        """Vector ids of the videos, ``int64 [n]``."""
         every = self._shard.ids
         return every[~is_moment(every)]
 
     def vectors(self, ids: Ids) -> Vectors:
-        """``float32 [len(ids), dim]``."""
+        """Vectors of these ids, ``float32 [len(ids), dim]``."""
         return self._shard.vectors(ids)
 
 
 @dataclass(frozen=True)
 class Query:
-    """A caption of a held-out video."""
+    """A caption of a held-out video.
+
+    Attributes:
+        text: The caption.
+        vector_id: Vector id of the video.
+    """
 
     text: str
     vector_id: int
@@ -83,14 +92,17 @@ class Query:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The videos of one task.
+    """The videos and queries of one task.
 
     Attributes:
-        task: id.
-        shard: all of its videos.
-        held_out: vector ids of those that were kept from training.
-        queries: captions of held-out videos; by convention the first caption of each, but several are possible.
-        labels: the class of a video by its vector id, where the data has classes; for mAP.
+        task: Identifier of the task.
+        shard: Vectors of all videos of the task.
+        held_out: Vector ids of the videos that were kept from training.
+        queries: Captions of held-out videos; by convention the first caption of each, but several are possible.
+        labels: Class of a video by vector id, for mAP; None if the data has no classes.
+
+    Raises:
+        EvaluationError: A query belongs to a video that is not held out.
     """
 
     task: str
@@ -100,16 +112,20 @@ class Gallery:
     labels: Mapping[int, str] | None = None
 
     def __post_init__(self) -> None:
-        strangers = {query.vector_id for query in self.queries} - {int(i) for i in self.held_out}
-        if strangers:
-            raise EvaluationError(f"task {self.task}: a query asks for video {min(strangers)}, not held out")
+        unknown = {query.vector_id for query in self.queries} - {int(i) for i in self.held_out}
+        if unknown:
+            raise EvaluationError(
+                f"task {self.task}: a query belongs to video {min(unknown)}, which is not held out"
+            )
 
 
 def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) -> Gallery:
     """The gallery of a task; its ``test`` videos are held out.
 
     Args:
-        captions: how many of each held-out video ask for it, from the first; None: all.
+        task: Task with its clips.
+        shard: Vectors of the task's videos.
+        captions: Maximum number of captions per held-out video, from the first; None for all.
     """
     return Gallery(
         task=task.task_id,
@@ -125,19 +141,19 @@ def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) 
 def reindex(
     encode: Callable[[Tensor], Tensor], tasks: Sequence[TaskData], captions: int | None = 1
 ) -> list[Gallery]:
-    """The other way to keep up with an encoder that moves: all videos of all tasks are embedded again by it.
+    """Galleries of all tasks, embedded again by the current video encoder.
 
-    continual-cross-modal-retrieval compares both ways, bmu-moco and ctp always go this one; it needs the old videos and
-    grows with the library. Measure such galleries in mode ``latest``: the other modes take a query to where the
-    videos used to be.
+    This is the alternative to frozen shards. continual-cross-modal-retrieval compares both, bmu-moco and ctp always
+    re-embed; it needs the old videos, and its cost grows with the library. Evaluate such galleries in mode
+    ``latest``: the other modes encode queries for the videos' former vectors.
 
     Args:
-        encode: the current video encoder, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
-        tasks: all that were learned, with their clips.
-        captions: as in :func:`task_gallery`.
+        encode: Current video encoder, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
+        tasks: All learned tasks with their clips.
+        captions: See :func:`task_gallery`.
 
     Raises:
-        FramesMissing: the frames of a video are gone; names it.
+        FramesMissing: The frames of a video are gone; the message names the video.
     """
     galleries = []
     for task in tasks:

@@ -1,14 +1,14 @@
-"""What has been counted before, so that measuring a release costs what its own task adds.
+"""Rank ledger: ranks kept from earlier rows, so that evaluating a release costs only what its own task adds.
 
-Shards never change. Where a task's queries never change either, as in mode ``pinned``, two vectors that have met need
-not meet again: a new task's queries meet every shard, the older queries meet the new shard alone, and their counts go
-on from where the last row left them. What one row costs then grows with the queries and videos that there are, not
-with their product.
+Shards never change. If a task's queries never change either, as in mode ``pinned``, a query and a video that were
+scored once need not be scored again: a new task's queries are scored against every shard, older queries only against
+the new shard, and their counts continue from the last row. The cost of a row then grows with the number of queries and
+videos, not with their product.
 
-Counts are kept rather than vectors encoded anew: the same text need not give the same bits in another batch.
+The ledger keeps counts rather than encoding queries again, since the same text may give other bits in another batch.
 
-On disk a ledger is one ``.npz`` file. It is worth nothing but time: what does not fit, or cannot be read, is measured
-afresh.
+On disk a ledger is one ``.npz`` file. It only saves time: entries that do not match, and files that cannot be read,
+are computed again.
 """
 
 from __future__ import annotations
@@ -42,76 +42,82 @@ GalleryName = Literal["local", "global", "global_raw", "local_all", "global_all"
 SCOPES: tuple[Scope, ...] = ("local", "global")
 GALLERIES: tuple[GalleryName, ...] = ("local", "global", "global_raw", "local_all", "global_all")
 
+# Names of attributes in the file, where they differ.
+_STORED_NAMES = {"queries": "own", "precisions": "alike", "items": "marks"}
+
 
 @dataclass(frozen=True)
 class TaskRanks:
-    """Where the Q queries of one task stand among the videos that they have met, and its videos among the captions.
+    """Ranks of one task's Q queries among the scored videos, and of its videos' captions among the scored captions.
 
     Attributes:
-        own: ``[Q, dim]``, the queries under their own task.
-        ranks: of the queries' videos, by gallery.
-        alike: of what has the class of a query's video, by scope.
-        nearest: the held-out videos of the union that are nearest to each query, counted from 0.
-        captions: ranks of the best caption of each video that has any, by scope.
+        queries: Query vectors under their own task, ``[Q, dim]``.
+        ranks: Ranks of the queries' videos, by gallery.
+        precisions: Precision counts of videos with the class of a query's video, by scope.
+        nearest: Held-out videos of the union nearest to each query, numbered from 0.
+        captions: Ranks of the best caption of each captioned video, by scope.
     """
 
-    own: Vectors
+    queries: Vectors
     ranks: Mapping[GalleryName, RankCount]
-    alike: Mapping[Scope, PrecisionCount]
+    precisions: Mapping[Scope, PrecisionCount]
     nearest: TopItems
     captions: Mapping[Scope, RankCount]
 
     @property
-    def queries(self) -> int:
-        return len(self.own)
+    def query_count(self) -> int:
+        """Number of queries."""
+        return len(self.queries)
 
     @property
-    def videos(self) -> int:
+    def video_count(self) -> int:
         """Number of videos that have a caption."""
         return len(self.captions["local"].truth)
 
     @classmethod
-    def begin(
+    def start(
         cls,
-        own: Vectors,
+        queries: Vectors,
         truth: npt.NDArray[np.floating],
-        lift: npt.NDArray[np.floating],
+        prior: npt.NDArray[np.floating],
         captions: Mapping[Scope, npt.NDArray[np.floating]],
         *,
         galleries: Collection[GalleryName],
         nearest: int,
-        alike: int,
+        precision_depth: int,
     ) -> TaskRanks:
-        """Before anything is met.
+        """Ranks before any video is scored.
 
         Args:
-            own: ``[Q, dim]``.
-            truth: ``[Q]``, score of each query's video.
-            lift: ``[Q]``, what routing adds to it.
-            captions: score of the best caption of each video that has any, by scope; empty where they are not ranked.
-            galleries: in which to rank.
-            nearest, alike: how many to keep.
+            queries: Query vectors ``[Q, dim]``.
+            truth: Score of each query's video ``[Q]``.
+            prior: Routing term of these scores ``[Q]``.
+            captions: Score of the best caption of each captioned video, by scope; empty if captions are not ranked.
+            galleries: Galleries to rank in.
+            nearest: Number of nearest videos to keep per query.
+            precision_depth: Number of videos to keep per query for average precision.
         """
-        counts = {scope: RankCount(best) for scope, best in captions.items()}
+        caption_ranks = {scope: RankCount(best) for scope, best in captions.items()}
         for scope, best in captions.items():
-            counts[scope].add(best[:, None])  # it meets itself; its video's other captions do not compete
-        lifted: tuple[GalleryName, ...] = ("global", "global_all")
+            # The best caption itself; other captions of its video do not compete.
+            caption_ranks[scope].add(best[:, None])
+        routed: tuple[GalleryName, ...] = ("global", "global_all")
         return cls(
-            own=own,
-            ranks={name: RankCount(truth + lift if name in lifted else truth) for name in galleries},
-            alike={scope: PrecisionCount(alike, len(truth)) for scope in SCOPES},
+            queries=queries,
+            ranks={name: RankCount(truth + prior if name in routed else truth) for name in galleries},
+            precisions={scope: PrecisionCount(precision_depth, len(truth)) for scope in SCOPES},
             nearest=TopItems(nearest, len(truth)),
-            captions=counts,
+            captions=caption_ranks,
         )
 
 
 @dataclass(frozen=True)
 class LedgerPage:
-    """Where the tasks of a library stand in one query mode, after all of them have met.
+    """Ranks of all tasks of a library in one query mode, each task scored against each other.
 
     Attributes:
-        digests: of every task, in order: digests of all that its figures depend on.
-        task_ranks: likewise.
+        digests: For each task in order, the digest of everything that its figures depend on.
+        task_ranks: For each task in order, its ranks.
     """
 
     digests: tuple[str, ...]
@@ -122,7 +128,7 @@ RankLedger = dict[str, LedgerPage]  # by query mode
 
 
 def write_ledger(path: Path, ledger: RankLedger) -> None:
-    """Replace the file of a ledger durably; remove it where nothing stands still."""
+    """Replace the file of a ledger durably; an empty ledger removes the file."""
     if not ledger:
         path.unlink(missing_ok=True)
         return
@@ -130,11 +136,11 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
     for mode, page in ledger.items():
         columns[f"{mode}/seals"] = np.array(page.digests)
         columns[f"{mode}/galleries"] = np.array(list(page.task_ranks[0].ranks))
-        for name in ("queries", "videos"):
-            columns[f"{mode}/{name}"] = np.array([getattr(s, name) for s in page.task_ranks], np.int64)
-        tables = [dict(_tables(standing)) for standing in page.task_ranks]
+        columns[f"{mode}/queries"] = np.array([ranks.query_count for ranks in page.task_ranks], np.int64)
+        columns[f"{mode}/videos"] = np.array([ranks.video_count for ranks in page.task_ranks], np.int64)
+        tables = [dict(_arrays(ranks)) for ranks in page.task_ranks]
         for name in tables[0]:
-            # Of all tasks, one after the other. A task without queries does not know how wide its vectors are.
+            # The rows of all tasks in order. A task without queries has no vector width, so empty parts are dropped.
             parts = [table[name] for table in tables]
             columns[f"{mode}/{name}"] = np.concatenate([part for part in parts if len(part)] or parts[:1])
     with replacing(path) as staged, staged.open("wb") as file:
@@ -142,52 +148,53 @@ def write_ledger(path: Path, ledger: RankLedger) -> None:
 
 
 def read_ledger(path: Path) -> RankLedger:
-    """The ledger in a file; an empty one where there is none that can be read."""
+    """The ledger in a file; empty if the file is missing or cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as columns:
             modes = [name.removesuffix("/seals") for name in columns.files if name.endswith("/seals")]
             return {mode: _page(columns, mode) for mode in modes}
-    except Exception:  # a damaged archive raises almost anything
+    except Exception:  # numpy raises almost any error for a damaged archive
         return {}
 
 
 def _page(columns: Mapping[str, npt.NDArray[Any]], mode: str) -> LedgerPage:
-    """Raises ValueError where the columns do not go together."""
-    seals, queries, videos = (columns[f"{mode}/{name}"].tolist() for name in ("seals", "queries", "videos"))
-    own, near, alike = (
+    """One mode's page. Raises ValueError if the columns do not match each other."""
+    digests, queries, videos = (columns[f"{mode}/{name}"].tolist() for name in ("seals", "queries", "videos"))
+    vectors, nearest, precisions = (
         columns[f"{mode}/{name}"] for name in ("own", "nearest/marks", "alike/local/best/marks")
     )
     galleries = columns[f"{mode}/galleries"].tolist()
-    standings = [
-        TaskRanks.begin(
-            np.empty((count, own.shape[1]), own.dtype),
-            np.zeros(count),
-            np.zeros(count),
-            {scope: np.zeros(asking) for scope in SCOPES},
+    task_ranks = [
+        TaskRanks.start(
+            np.empty((query_count, vectors.shape[1]), vectors.dtype),
+            np.zeros(query_count),
+            np.zeros(query_count),
+            {scope: np.zeros(video_count) for scope in SCOPES},
             galleries=galleries,
-            nearest=near.shape[1],
-            alike=alike.shape[1],
+            nearest=nearest.shape[1],
+            precision_depth=precisions.shape[1],
         )
-        for count, asking in zip(queries, videos, strict=True)
+        for query_count, video_count in zip(queries, videos, strict=True)
     ]
-    if len(seals) != len(standings):
-        raise ValueError("tasks are missing")
-    for name, blank in _tables(standings[0]):
+    if len(digests) != len(task_ranks):
+        raise ValueError("the number of digests differs from the number of tasks")
+    for name, template in _arrays(task_ranks[0]):
         column = columns[f"{mode}/{name}"]
-        tables = [dict(_tables(standing))[name] for standing in standings]
-        if column.dtype != blank.dtype or column.shape != (sum(map(len, tables)), *blank.shape[1:]):
-            raise ValueError(f"{name} is not what it should be")
+        tables = [dict(_arrays(ranks))[name] for ranks in task_ranks]
+        if column.dtype != template.dtype or column.shape != (sum(map(len, tables)), *template.shape[1:]):
+            raise ValueError(f"column {name} has the wrong type or shape")
         start = 0
         for table in tables:
             table[:] = column[start : start + len(table)]
             start += len(table)
-    return LedgerPage(tuple(seals), tuple(standings))
+    return LedgerPage(tuple(digests), tuple(task_ranks))
 
 
-def _tables(of: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """All arrays of a standing with their names; what is written into them is written into it."""
-    if isinstance(of, np.ndarray):
-        yield path, of
+def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """All arrays of a :class:`TaskRanks` with their names in the file; the arrays are not copied."""
+    if isinstance(value, np.ndarray):
+        yield path, value
         return
-    for name, part in (of if isinstance(of, Mapping) else vars(of)).items():
-        yield from _tables(part, f"{path}/{name}" if path else name)
+    for name, part in (value if isinstance(value, Mapping) else vars(value)).items():
+        stored = _STORED_NAMES.get(name, str(name))
+        yield from _arrays(part, f"{path}/{stored}" if path else stored)

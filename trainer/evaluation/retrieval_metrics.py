@@ -1,6 +1,7 @@
-"""Measures of retrieval; those of forgetting are handed on from :mod:`models.forgetting_measures`.
+"""Retrieval measures: ranks, recall, mean average precision, hubness and query drift.
 
-Recalls are shares, 0..1; the papers print percents.
+Recalls are shares, 0..1; the papers print percentages. Measures of forgetting are in
+:mod:`models.forgetting_measures`.
 """
 
 from __future__ import annotations
@@ -13,37 +14,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from models.forgetting_measures import (
-    Matrix,
-    backward_forgetting,
-    forgetting_rate,
-    forgetting_rates,
-    forward_transfer,
-    harmonic_mean,
-    learning_gain,
-    mean_current,
-    mean_final,
-)
 from trainer.errors import EvaluationError
 
 __all__ = [
-    "Matrix",
+    "TIE_TOLERANCE",
     "PrecisionCount",
     "RankCount",
     "Recall",
     "TopItems",
     "average_precision",
-    "backward_forgetting",
-    "forgetting_rate",
-    "forgetting_rates",
-    "forward_transfer",
-    "handicapped",
-    "harmonic_mean",
-    "learning_gain",
     "mean_angle",
     "mean_average_precision",
-    "mean_current",
-    "mean_final",
+    "penalize_relevant",
     "rank_by_id",
     "recall_at",
     "skewness",
@@ -53,20 +35,24 @@ __all__ = [
 Floats = npt.NDArray[np.floating]
 Counts = TypeVar("Counts")
 
-# Dot products of float32 unit vectors differ by about this much with the order of summation, so closer scores
-# are equal scores.
-TIE = 1e-6
+# Dot products of float32 unit vectors differ by about this much with the order of summation, so scores that differ by
+# no more are equal.
+TIE_TOLERANCE = 1e-6
 
 
 class RankCount:
-    """The rank of each query's one true video, counted over a gallery that arrives in parts.
+    """Ranks of each query's one true video, counted over a gallery that is added in parts.
 
-    rank = 1 + number of strictly better videos + half the number of equal ones: the mean position under
-    random order. A tie counts against us: a video that shares the first place has rank 1.5 and is no hit
-    at 1.
+    rank = 1 + number of strictly better videos + half the number of equal ones: the mean position under random order.
+    A tie counts as a miss: a video that shares the first place has rank 1.5 and is no hit at 1.
 
     Args:
-        truth: ``[Q]`` score of each query's true video.
+        truth: Score of each query's true video ``[Q]``.
+
+    Attributes:
+        truth: Score of each query's true video ``[Q]``, double precision.
+        better: Number of better videos so far ``[Q]``.
+        equal: Number of videos with an equal score so far ``[Q]``, including the true video.
     """
 
     def __init__(self, truth: Floats) -> None:
@@ -75,42 +61,46 @@ class RankCount:
         self.equal = np.zeros(len(truth), np.int64)
 
     def __getitem__(self, queries: slice) -> RankCount:
-        """Some of the queries; what is counted for them is counted here."""
+        """A view of some queries that shares memory with this object."""
         return _view(self, queries)
 
     def add(self, scores: Floats, skip: npt.NDArray[np.bool_] | None = None) -> None:
-        """Count ``[Q, n]`` scores of n more videos; the true video is among the parts exactly once.
+        """Count n more videos; over all parts the true video is added exactly once.
 
         Args:
-            skip: ``[Q, n]``, those that do not compete: further right answers.
+            scores: Scores of the videos ``[Q, n]``.
+            skip: Videos that do not compete because they are also relevant ``[Q, n]``.
+
+        Raises:
+            EvaluationError: A score is not finite.
         """
         truth = self.truth[:, None]
-        better, level = _finite(scores) > truth + TIE, scores >= truth - TIE
+        better, level = _finite(scores) > truth + TIE_TOLERANCE, scores >= truth - TIE_TOLERANCE
         if skip is not None:
             better, level = better & ~skip, level & ~skip
-        found = np.count_nonzero(better, axis=1)
-        self.better += found
-        self.equal += np.count_nonzero(level, axis=1) - found
+        better_count = np.count_nonzero(better, axis=1)
+        self.better += better_count
+        self.equal += np.count_nonzero(level, axis=1) - better_count
 
     def ranks(self) -> Floats:
-        """``[Q]`` ranks, from 1."""
+        """Ranks from 1, ``[Q]``."""
         if (self.equal < 1).any():
-            raise EvaluationError("a query's true video is not in the gallery that it is ranked against")
+            raise EvaluationError("a query's true video is not in the gallery that it is ranked in")
         return 1.0 + self.better + (self.equal - 1) / 2
 
 
 def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> Floats:
-    """Ranks ``[Q]`` of the true videos, found by id and never by position.
+    """Ranks of the true videos ``[Q]``, identified by id rather than by position.
 
-    Several captions of one video are several queries with the same truth.
+    Several captions of one video are several queries with the same true video.
 
     Args:
-        scores: ``[Q, G]``, higher is better.
-        gallery: G video ids, each once.
-        truth: Q video ids.
+        scores: Scores ``[Q, G]``; higher is better.
+        gallery: Ids of the G videos, each once.
+        truth: Id of each query's true video.
 
     Raises:
-        EvaluationError: a score is not finite, an id is twice in the gallery, or a true one is not in it.
+        EvaluationError: A score is not finite, an id is in the gallery twice, or a true video is not in it.
     """
     columns = {video: column for column, video in enumerate(gallery)}
     if len(columns) != len(gallery):
@@ -118,8 +108,8 @@ def rank_by_id(scores: Floats, gallery: Sequence[int], truth: Sequence[int]) -> 
     missing = [video for video in truth if video not in columns]
     if missing:
         raise EvaluationError(f"the true video {missing[0]} is not in the gallery")
-    own = np.asarray(scores)[np.arange(len(truth)), [columns[video] for video in truth]]
-    count = RankCount(own)
+    true_scores = np.asarray(scores)[np.arange(len(truth)), [columns[video] for video in truth]]
+    count = RankCount(true_scores)
     count.add(scores)
     return count.ranks()
 
@@ -131,7 +121,16 @@ def recall_at(ranks: Floats, k: int) -> float:
 
 @dataclass(frozen=True)
 class Recall:
-    """R@1, R@5 and R@10 as shares, 0..1; median and mean rank, from 1; number of queries."""
+    """Retrieval figures of a set of queries.
+
+    Attributes:
+        r1: Recall@1, 0..1.
+        r5: Recall@5, 0..1.
+        r10: Recall@10, 0..1.
+        medr: Median rank, from 1.
+        meanr: Mean rank, from 1.
+        queries: Number of queries.
+    """
 
     r1: float
     r5: float
@@ -142,7 +141,7 @@ class Recall:
 
 
 def summarize(ranks: Floats) -> Recall | None:
-    """The usual five figures; None without queries."""
+    """Retrieval figures of ranks ``[Q]``; None without queries."""
     if not len(ranks):
         return None
     return Recall(
@@ -156,35 +155,37 @@ def summarize(ranks: Floats) -> Recall | None:
 
 
 def mean_average_precision(scores: Floats, relevant: npt.NDArray[np.bool_], k: int) -> float | None:
-    """mAP@k, 0..1: how early the first k places hold what is relevant, where a query has several right answers.
+    """mAP@k, 0..1, for queries with several relevant items; None if no query has a relevant item.
 
     AP@k = Σ_{i ≤ k} rel(i) P(i) / min(k, R), with P(i) the share of relevant items among the first i, and R the number
-    of relevant items in the gallery: a query that has only right answers in its first k places scores 1. (The code
-    published with CTP divides by the number of hits among the first k instead, so that one hit at rank 1 is worth as
-    much as k of them; figures in its tables are higher for that.) A tie counts against us: of equal scores, the
-    irrelevant ones come first. Queries without a relevant item are left out; None if that leaves none.
+    of relevant items in the gallery: a query whose first k items are all relevant scores 1. (The code published with
+    CTP divides by the number of hits among the first k instead, so that one hit at rank 1 is worth as much as k hits;
+    figures in its tables are therefore higher.) Among equal scores irrelevant items are ranked first. Queries without
+    a relevant item are excluded from the mean.
 
     Args:
-        scores: ``[Q, G]``, higher is better.
-        relevant: ``[Q, G]``.
+        scores: Scores ``[Q, G]``; higher is better.
+        relevant: Whether each item is relevant ``[Q, G]``.
+        k: Depth of the ranking.
     """
-    found = PrecisionCount(k, len(scores))
-    found.add(scores, relevant)
-    precisions = found.at(k)
+    count = PrecisionCount(k, len(scores))
+    count.add(scores, relevant)
+    precisions = count.at(k)
     return float(precisions.mean()) if len(precisions) else None
 
 
-def handicapped(scores: Floats, relevant: npt.NDArray[np.bool_]) -> Floats:
-    """Scores by which a relevant item comes behind every irrelevant one that it is equal to."""
-    return _finite(np.asarray(scores, np.float64)) - TIE * np.asarray(relevant)
+def penalize_relevant(scores: Floats, relevant: npt.NDArray[np.bool_]) -> Floats:
+    """Scores that rank a relevant item behind every irrelevant item with an equal score."""
+    return _finite(np.asarray(scores, np.float64)) - TIE_TOLERANCE * np.asarray(relevant)
 
 
 def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64], k: int) -> Floats:
-    """AP@k ``[Q]`` of ranked lists, as in :func:`mean_average_precision`.
+    """AP@k of ranked lists ``[Q]``, as in :func:`mean_average_precision`.
 
     Args:
-        hits: ``[Q, n]``, whether the item at each rank is relevant; n ≥ min(k, gallery).
-        totals: ``[Q]``, number of relevant items in the gallery, at least one.
+        hits: Whether the item at each rank is relevant ``[Q, n]``; n ≥ min(k, gallery).
+        totals: Number of relevant items in the gallery ``[Q]``, at least one.
+        k: Depth of the ranking.
     """
     first = hits[:, :k]
     precision = first.cumsum(axis=1) / np.arange(1, first.shape[1] + 1)
@@ -192,39 +193,47 @@ def average_precision(hits: npt.NDArray[np.bool_], totals: npt.NDArray[np.int64]
 
 
 class TopItems:
-    """The k best items of each of Q queries, found over a gallery that arrives in parts.
+    """The k items of highest score for each of Q queries, over a gallery that is added in parts.
+
+    Args:
+        k: Number of items per query.
+        queries: Number of queries.
 
     Attributes:
-        scores: ``[Q, k]``, best first; −∞ where the gallery has fewer items.
-        marks: ``[Q, k]``, what the parts said of these items; −1 where it has fewer.
+        scores: Scores in descending order ``[Q, k]``; −∞ where the gallery has fewer items.
+        items: Numbers of these items ``[Q, k]``; −1 where the gallery has fewer items.
     """
 
     def __init__(self, k: int, queries: int) -> None:
         self.scores: Floats = np.full((queries, k), -np.inf)
-        self.marks = np.full((queries, k), -1, np.int64)
+        self.items = np.full((queries, k), -1, np.int64)
 
     def __getitem__(self, queries: slice) -> TopItems:
-        """Some of the queries; what is found for them is found here."""
+        """A view of some queries that shares memory with this object."""
         return _view(self, queries)
 
-    def add(self, scores: Floats, marks: npt.NDArray[np.int64]) -> None:
-        """Consider ``[Q, n]`` scores of n more items, with a mark for each, ``[n]`` or ``[Q, n]``."""
+    def add(self, scores: Floats, items: npt.NDArray[np.int64]) -> None:
+        """Consider n more items, with scores ``[Q, n]`` and numbers ``[n]`` or ``[Q, n]``."""
         k = self.scores.shape[1]
-        together = np.concatenate([self.scores, scores], axis=1)
-        marks = np.concatenate([self.marks, np.broadcast_to(marks, scores.shape)], axis=1)
-        if together.shape[1] > k:
-            kept = np.argpartition(-together, k - 1, axis=1)[:, :k]
-            together, marks = _take(together, kept), _take(marks, kept)
-        order = np.argsort(-together, axis=1, kind="stable")
-        self.scores[:], self.marks[:] = _take(together, order), _take(marks, order)
+        merged = np.concatenate([self.scores, scores], axis=1)
+        items = np.concatenate([self.items, np.broadcast_to(items, scores.shape)], axis=1)
+        if merged.shape[1] > k:
+            kept = np.argpartition(-merged, k - 1, axis=1)[:, :k]
+            merged, items = _take(merged, kept), _take(items, kept)
+        order = np.argsort(-merged, axis=1, kind="stable")
+        self.scores[:], self.items[:] = _take(merged, order), _take(items, order)
 
 
 class PrecisionCount:
-    """AP@k of each of Q queries, as in :func:`mean_average_precision`, over a gallery that arrives in parts.
+    """AP@k of each of Q queries, as in :func:`mean_average_precision`, over a gallery that is added in parts.
+
+    Args:
+        k: Depth of the ranking.
+        queries: Number of queries.
 
     Attributes:
-        totals: ``[Q]``, number of relevant items so far.
-        best: the k best items; marked 1 where relevant.
+        totals: Number of relevant items so far ``[Q]``.
+        best: The k best items so far; number 1 for relevant items, 0 for others.
     """
 
     def __init__(self, k: int, queries: int) -> None:
@@ -232,29 +241,29 @@ class PrecisionCount:
         self.best = TopItems(k, queries)
 
     def __getitem__(self, queries: slice) -> PrecisionCount:
-        """Some of the queries; what is found for them is found here."""
+        """A view of some queries that shares memory with this object."""
         return _view(self, queries)
 
     def add(self, scores: Floats, relevant: npt.NDArray[np.bool_]) -> None:
-        """Consider ``[Q, n]`` scores of n more items, and which are relevant, ``[Q, n]``."""
+        """Consider n more items with scores ``[Q, n]`` and relevance ``[Q, n]``."""
         self.totals += np.count_nonzero(relevant, axis=1)
-        self.best.add(handicapped(scores, relevant), np.asarray(relevant, np.int64))
+        self.best.add(penalize_relevant(scores, relevant), np.asarray(relevant, np.int64))
 
     def at(self, k: int) -> Floats:
-        """AP@k, of the queries that have something relevant."""
-        known = self.totals > 0
-        return average_precision(self.best.marks[known] == 1, self.totals[known], k)
+        """AP@k of the queries that have a relevant item."""
+        has_relevant = self.totals > 0
+        return average_precision(self.best.items[has_relevant] == 1, self.totals[has_relevant], k)
 
 
 def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
     """Hubness: skewness E[(N_k − μ)³] / σ³ of the k-occurrence distribution.
 
     Radovanović, Nanopoulos and Ivanović, "Hubs in space: popular nearest neighbors in high-dimensional data" (JMLR
-    2010), section 2. Far above 0, few items are among the k nearest of many queries. None where all items occur
-    equally often.
+    2010), section 2. Far above 0, few items are among the k nearest of many queries. None if all items occur equally
+    often.
 
     Args:
-        occurrences: N_k of every gallery item: for how many queries it is among the k nearest.
+        occurrences: N_k of every gallery item: the number of queries that have it among their k nearest.
     """
     over = occurrences - occurrences.mean() if len(occurrences) else np.zeros(1)
     deviation = float(np.sqrt((over**2).mean()))
@@ -262,9 +271,9 @@ def skewness(occurrences: npt.NDArray[np.integer]) -> float | None:
 
 
 def mean_angle(before: Floats, after: Floats) -> float | None:
-    """Query drift: the mean angle in degrees between vectors ``[Q, dim]`` and what became of them; None without any.
+    """Query drift: mean angle in degrees between vectors ``[Q, dim]`` before and after; None without vectors.
 
-    By the half angle, since the arc cosine of a rounded 1 would see drift where there is none.
+    Computed from the half angle, since the arc cosine of a rounded 1 would show drift where there is none.
     """
     if not len(before):
         return None
@@ -277,7 +286,7 @@ def mean_angle(before: Floats, after: Floats) -> float | None:
 
 
 def _finite(scores: Floats) -> Floats:
-    if scores.size and not np.isfinite([scores.min(), scores.max()]).all():  # either is nan if any is
+    if scores.size and not np.isfinite([scores.min(), scores.max()]).all():  # either is NaN if any score is
         raise EvaluationError("a score is not a finite number")
     return scores
 
@@ -287,7 +296,7 @@ def _take(values: npt.NDArray[Any], columns: npt.NDArray[np.integer]) -> npt.NDA
 
 
 def _view(counts: Counts, queries: slice) -> Counts:
-    """The same measure of some queries, on the same memory."""
+    """The same measure for some queries, on the same memory."""
     part = copy(counts)
     for name, values in vars(counts).items():
         setattr(part, name, values[queries])

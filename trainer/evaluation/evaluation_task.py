@@ -1,0 +1,155 @@
+"""A task's gallery as arrays, with the routing evidence of its queries, ready for evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from models.routing.router import fill_silent, silent_tasks
+from trainer.batching import chunks
+from trainer.evaluation.gallery import Encoder, Gallery, Ids, Vectors
+
+__all__ = ["EvaluationTask", "Floats", "build_evaluation_tasks", "evaluation_digests"]
+
+Floats = npt.NDArray[np.floating]
+
+_TEXTS = 256  # texts per chunk of token presence, which is as wide as the vocabulary
+_DEFINITION = 1  # version of the figures' definition; another number invalidates rank ledgers
+
+
+@dataclass(frozen=True)
+class EvaluationTask:
+    """A gallery as arrays, and the routing evidence of its queries.
+
+    Attributes:
+        gallery: Videos and queries of the task.
+        texts: Texts of its Q queries.
+        columns: Column of each query's video in the shard, ``[Q]``.
+        held_out: Whether each video of the shard is held out, ``[G]``.
+        start: Number of held-out videos of all tasks before it.
+        captioned_columns: Columns of the C videos that have a caption, each once, ``[C]``.
+        query_videos: Position in ``captioned_columns`` of each query's video, ``[Q]``.
+        classes: Class number of each video from 0, −1 for none, ``[G]``.
+        evidence: Log weight in nats of each query for each of T tasks, up to a constant per query, ``[Q, T]``.
+        normalizer: Logarithm of the sum of each query's weights over the tasks up to its own, ``[Q, 1]``.
+        profile: Routing profile of the task over V tokens, ``[V]``.
+        prior: Cosine per nat of routing evidence.
+    """
+
+    gallery: Gallery
+    texts: list[str]
+    columns: Ids
+    held_out: npt.NDArray[np.bool_]
+    start: int
+    captioned_columns: Ids
+    query_videos: Ids
+    classes: Ids
+    evidence: Floats
+    normalizer: Floats
+    profile: Vectors
+    prior: float
+
+    @property
+    def vectors(self) -> Vectors:
+        """Vectors of the shard, ``[G, dim]``; read on every access, since all shards need not fit into memory."""
+        return self.gallery.shard.vectors(self.gallery.shard.ids)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of everything that the task contributes to a row, except for the query encoder."""
+        labels = self.gallery.labels or {}
+        names = [labels.get(video) for video in self.gallery.shard.ids.tolist()]
+        description = [_DEFINITION, self.gallery.task, self.prior, self.texts, names]
+        digest = hashlib.sha256(json.dumps(description).encode())
+        for values in (self.gallery.shard.ids, self.vectors, self.columns, self.held_out, self.profile):
+            digest.update(f"{values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).data)
+        return digest.hexdigest()
+
+    def video_prior(self, part: slice, position: int) -> Floats:
+        """Routing term ``[n, 1]`` of the scores of some queries in the shard of the task at ``position``."""
+        return np.asarray(self.prior * self.evidence[part, position : position + 1])
+
+    def caption_prior(self, part: slice, position: int) -> Floats:
+        """Routing term ``[n, 1]`` of the same scores among captions, normalized over the tasks up to the own one."""
+        return np.asarray(self.video_prior(part, position) - self.prior * self.normalizer[part])
+
+
+def build_evaluation_tasks(
+    encoder: Encoder, galleries: Sequence[Gallery], profiles: Vectors, prior: float
+) -> list[EvaluationTask]:
+    """One :class:`EvaluationTask` per gallery.
+
+    Args:
+        encoder: Query encoder of the release.
+        galleries: Galleries of all learned tasks, in order.
+        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
+        prior: Cosine per nat of routing evidence.
+    """
+    class_numbers: dict[str, int] = {}
+    tasks: list[EvaluationTask] = []
+    start = 0
+    for gallery, profile in zip(galleries, profiles, strict=True):
+        ids = gallery.shard.ids.tolist()
+        texts = [query.text for query in gallery.queries]
+        column_of = {video: column for column, video in enumerate(ids)}
+        columns = np.array([column_of[query.vector_id] for query in gallery.queries], np.int64)
+        captioned_columns, query_videos = np.unique(columns, return_inverse=True)
+        labels: Mapping[int, str] = gallery.labels or {}
+        classes = [
+            class_numbers.setdefault(labels[video], len(class_numbers)) if video in labels else -1
+            for video in ids
+        ]
+        parts = [_evidence(encoder.token_presence(chunk), profiles) for chunk in chunks(texts, _TEXTS)]
+        evidence = np.concatenate(parts) if parts else np.empty((0, len(galleries)))
+        held_out = np.isin(gallery.shard.ids, gallery.held_out)
+        tasks.append(
+            EvaluationTask(
+                gallery=gallery,
+                texts=texts,
+                columns=columns,
+                held_out=held_out,
+                start=start,
+                captioned_columns=captioned_columns,
+                query_videos=query_videos,
+                classes=np.array(classes, np.int64),
+                evidence=evidence,
+                normalizer=np.logaddexp.reduce(evidence[:, : len(tasks) + 1], axis=1, keepdims=True),
+                profile=profile,
+                prior=prior,
+            )
+        )
+        start += int(held_out.sum())
+    return tasks
+
+
+def evaluation_digests(
+    encoder: Encoder, tasks: Sequence[EvaluationTask], mode: str, full: bool
+) -> tuple[str, ...] | None:
+    """Digest of everything that each task's figures depend on; None if later releases may change a task's queries."""
+    encodings = [encoder.encoding_identity(task.gallery.task, mode) for task in tasks]
+    if None in encodings:
+        return None
+    extent = "full" if full else "lean"
+    return tuple(
+        f"{encoding} {task.digest} {extent}" for encoding, task in zip(encodings, tasks, strict=True)
+    )
+
+
+def _evidence(presence: Vectors, profiles: Vectors) -> Floats:
+    """Log weights ``[n, T]`` of :func:`models.routing.router.log_weights`, not normalized over the tasks.
+
+    Summed token by token in double precision, so that a value does not depend on the number of other tasks.
+    """
+    texts, tokens = presence.nonzero()
+    values = presence[texts, tokens].astype(np.float64)
+    scores: Floats = np.stack(
+        [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
+    )
+    fill_silent(scores, silent_tasks(profiles))
+    return scores
