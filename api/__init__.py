@@ -1,1 +1,1 @@
-"""How it is reached: routes, problems, security, and the dashboard. No business rule lives here."""
+"""The HTTP API and the HTML pages. Business rules live in `service`."""

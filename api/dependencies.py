@@ -1,4 +1,4 @@
-"""What routes ask for."""
+"""FastAPI dependencies of the routes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.security.security_middleware import identify_caller
+from api.security.api_keys import identify_caller
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
 __all__ = ["CallerDep", "QueryDep", "SettingsDep"]
 
 
-# No threads for what only reads an attribute: a plain function would be handed to one.
+# These functions are async because FastAPI runs plain functions in a thread, which costs more than their work.
 
 
 async def _query_service(request: Request) -> SearchEngine:

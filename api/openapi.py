@@ -1,4 +1,4 @@
-"""The OpenAPI description: FastAPI's, with the errors and the two bodies that it cannot see by itself."""
+"""Additions to FastAPI's OpenAPI description: error responses, examples, and request bodies that routes parse."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ __all__ = [
     "complete_schema",
 ]
 
-_TEMPLATE = "#/components/schemas/{model}"
-# Read from the body by hand, so FastAPI does not meet them.
-_MODELS: tuple[type[BaseModel], ...] = (Problem, TaskSpec)
+_SCHEMA_REF = "#/components/schemas/{model}"
+# Models that no route signature names, so FastAPI does not add their schemas.
+_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (Problem, TaskSpec)
 
 
-def _refused(description: str) -> dict[str, Any]:
+def _problem(description: str) -> dict[str, Any]:
     return {
         "description": description,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": _TEMPLATE.format(model=Problem.__name__)}}},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": _SCHEMA_REF.format(model=Problem.__name__)}}},
     }
 
 
-# Every operation can answer so.
+# Responses of every operation.
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
-    422: _refused("A field is wrong; `errors` names it and says how to correct it."),
-    "4XX": _refused("The request was refused; `detail` says why."),
-    "5XX": _refused("It could not be carried out now; try again later."),
+    422: _problem("A field is invalid; `errors` names it and gives a hint."),
+    "4XX": _problem("The request was refused; `detail` gives the reason."),
+    "5XX": _problem("The service is temporarily unavailable; try again later."),
 }
 
 CLIP_SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     429: {
-        **_refused("More searches are waiting than can be answered in good time."),
-        "headers": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}},
+        **_problem("The queue of searches is full; try again after `Retry-After`."),
+        "headers": {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}},
     },
 }
 SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    410: _refused("The release of the cursor is no longer kept; search again without it."),
+    410: _problem("The release of the cursor is no longer available; search again without the cursor."),
     **CLIP_SEARCH_PROBLEMS,
 }
 
-# A task comes as JSON, or as a form with an archive.
+# POST /tasks accepts JSON, or a form with an archive.
 TASK_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": {"$ref": _TEMPLATE.format(model=TaskSpec.__name__)}},
+            "application/json": {"schema": {"$ref": _SCHEMA_REF.format(model=TaskSpec.__name__)}},
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -68,12 +68,12 @@ TASK_BODY = {
                         "method": {"type": "string"},
                         "settings": {
                             "type": "string",
-                            "description": "Settings of the method, as a JSON object.",
+                            "description": "Settings of the method as a JSON object.",
                         },
                         "archive": {
                             "type": "string",
                             "format": "binary",
-                            "description": "zip or tar(.gz) of videos, with manifest.jsonl or manifest.csv.",
+                            "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv.",
                         },
                     },
                 }
@@ -93,7 +93,7 @@ BATCH_EXAMPLES: dict[str, Example] = {
         },
     },
     "filtered": {
-        "summary": "Only short videos, with some metadata",
+        "summary": "Short videos with conditions on metadata",
         "value": {
             "queries": [
                 {
@@ -111,24 +111,27 @@ BATCH_EXAMPLES: dict[str, Example] = {
     },
 }
 WHERE_EXAMPLES: dict[str, Example] = {
-    "value": {"summary": "A field is, or has among its texts", "value": '{"place": "kitchen"}'},
+    "value": {
+        "summary": "A field with this value, or a list that contains it",
+        "value": '{"place": "kitchen"}',
+    },
     "range": {"summary": "A number in a range", "value": '{"camera": {"min": 1, "max": 4}}'},
-    "tags": {"summary": "Any of these texts", "value": '{"tags": {"any": ["rain", "snow"]}}'},
+    "tags": {"summary": "Any of several texts", "value": '{"tags": {"any": ["rain", "snow"]}}'},
 }
 
 
 def complete_schema(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """What ``app.openapi`` is to be: the description with every schema that it refers to."""
-    plain = app.openapi
+    """A replacement for ``app.openapi`` that includes the schemas of all referenced models."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        document = plain()
+        document = generate()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         if Problem.__name__ not in schemas:
-            _, found = models_json_schema(
-                [(model, "validation") for model in _MODELS], ref_template=_TEMPLATE
+            _, additional = models_json_schema(
+                [(model, "validation") for model in _ADDITIONAL_MODELS], ref_template=_SCHEMA_REF
             )
-            schemas |= found["$defs"]
+            schemas |= additional["$defs"]
         return document
 
     return openapi

@@ -1,4 +1,4 @@
-"""The one place where errors become ``application/problem+json`` (RFC 9457)."""
+"""Conversion of errors to ``application/problem+json`` (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,32 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.core.errors import CinestrataError, InvalidInput
 
-__all__ = ["MEDIA_TYPE", "Problem", "UnexpectedErrorMiddleware", "install", "problem"]
+__all__ = [
+    "MEDIA_TYPE",
+    "Problem",
+    "UnexpectedErrorMiddleware",
+    "install_error_handlers",
+    "problem_response",
+]
 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-# Where FastAPI says a value came from; a reader looks for the field itself.
-_SOURCES = {"body", "query", "path", "header", "cookie"}
-# What the framework says of a body that it cannot even split into parts, and what a reader can do about it.
-_UNREADABLE = {
-    "There was an error parsing the body": "The body cannot be read as JSON: send UTF-8, nested a few levels deep.",
+# FastAPI prefixes the location of a field with its source; the problem names only the field.
+_FIELD_SOURCES = {"body", "query", "path", "header", "cookie"}
+# Messages of the framework about bodies that it cannot parse, with texts that say how to correct the request.
+_PARSER_MESSAGES = {
+    "There was an error parsing the body": "The body is not valid JSON: send UTF-8 with a few levels of nesting.",
     "Missing boundary in multipart.": (
-        "The body has no parts: leave the Content-Type to your client, as curl's -F name=@file does."
+        "The Content-Type header has no multipart boundary: let the client set the header, as curl's -F name=@file "
+        "does."
     ),
-    "Invalid multipart data.": "The body is no multipart/form-data: send it as curl's -F name=@file does.",
+    "Invalid multipart data.": "The body is not multipart/form-data: send it as curl's -F name=@file does.",
 }
 
 
 class ProblemField(BaseModel):
-    """One wrong field and its hint."""
+    """An invalid field with a message and a hint for its correction."""
 
     field: str
     message: str
@@ -43,7 +50,7 @@ class ProblemField(BaseModel):
 
 
 class Problem(BaseModel):
-    """What went wrong, in words."""
+    """An error response."""
 
     model_config = ConfigDict(title="Problem")
 
@@ -55,22 +62,25 @@ class Problem(BaseModel):
     errors: list[ProblemField] = []
 
 
-def install(app: FastAPI) -> None:
-    """Map every exception of ours and of the framework; :class:`UnexpectedErrorMiddleware` takes the rest."""
-    app.add_exception_handler(CinestrataError, _known)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(HTTPException, _http)
+def install_error_handlers(app: FastAPI) -> None:
+    """Register handlers for errors of the service and of the framework.
+
+    :class:`UnexpectedErrorMiddleware` handles all other exceptions.
+    """
+    app.add_exception_handler(CinestrataError, _handle_service_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_exception)
 
 
-def problem(request: Request, error: CinestrataError) -> JSONResponse:
-    """The answer to an error of ours."""
+def problem_response(request: Request, error: CinestrataError) -> JSONResponse:
+    """The response for an error of the service."""
     body = Problem(
         title=error.title,
         status=error.status,
-        detail=_text(error.detail),
-        instance=_text(request.url.path),
+        detail=_encodable(error.detail),
+        instance=_encodable(request.url.path),
         errors=[
-            ProblemField(field=_text(e.field), message=_text(e.message), hint=_text(e.hint))
+            ProblemField(field=_encodable(e.field), message=_encodable(e.message), hint=_encodable(e.hint))
             for e in error.errors
         ],
     )
@@ -78,10 +88,10 @@ def problem(request: Request, error: CinestrataError) -> JSONResponse:
 
 
 class UnexpectedErrorMiddleware:
-    """ASGI middleware: an error that nobody foresaw is logged in full, and told without a word of its insides.
+    """ASGI middleware that logs unexpected exceptions and answers with a problem that reveals no internals.
 
-    A framework's own handler of last resort stands outside all middleware, where its answer would have no
-    security headers and no place in the metrics.
+    The framework's own last handler runs outside all middleware, so its response would have no security headers and
+    would be missing in the metrics.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -91,25 +101,23 @@ class UnexpectedErrorMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = False
+        has_started = False
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
+        async def track_start(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, track_start)
         except ClientDisconnect:
-            log.info("client_left", path=scope["path"])
+            log.info("client_disconnected", path=scope["path"])
         except Exception as error:
             log.error("unexpected_error", path=scope["path"], exc_info=error)
-            if started:  # the server cuts the connection, which tells the client that something is missing
+            if has_started:  # the server closes the connection, which tells the client that data is missing
                 raise
-            request = Request(scope, receive)
-            await problem(
-                request, _InternalError("Something went wrong here, not with your request. It is in the log.")
-            )(scope, receive, send)
+            internal_error = _InternalError("The server failed to process the request; see its log.")
+            await problem_response(Request(scope, receive), internal_error)(scope, receive, send)
 
 
 class _InternalError(CinestrataError):
@@ -117,60 +125,63 @@ class _InternalError(CinestrataError):
     title = "Internal error"
 
 
-def _known(request: Request, error: Exception) -> JSONResponse:
+def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, CinestrataError):
         raise error
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", path=request.url.path, error=error.detail)
-    return problem(request, error)
+    return problem_response(request, error)
 
 
-def _validation(request: Request, error: Exception) -> JSONResponse:
+def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
-    found = []
+    errors = []
     for item in error.errors():
         location = tuple(item["loc"])
         if item["type"] == "json_invalid":
-            at = location[-1] if len(location) > 1 else 0
-            found.append(
-                {**item, "loc": (), "msg": f"The body is not JSON: {item['ctx']['error']} at character {at}"}
-            )
+            position = location[-1] if len(location) > 1 else 0
+            message = f"The body is not JSON: {item['ctx']['error']} at character {position}"
+            errors.append({**item, "loc": (), "msg": message})
             continue
-        shown = location[1:] if location and location[0] in _SOURCES else location
-        found.append({**item, "loc": shown, "msg": _in_words(request, item, shown)})
-    return problem(request, InvalidInput.from_pydantic(found))
+        field = location[1:] if location and location[0] in _FIELD_SOURCES else location
+        errors.append({**item, "loc": field, "msg": _field_message(request, item, field)})
+    return problem_response(request, InvalidInput.from_pydantic(errors))
 
 
-def _in_words(request: Request, wrong: Mapping[str, Any], location: Sequence[str | int]) -> str:
-    """What is wrong with a field, where the framework speaks of its own insides."""
-    if wrong["type"] == "extra_forbidden":
-        return "There is no such parameter here; see how it is written in /openapi.json, or leave it out"
-    if wrong["type"] == "value_error" and "UploadFile" in wrong["msg"]:
-        return "This is no file; send one as multipart/form-data, as curl's -F name=@file does"
-    if wrong["loc"][:1] == ("body",) and not location:
-        kind = request.headers.get("content-type", "")
-        if "json" not in kind:
-            return f"It is sent as {kind or 'nothing that is known'}; add the header Content-Type: application/json"
-        return "This is no JSON object"
-    return str(wrong["msg"])
+def _field_message(request: Request, item: Mapping[str, Any], field: Sequence[str | int]) -> str:
+    """The message of a field, with clearer texts for errors that describe internals of the framework."""
+    if item["type"] == "extra_forbidden":
+        return "This parameter does not exist; check its spelling in /openapi.json, or omit it"
+    if item["type"] == "value_error" and "UploadFile" in item["msg"]:
+        return "This field is not a file; send it as multipart/form-data, as curl's -F name=@file does"
+    if item["loc"][:1] == ("body",) and not field:
+        content_type = request.headers.get("content-type", "")
+        if "json" not in content_type:
+            sent = f"The Content-Type {content_type!r}" if content_type else "A missing Content-Type"
+            return f"{sent} is not supported here; add the header Content-Type: application/json"
+        return "The body is not a JSON object"
+    return str(item["msg"])
 
 
-def _http(request: Request, error: Exception) -> JSONResponse:
+def _handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     title = HTTPStatus(error.status_code).phrase
-    detail = _UNREADABLE.get(str(error.detail), str(error.detail))
+    detail = _PARSER_MESSAGES.get(str(error.detail), str(error.detail))
     if error.status_code == HTTPStatus.NOT_FOUND and detail == title:
-        detail = f"There is nothing at {request.url.path}; /openapi.json lists what there is."
+        detail = f"There is no resource at {request.url.path}; /openapi.json lists all paths."
     body = Problem(
-        title=title, status=error.status_code, detail=_text(detail), instance=_text(request.url.path)
+        title=title,
+        status=error.status_code,
+        detail=_encodable(detail),
+        instance=_encodable(request.url.path),
     )
     return JSONResponse(
         body.model_dump(), error.status_code, dict(error.headers or {}), media_type=MEDIA_TYPE
     )
 
 
-def _text(value: str) -> str:
-    """What can be encoded: a caller's lone surrogates must not break the answer that complains of them."""
-    return value.encode("utf-8", "replace").decode("utf-8")
+def _encodable(text: str) -> str:
+    """Replace lone surrogates of a request, which would fail to encode in the response that reports them."""
+    return text.encode("utf-8", "replace").decode("utf-8")

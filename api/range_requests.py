@@ -1,4 +1,4 @@
-"""Files of which a part may be asked for, as players do when they seek."""
+"""File responses with byte ranges, which video players request when they seek."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from service.core.errors import CinestrataError, NotFound
 
 __all__ = ["range_response"]
 
-_SINGLE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
+_SINGLE_RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
 
 
 class RangeNotSatisfiable(CinestrataError):
-    """The range lies behind the end of the file."""
+    """The range starts after the end of the file."""
 
     status = 416
     title = "Range not satisfiable"
 
 
 def range_response(request: Request, path: Path, media_type: str, headers: dict[str, str]) -> FileResponse:
-    """The file, or the one range of it that is asked for.
+    """The file, or the range of it that the request names.
 
-    A ``Range`` that is malformed, or that holds several ranges, is ignored and the whole file sent, as RFC 9110
-    (14.2) allows.
+    A malformed ``Range`` header, or one with several ranges, is ignored and the whole file is sent, as RFC 9110
+    (section 14.2) allows.
 
     Raises:
-        NotFound: the file is gone.
-        RangeNotSatisfiable: nothing of the range is in the file.
+        NotFound: The file does not exist.
+        RangeNotSatisfiable: The file has no byte of the range.
     """
     try:
-        info = os.stat(path)
+        status = os.stat(path)
     except OSError:
-        info = None
-    if info is None or not stat.S_ISREG(info.st_mode):
-        raise NotFound("The file is not on disk any more.")
-    asked = request.headers.get("range")
-    if asked is not None and not _has_part(asked, info.st_size):
-        request.scope["headers"] = [header for header in request.scope["headers"] if header[0] != b"range"]
-    return FileResponse(path, media_type=media_type, headers=headers, stat_result=info)
+        status = None
+    if status is None or not stat.S_ISREG(status.st_mode):
+        raise NotFound("The file is no longer on disk.")
+    header = request.headers.get("range")
+    if header is not None and not _is_satisfiable_range(header, status.st_size):
+        request.scope["headers"] = [pair for pair in request.scope["headers"] if pair[0] != b"range"]
+    return FileResponse(path, media_type=media_type, headers=headers, stat_result=status)
 
 
-def _has_part(asked: str, size: int) -> bool:
-    match = _SINGLE.fullmatch(asked.strip().replace(" ", ""))
+def _is_satisfiable_range(header: str, size: int) -> bool:
+    """Whether the header is a valid single range; raises RangeNotSatisfiable for one outside the file."""
+    match = _SINGLE_RANGE.fullmatch(header.strip().replace(" ", ""))
     if match is None or not any(match.groups()):
         return False
     first, last = (int(group) if group else None for group in match.groups())
@@ -55,7 +56,7 @@ def _has_part(asked: str, size: int) -> bool:
         return False
     if (first is not None and first >= size) or (first is None and last == 0) or size == 0:
         raise RangeNotSatisfiable(
-            f"The file has {size} bytes; the range {asked[:100]} holds none of them.",
+            f"The file has {size} bytes; none of them is in the range {header[:100]}.",
             headers={"Content-Range": f"bytes */{size}"},
         )
     return True

@@ -1,10 +1,10 @@
-"""Query parameters of searches: declared once, and read at once.
+"""Query parameters of searches, declared as models and validated in one step.
 
-The framework finds, copies and checks each parameter of a signature by itself, in Python. For the many that a search
-can have, nearly all of them left out, that is a third of what HTTP costs. :class:`ParameterModelRoute` has the model check them in
-one go; names, errors and the OpenAPI description stay those of the framework.
+FastAPI finds, copies and validates each parameter of a route's signature separately, in Python. For searches, whose
+many parameters are nearly all absent, this is a third of the cost of HTTP. :class:`ParameterModelRoute` validates the
+model in one call; names, errors and the OpenAPI description are those of FastAPI.
 
-A name that is none of these is refused: a filter that is misspelt and passed over would give the whole library.
+Unknown parameters are refused: ignoring a misspelled filter would return the whole library.
 """
 
 from __future__ import annotations
@@ -31,122 +31,136 @@ __all__ = [
 ]
 
 
-class _Strict(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class CaptionsParameters(_Strict):
-    """Of ``GET /videos/{video_id}/captions``."""
+class CaptionsParameters(_StrictModel):
+    """Parameters of ``GET /videos/{video_id}/captions``."""
 
-    k: Annotated[int, Query(description="How many texts.")] = 10
-    scope: Annotated[
-        str,
-        Query(description="'task': captions of its own domain; 'all': of all domains.", examples=["task"]),
-    ] = "task"
-
-
-class SimilarParameters(_Strict):
-    """Of ``GET /videos/{video_id}/similar``."""
-
-    k: Annotated[int, Query(description="How many results.")] = 10
+    k: Annotated[int, Query(description="Maximum number of captions.")] = 10
     scope: Annotated[
         str,
         Query(
-            description="'task': among the videos of its own task; 'all': of all that the same encoder embedded.",
+            description="'task': captions of the video's own domain; 'all': captions of all domains.",
             examples=["task"],
         ),
     ] = "task"
-    min_score: Annotated[float | None, Query(description="Results below this cosine are left out.")] = None
 
 
-class _Parameters(_Strict):
-    """What every search can be narrowed down with. Values are checked by the service."""
+class SimilarParameters(_StrictModel):
+    """Parameters of ``GET /videos/{video_id}/similar``."""
 
-    k: Annotated[int, Query(description="How many results.")] = 10
+    k: Annotated[int, Query(description="Maximum number of results.")] = 10
+    scope: Annotated[
+        str,
+        Query(
+            description="'task': videos of the same task; 'all': videos of all tasks with the same encoder.",
+            examples=["task"],
+        ),
+    ] = "task"
+    min_score: Annotated[float | None, Query(description="Minimum cosine similarity of a result.")] = None
+
+
+class _FilterParameters(_StrictModel):
+    """Filters of all searches. The service checks their values."""
+
+    k: Annotated[int, Query(description="Maximum number of results.")] = 10
     task: Annotated[
         list[str] | None,
-        Query(description="Name or id of a domain to search; may be repeated. All by default."),
+        Query(description="Name or id of a domain to search; may be repeated. Default: all domains."),
     ] = None
-    min_duration: Annotated[float | None, Query(description="Seconds.")] = None
-    max_duration: Annotated[float | None, Query(description="Seconds.")] = None
+    min_duration: Annotated[float | None, Query(description="Minimum duration in seconds.")] = None
+    max_duration: Annotated[float | None, Query(description="Maximum duration in seconds.")] = None
     arrived_after: Annotated[
-        datetime | None, Query(description="Posted then or later; UTC without a zone.")
+        datetime | None, Query(description="Added at this time or later; UTC if it has no time zone.")
     ] = None
-    arrived_before: Annotated[datetime | None, Query(description="Posted earlier.")] = None
+    arrived_before: Annotated[
+        datetime | None, Query(description="Added before this time; UTC if it has no time zone.")
+    ] = None
     where: str | None = Query(
         None,
         description=(
-            "Metadata that a video must have, as a JSON object: by field a value, {min, max}, {any: [values]} or "
+            "Conditions on metadata as a JSON object: for each field a value, {min, max}, {any: [values]} or "
             "{all: [texts]}."
         ),
         openapi_examples=WHERE_EXAMPLES,
     )
-    min_score: Annotated[float | None, Query(description="Results below this score are left out.")] = None
+    min_score: Annotated[float | None, Query(description="Minimum score of a result.")] = None
 
-    def given(self) -> dict[str, Any]:
-        """All of them, as the service takes them. Raises InvalidInput where ``where`` is no JSON object."""
-        given = dict(self)
+    def service_arguments(self) -> dict[str, Any]:
+        """The parameters as arguments of the query service.
+
+        Raises:
+            InvalidInput: ``where`` is not a JSON object.
+        """
+        arguments = dict(self)
         if self.where is not None:
-            given["where"] = parse_where_json(self.where)
-        return given
+            arguments["where"] = parse_where_json(self.where)
+        return arguments
 
 
-class ClipParameters(_Parameters):
-    """Of ``POST /search/clip``."""
+class ClipParameters(_FilterParameters):
+    """Parameters of ``POST /search/clip``."""
 
     captions: Annotated[
-        int | None, Query(description="How many texts of the library that describe the clip to add.")
+        int | None,
+        Query(description="Number of captions from the library to return as descriptions of the clip."),
     ] = None
 
 
-class SearchParameters(_Parameters):
-    """Of ``GET /search``."""
+class SearchParameters(_FilterParameters):
+    """Parameters of ``GET /search``."""
 
-    q: Annotated[str, Query(description="What is seen, in words.", examples=["eggs are whisked"])]
-    mode: Annotated[str | None, Query(description="'pinned', 'mapped' or 'latest' query encoders.")] = None
+    q: Annotated[str, Query(description="Description of the video, in words.", examples=["eggs are whisked"])]
+    mode: Annotated[str | None, Query(description="Query mode: 'pinned', 'mapped' or 'latest'.")] = None
     min_confidence: Annotated[
         float | None,
-        Query(description="Results that are less likely than this to be right are left out; 0..1."),
+        Query(description="Minimum confidence of a result, 0..1."),
     ] = None
     routes: Annotated[
         str | None,
         Query(
             description=(
-                "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or "
-                "how many of the likeliest."
+                "Domains to search: 'all', 'auto' (likely domains that can still contribute to the top k), or a number "
+                "of most likely domains."
             ),
         ),
     ] = None
-    moments: Annotated[int, Query(description="How many moments of each long video, the best first.")] = 3
+    moments: Annotated[
+        int, Query(description="Maximum number of moments of each long video, best first.")
+    ] = 3
     cursor: Annotated[
         str | None,
-        Query(description="`next_cursor` of the page before; everything but k and moments stays as it was."),
+        Query(
+            description="`next_cursor` of the previous page; all parameters except k and moments must be unchanged."
+        ),
     ] = None
 
     def query(self) -> SearchQuery:
-        """The query, not validated once more."""
-        return SearchQuery.model_construct(**self.given())
+        """The query, without a second validation."""
+        return SearchQuery.model_construct(**self.service_arguments())
 
 
 class ParameterModelRoute(APIRoute):
-    """A route whose function takes the request and ``parameters``, a model, and gives a response."""
+    """A route whose endpoint takes the request and ``parameters``, a pydantic model, and returns a response."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Reads the parameters and calls the function; the framework's would solve what it depends on first."""
+        """A handler that validates the model and calls the endpoint, without FastAPI's dependency resolution."""
         model: type[BaseModel] = get_type_hints(self.endpoint)["parameters"]
-        repeated = {
+        list_fields = {
             name for name, field in model.model_fields.items() if field.annotation == list[str] | None
         }
 
         async def handle(request: Request) -> Response:
-            given = request.query_params
+            query = request.query_params
             try:
                 parameters = model.model_validate(
-                    {name: given.getlist(name) if name in repeated else given[name] for name in given}
+                    {name: query.getlist(name) if name in list_fields else query[name] for name in query}
                 )
             except ValidationError as error:
                 raise RequestValidationError(
-                    [{**wrong, "loc": ("query", *wrong["loc"])} for wrong in error.errors()]
+                    [{**item, "loc": ("query", *item["loc"])} for item in error.errors()]
                 ) from error
             response: Response = await self.endpoint(request, parameters)
             return response

@@ -1,1 +1,1 @@
-"""The ``cinestrata`` command: the one place where everything is put together."""
+"""The ``cinestrata`` command line."""

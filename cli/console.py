@@ -1,4 +1,4 @@
-"""What a person sees: one console, one way to fail, one look for progress."""
+"""Terminal output shared by all commands: consoles, error reports and progress bars."""
 
 from __future__ import annotations
 
@@ -19,45 +19,48 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["console", "fail", "progress_bar", "report_errors", "warnings"]
+__all__ = ["console", "error_console", "fail", "progress_bar", "report_errors"]
 
-# Without a terminal there is no width to fit into, only logs to read.
+# Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-warnings = Console(stderr=True, highlight=False)
+error_console = Console(stderr=True, highlight=False)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def fail(message: str, hint: str = "") -> NoReturn:
-    """Say on standard error what went wrong and how to correct it, and leave with status 1."""
-    warnings.print(f"[red]{escape(message)}[/red]", soft_wrap=True)
+    """Print an error and its hint to standard error, and exit with status 1."""
+    error_console.print(f"[red]{escape(message)}[/red]", soft_wrap=True)
     if hint:
-        warnings.print(escape(hint), soft_wrap=True)
+        error_console.print(escape(hint), soft_wrap=True)
     raise typer.Exit(1)
 
 
 def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A command whose foreseeable errors are told as a sentence instead of a traceback; Ctrl-C is no error."""
+    """Decorate a command so that expected errors are printed as sentences instead of tracebacks.
+
+    Ctrl-C exits with status 130. Unexpected errors keep their traceback.
+    """
 
     @functools.wraps(command)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            warnings.print("Stopped.")
+            error_console.print("Stopped.")
             raise typer.Exit(130) from None
         except Exception as error:
-            told = _words(error)
-            if told is None:
+            explanation = _explain_error(error)
+            if explanation is None:
                 raise
-            fail(*told)
+            fail(*explanation)
 
     return run
 
 
 def progress_bar(unit: str = "") -> Progress:
-    """A bar with a count and the time left; it leaves no trace where output is not a terminal."""
+    """A progress bar with a count and the remaining time; it prints nothing when output is not a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -70,27 +73,28 @@ def progress_bar(unit: str = "") -> Progress:
     )
 
 
-def _words(error: Exception) -> tuple[str, str] | None:
-    # Imported here: these cost a noticeable part of `cinestrata --help`, and no error came yet.
+def _explain_error(error: Exception) -> tuple[str, str] | None:
+    """Message and hint for an expected error, or None for an unexpected one."""
+    # Imported here because these packages are a noticeable part of the start-up time of `cinestrata --help`.
     import httpx
     from pydantic import ValidationError
 
     from service.core.errors import CinestrataError, field_path
 
     if isinstance(error, CinestrataError):
-        more = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
-        return error.detail, "\n".join(more)
+        further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
+        return error.detail, "\n".join(further)
     if isinstance(error, ValidationError):
-        # A setting of several kinds is wrong in as many ways; further parts of the place are names of these kinds.
-        wrong: dict[str, list[str]] = {}
+        # A setting of a union type has one error per member; the rest of its location names the member.
+        messages: dict[str, list[str]] = {}
         for e in error.errors():
             name = f"CINESTRATA_{field_path(e['loc'][:1]).upper()}: " if e["loc"] else ""
-            wrong.setdefault(name, []).append(e["msg"].removeprefix("Value error, "))
-        told = [f"{name}{', or: '.join(messages)}" for name, messages in wrong.items()]
-        return "The settings in the environment are not valid.", "\n".join(told)
+            messages.setdefault(name, []).append(e["msg"].removeprefix("Value error, "))
+        lines = [f"{name}{', or: '.join(alternatives)}" for name, alternatives in messages.items()]
+        return "The settings in the environment are not valid.", "\n".join(lines)
     if isinstance(error, httpx.HTTPError):
         return (
-            f"The service did not answer: {error}",
-            "Is it up, and is --url right? Start it with: cinestrata up",
+            f"The service does not answer: {error}",
+            "Check that it runs and that --url is correct. To start it: cinestrata up",
         )
     return None

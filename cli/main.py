@@ -1,4 +1,4 @@
-"""The ``cinestrata`` command. Commands import what they need when they run, so that ``--help`` is quick."""
+"""The ``cinestrata`` command line. Each command imports its implementation when it runs, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ Data = Annotated[
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")]
 Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="0: any free one (default: 8000).")
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for any free port (default: 8000)."),
 ]
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         envvar="CINESTRATA_URL",
-        help="Talk HTTP to this service instead of working on the data folder.",
+        help="URL of a running service, used instead of the data folder.",
     ),
 ]
 
@@ -43,7 +44,7 @@ Url = Annotated[
 @app.command()
 @report_errors
 def up(data: Data = None, host: Host = None, port: Port = None) -> None:
-    """Start API, workers and a private broker on one data folder; Ctrl-C stops all of it."""
+    """Start API, workers and a private broker on one data folder; Ctrl-C stops all of them."""
     from cli.embedded.up_command import run_up
 
     run_up(data, host, port)
@@ -55,9 +56,11 @@ def serve(
     data: Data = None,
     host: Host = None,
     port: Port = None,
-    fd: Annotated[int | None, typer.Option(hidden=True, help="Serve on this open listening socket.")] = None,
+    fd: Annotated[
+        int | None, typer.Option(hidden=True, help="File descriptor of an open listening socket.")
+    ] = None,
 ) -> None:
-    """Start the API alone."""
+    """Start only the API."""
     from cli.commands.process_commands import run_api
 
     run_api(data, host, port, fd)
@@ -67,11 +70,11 @@ def serve(
 @report_errors
 def worker(
     queue: Annotated[
-        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: examine videos. gpu: learn and index.")
+        Literal["cpu", "gpu"], typer.Option("--queue", help="cpu: check videos. gpu: learn and index.")
     ],
     data: Data = None,
 ) -> None:
-    """Start one worker; start as many as you like, tasks are still learned one at a time."""
+    """Start one worker. Several workers may run; tasks are learned one at a time."""
     from cli.commands.process_commands import run_worker
 
     run_worker(queue, data)
@@ -80,7 +83,7 @@ def worker(
 @app.command()
 @report_errors
 def migrate(data: Data = None) -> None:
-    """Bring the catalog's schema up to date (`up` does it by itself)."""
+    """Upgrade the schema of the catalog (`cinestrata up` does this itself)."""
     from cli.commands.process_commands import run_migrations
 
     run_migrations(data)
@@ -91,70 +94,81 @@ def migrate(data: Data = None) -> None:
 def ingest(
     path: Annotated[
         Path,
-        typer.Argument(help="A manifest (JSONL or CSV), a folder of videos, or an archive with a manifest."),
+        typer.Argument(help="Manifest (JSONL or CSV), folder of videos, or archive with a manifest."),
     ],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the task (default: from the path).")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="How it is learned (default: the service's).")
+        str | None, typer.Option("--method", help="Learning method (default: the service's).")
     ] = None,
-    chosen: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method.")
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; may be repeated."),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the task until it is ready.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Show the progress until the task is ready.")
+    ] = True,
     in_place: Annotated[
         bool,
-        typer.Option("--in-place", help="The service sees the files where they are: send paths, not bytes."),
+        typer.Option(
+            "--in-place", help="Send paths instead of file contents; the service must read the same files."
+        ),
     ] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Post one domain of videos as a task."""
+    """Add one domain of videos as a task."""
     from cli.commands.ingest_command import run_ingest
 
-    run_ingest(path, name, method, chosen or (), wait, in_place, url, data)
+    run_ingest(path, name, method, assignments or (), wait, in_place, url, data)
 
 
 @app.command()
 @report_errors
 def search(
-    query: Annotated[str, typer.Argument(help="What should be seen.")],
-    k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
+    query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
+    k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,
     task: Annotated[
-        list[str] | None, typer.Option("--task", help="Search this task; may be repeated (default: all).")
+        list[str] | None, typer.Option("--task", help="Task to search; may be repeated (default: all).")
     ] = None,
     mode: Annotated[
         Literal["pinned", "mapped", "latest"] | None,
-        typer.Option("--mode", help="Query encoder (default: the service's)."),
+        typer.Option("--mode", help="Query mode (default: the service's)."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
-            "--where", metavar="NAME=VALUE", help="Metadata it must have; also NAME>=N and NAME<=N."
+            "--where",
+            metavar="NAME=VALUE",
+            help="Condition on metadata; also NAME>=N and NAME<=N. May be repeated.",
         ),
     ] = None,
-    min_duration: Annotated[float | None, typer.Option("--min-duration", help="Seconds.")] = None,
-    max_duration: Annotated[float | None, typer.Option("--max-duration", help="Seconds.")] = None,
-    after: Annotated[datetime | None, typer.Option("--after", help="Posted then or later, UTC.")] = None,
-    before: Annotated[datetime | None, typer.Option("--before", help="Posted earlier, UTC.")] = None,
-    min_score: Annotated[
-        float | None, typer.Option("--min-score", help="Leave out what scores less.")
+    min_duration: Annotated[
+        float | None, typer.Option("--min-duration", help="Minimum duration in seconds.")
     ] = None,
+    max_duration: Annotated[
+        float | None, typer.Option("--max-duration", help="Maximum duration in seconds.")
+    ] = None,
+    after: Annotated[
+        datetime | None, typer.Option("--after", help="Added at this time or later, UTC.")
+    ] = None,
+    before: Annotated[datetime | None, typer.Option("--before", help="Added before this time, UTC.")] = None,
+    min_score: Annotated[float | None, typer.Option("--min-score", help="Minimum score of a result.")] = None,
     min_confidence: Annotated[
         float | None,
-        typer.Option("--min-confidence", help="Leave out what is less likely to be right; 0..1."),
+        typer.Option("--min-confidence", help="Minimum confidence of a result, 0..1."),
     ] = None,
     routes: Annotated[
-        str | None, typer.Option("--routes", help="auto, all, or how many of the likeliest tasks to search.")
+        str | None, typer.Option("--routes", help="auto, all, or the number of most likely tasks to search.")
     ] = None,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", help="Go on where an earlier search ended.")
+        str | None, typer.Option("--cursor", help="Cursor of the next page, printed by the previous search.")
     ] = None,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Find videos by what is seen in them."""
+    """Search videos with a text."""
     from cli.commands.search_commands import run_search
 
     run_search(
@@ -179,15 +193,18 @@ def search(
 @app.command()
 @report_errors
 def similar(
-    video: Annotated[str, typer.Argument(help="Id of a video.")],
-    k: Annotated[int, typer.Option("-k", help="How many results.")] = 10,
+    video: Annotated[str, typer.Argument(help="Id of the video.")],
+    k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,
     everywhere: Annotated[
-        bool, typer.Option("--all", help="In all tasks that the same encoder embedded, not in its own alone.")
+        bool,
+        typer.Option(
+            "--all", help="Search all tasks with the same encoder instead of only the video's own task."
+        ),
     ] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Find videos that are like one."""
+    """List the videos most similar to a video."""
     from cli.commands.search_commands import run_similar
 
     run_similar(video, k, "all" if everywhere else "task", url, data)
@@ -197,57 +214,63 @@ def similar(
 @report_errors
 def delete(
     videos: Annotated[
-        list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of videos.", show_default=False)
+        list[str] | None, typer.Argument(metavar="VIDEO_ID...", help="Ids of the videos.", show_default=False)
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", help="Name or id of a task to delete as a whole, in place of videos."),
+        typer.Option("--task", help="Name or id of a task to delete, instead of single videos."),
     ] = None,
-    sure: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    confirmed: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Delete videos for good, or a task: they are not found, shown, learned from or measured any more."""
+    """Permanently delete videos or a task: searches, training and evaluation no longer use them."""
     from cli.commands.deletion_commands import run_delete
 
-    run_delete(videos or (), task, sure, url, data)
+    run_delete(videos or (), task, confirmed, url, data)
 
 
 @app.command()
 @report_errors
 def compact(
     task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
-    look: Annotated[bool, typer.Option("--look", help="Only show what deleted videos take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "--look", help="Only show the disk space of deleted vectors.")
+    ] = False,
     data: Data = None,
 ) -> None:
-    """Get back the room that deleted videos take; searches go on meanwhile. Nothing is embedded again."""
+    """Free the disk space of deleted vectors. Searches continue, and nothing is embedded again."""
     from cli.commands.deletion_commands import run_compact
 
-    run_compact(task, look, data)
+    run_compact(task, dry_run, data)
 
 
 @app.command()
 @report_errors
 def demo(
-    leave: Annotated[
-        bool, typer.Option("--exit", help="Stop after the report instead of serving on.")
+    exit_after_report: Annotated[
+        bool, typer.Option("--exit", help="Stop the service after the report.")
     ] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write the facts to this JSON file too.")
+        Path | None, typer.Option("--report", help="Also write the report to this JSON file.")
     ] = None,
     data: Annotated[Path, typer.Option("--data", help="Data folder.")] = Path("cinestrata-data/demo"),
     port: Port = None,
-    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Per category.")] = None,
-    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Per category.")] = None,
+    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Videos per category.")] = None,
+    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Videos per category.")] = None,
     epochs: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
-    domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="How many.")] = None,
+    domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="Number of domains.")] = None,
 ) -> None:
-    """Render three domains of real videos, learn them one after the other, search them, and show what was kept."""
+    """Render three domains of videos, learn them one after the other, search them, and report forgetting."""
     from cli.demo.demo_command import run_demo
     from cli.demo.demo_world import DemoWorld
 
     run_demo(
-        DemoWorld().resized(train=train, test=test, epochs=epochs, domains=domains), data, port, leave, report
+        DemoWorld().resized(train=train, test=test, epochs=epochs, domains=domains),
+        data,
+        port,
+        exit_after_report,
+        report,
     )
 
 
@@ -255,9 +278,11 @@ def demo(
 @report_errors
 def doctor(
     data: Data = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of lines.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of lines.")
+    ] = False,
 ) -> None:
-    """Check everything that the product stands on; status 1 when something is wrong."""
+    """Check software, storage, services and library. Exits with status 1 if a check fails."""
     from cli.commands.doctor import run_doctor
 
     run_doctor(data, as_json)
@@ -266,10 +291,10 @@ def doctor(
 @app.command()
 @report_errors
 def move(
-    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Where the vectors shall be.")],
+    to: Annotated[Literal["faiss", "milvus"], typer.Option("--to", help="Target vector store.")],
     data: Data = None,
 ) -> None:
-    """Copy the vectors of all tasks to another store, while everything runs; nothing is embedded again."""
+    """Copy the vectors of all tasks to another vector store. The service may run, and nothing is embedded again."""
     from cli.commands.move_command import run_move
 
     run_move(to, data)
@@ -278,13 +303,13 @@ def move(
 @app.command()
 @report_errors
 def snapshot(
-    target: Annotated[Path, typer.Argument(help="A new folder, or a new .tar file.")],
+    target: Annotated[Path, typer.Argument(help="New folder, or new .tar file.")],
     data: Data = None,
     index_only: Annotated[
-        bool, typer.Option("--index-only", help="Leave the catalog out, for it was dumped already.")
+        bool, typer.Option("--index-only", help="Omit the catalog, because it was dumped separately.")
     ] = False,
 ) -> None:
-    """Copy catalog and index while everything runs, and read the copy back."""
+    """Back up catalog and index, and verify the backup. The service may run."""
     from cli.commands.backup_commands import run_snapshot
 
     run_snapshot(target, data, index_only)
@@ -293,10 +318,10 @@ def snapshot(
 @app.command()
 @report_errors
 def restore(
-    source: Annotated[Path, typer.Argument(help="What `cinestrata snapshot` wrote.", exists=True)],
+    source: Annotated[Path, typer.Argument(help="Backup that `cinestrata snapshot` wrote.", exists=True)],
     data: Data = None,
 ) -> None:
-    """Put a snapshot into a new data folder, after comparing every checksum."""
+    """Restore a backup into a new data folder, after verifying all checksums."""
     from cli.commands.backup_commands import run_restore
 
     run_restore(source, data)

@@ -1,4 +1,4 @@
-"""Videos and pictures in, videos and texts out."""
+"""Search with a clip or an image, and captions that describe a video."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["search"])
 
-# As many searches by a text take about as long.
-_CLIP = 16
-_DESCRIPTION = 8
+# Cost of a request for admission control, in text searches of about the same duration.
+_CLIP_COST = 16
+_DESCRIPTION_COST = 8
 
 
 @router.post("/search/clip", operation_id="search_by_clip", responses=CLIP_SEARCH_PROBLEMS)
 async def search_by_clip(
     service: QueryDep,
-    clip: Annotated[UploadFile, File(description="A video, or a picture (jpeg, png, webp, bmp).")],
+    clip: Annotated[UploadFile, File(description="A video, or an image (jpeg, png, webp, bmp).")],
     parameters: Annotated[ClipParameters, Query()],
 ) -> ClipSearchResponse:
-    """The videos most like a clip or a picture that is sent. Nothing of it is kept.
+    """Search with a video clip or an image. The upload is not stored.
 
-    It is embedded by the video encoder of every searched domain, so naming domains with `task` makes it faster.
+    The video encoder of every searched domain embeds the clip, so restricting the search with `task` is faster.
     """
-    given = parameters.given()
-    with service.admit(_CLIP):
-        return await run_in_threadpool(service.search_clip, clip.file, **given)
+    arguments = parameters.service_arguments()
+    with service.admit(_CLIP_COST):
+        return await run_in_threadpool(service.search_clip, clip.file, **arguments)
 
 
 @router.get("/videos/{video_id}/captions", operation_id="describe_video", responses=CLIP_SEARCH_PROBLEMS)
 async def describe_video(
     service: QueryDep, video_id: str, parameters: Annotated[CaptionsParameters, Query()]
 ) -> CaptionsResponse:
-    """The texts of the library that fit a video best, with the video that each was written for."""
-    with service.admit(_DESCRIPTION):
+    """Captions of the library that describe a video best, each with the video that it belongs to."""
+    with service.admit(_DESCRIPTION_COST):
         return await run_in_threadpool(service.caption_video, video_id, **dict(parameters))

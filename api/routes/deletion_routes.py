@@ -1,4 +1,4 @@
-"""Videos go for good, one, some, or a whole domain."""
+"""Permanent deletion of videos and tasks."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ router = APIRouter()
 
 @router.delete("/videos/{video_id}", operation_id="delete_video", tags=["videos"])
 def delete_video(video_id: str) -> DeletionResult:
-    """Delete a video: it is not found, shown, learned from or measured any more. Twice is like once.
+    """Delete a video: searches, training and evaluation no longer use it. The operation is idempotent.
 
-    Captions, metadata, thumbnail, sampled frames and an uploaded file go at once; a file below the media root stays.
+    Captions, metadata, thumbnail, sampled frames and an uploaded file are deleted immediately; a file below the media
+    root is kept.
     """
     return delete_videos([video_id])
 
 
 @router.delete("/tasks/{task_id}/videos", operation_id="delete_videos", tags=["tasks"])
-def delete_many(
+def delete_videos_of_task(
     task_id: str,
-    chosen: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
+    body: Annotated[DeletionRequest, Body(openapi_examples={"two": {"value": {"videos": ["a", "b"]}}})],
 ) -> DeletionResult:
-    """Delete videos of a task, as one by one. Ids of other tasks' videos are not found here, and stay."""
-    return delete_videos(chosen.videos, task_id=task_id)
+    """Delete several videos of a task. Ids of other tasks' videos are reported as not found and kept."""
+    return delete_videos(body.videos, task_id=task_id)
 
 
 @router.delete("/tasks/{task_id}", operation_id="delete_task", tags=["tasks"])
-def delete_domain(task_id: str) -> DeletionResult:
-    """Delete all videos of a task, as one by one, and what was measured of it. One that goes on is cancelled first.
+def delete_whole_task(task_id: str) -> DeletionResult:
+    """Delete all videos of a task and its evaluation. A running task is cancelled first.
 
-    A task that was never laid down is gone afterwards. One that was learned stays in its place without videos, and its
-    name stays taken: later releases are built on what it taught. Its vectors go with the next `cinestrata compact`.
+    A task that was never published is removed. A learned task stays in the sequence without videos and its name stays
+    reserved, because later releases build on it. The next `cinestrata compact` removes its vectors.
     """
     return delete_task(task_id)

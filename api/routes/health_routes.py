@@ -1,4 +1,4 @@
-"""For load balancers and Prometheus."""
+"""Health checks for load balancers, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/livez", operation_id="livez")
 def livez() -> dict[str, str]:
-    """This process runs."""
+    """Liveness: the process runs."""
     return {"status": "ok"}
 
 
@@ -25,7 +25,7 @@ def livez() -> dict[str, str]:
     "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )
 def readyz(service: QueryDep, response: Response) -> Readiness:
-    """Searches can be answered. 503 with what is missing, where they cannot."""
+    """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults."""
     ready = service.readiness()
     try:
         database.ping()
@@ -43,6 +43,6 @@ def readyz(service: QueryDep, response: Response) -> Readiness:
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)
 def prometheus() -> Response:
-    """Figures in Prometheus' text format."""
-    page, kind = prometheus_metrics.render()
-    return Response(page, media_type=kind)
+    """Metrics in the Prometheus text format."""
+    content, media_type = prometheus_metrics.render()
+    return Response(content, media_type=media_type)

@@ -1,4 +1,4 @@
-"""Text in, videos out."""
+"""Search with text queries."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["get_search_router", "router"]
 router = APIRouter(tags=["search"])
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
 
-_STAGES = {stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields}
+_STAGE_SECONDS = {stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields}
 
 
 @get_search_router.get(
     "/search", operation_id="search", response_model=SearchResponse, responses=SEARCH_PROBLEMS
 )
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
-    """Search all shards, or some. Every shard is asked with a query vector of its own.
+    """Search all shards, or those of some domains. Each shard is searched with its own query vector.
 
-    What does not pass the filters is never found, and k results come back wherever k videos pass. `next_cursor`
-    leads to the results after these, by the same release, whatever was published since.
+    Filters apply before ranking: k results are returned whenever k videos pass them. `next_cursor` continues with the
+    next page of the same release, even if a newer release has been published.
     """
     service: SearchEngine = request.app.state.query_service
     query = parameters.query()
     with service.admit(1):
-        answer = await service.search_async(query)
-    _measure(answer)
-    return _json(answer)
+        response = await service.search_async(query)
+    _observe_timing(response)
+    return _json_response(response)
 
 
 @router.post(
@@ -47,27 +47,27 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
 async def search_many(
     service: QueryDep, batch: Annotated[SearchBatch, Body(openapi_examples=BATCH_EXAMPLES)]
 ) -> Response:
-    """Up to 256 searches at once. Each is answered as by itself, and all by one release, but for further pages.
+    """Up to 256 searches in one request. All are answered by one release, except those with a cursor.
 
-    Where one of them is wrong, `errors` names its place and its field, and none is answered.
+    If a query is invalid, `errors` names its position and field, and no query is answered.
     """
-    # Asked before a thread is waited for, lest those who wait pile up unseen.
+    # Admission precedes the thread pool, whose queue has no limit.
     with service.admit(len(batch.queries)):
-        return await run_in_threadpool(_answers, service, batch.queries)
+        return await run_in_threadpool(_search_batch, service, batch.queries)
 
 
-def _answers(service: SearchEngine, queries: list[SearchQuery]) -> Response:
-    answers = service.search_many(queries)
-    for answer in answers:
-        _measure(answer)
-    return _json(SearchBatchResponse(answers=answers))
+def _search_batch(service: SearchEngine, queries: list[SearchQuery]) -> Response:
+    responses = service.search_many(queries)
+    for response in responses:
+        _observe_timing(response)
+    return _json_response(SearchBatchResponse(answers=responses))
 
 
-def _json(answer: BaseModel) -> Response:
-    """Written out by the model itself: the framework would check every field once more, and write in Python."""
-    return Response(answer.model_dump_json(), media_type="application/json")
+def _json_response(body: BaseModel) -> Response:
+    """Serialize with pydantic directly; FastAPI would validate every field again and serialize in Python."""
+    return Response(body.model_dump_json(), media_type="application/json")
 
 
-def _measure(answer: SearchResponse) -> None:
-    for stage, milliseconds in answer.timing_ms:
-        _STAGES[stage].observe(milliseconds / 1000)
+def _observe_timing(response: SearchResponse) -> None:
+    for stage, milliseconds in response.timing_ms:
+        _STAGE_SECONDS[stage].observe(milliseconds / 1000)

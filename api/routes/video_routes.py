@@ -1,4 +1,4 @@
-"""A video and its pictures."""
+"""Metadata, thumbnail, file and similar videos of a video."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/videos", tags=["videos"])
 
-_DAY = "private, max-age=86400"
+_CACHE_ONE_DAY = "private, max-age=86400"
 
 
 @router.get("/{video_id}", operation_id="get_video")
 def get_video(video_id: str) -> VideoDetails:
-    """Everything known about a video."""
+    """Metadata of a video."""
     return video_details.get_video(video_id)
 
 
@@ -31,10 +31,10 @@ def get_video(video_id: str) -> VideoDetails:
 def find_similar(
     service: QueryDep, video_id: str, parameters: Annotated[SimilarParameters, Query()]
 ) -> SimilarVideosResponse:
-    """Search by example: the videos whose stored vectors are nearest, itself left out.
+    """Videos with the nearest stored vectors, without the video itself.
 
-    Vectors of tasks that different encoders embedded cannot be compared; `not_compared` names them, and where nothing
-    else is left, the answer is 409.
+    Vectors of different encoders cannot be compared; `not_compared` names the affected tasks. If no comparable task is
+    left, the response is 409.
     """
     return service.search_similar(video_id, **dict(parameters))
 
@@ -42,9 +42,9 @@ def find_similar(
 @router.head("/{video_id}/thumbnail", include_in_schema=False)
 @router.get("/{video_id}/thumbnail", operation_id="get_thumbnail", response_class=FileResponse)
 def get_thumbnail(video_id: str, request: Request) -> FileResponse:
-    """A JPEG of the middle of the video, at most 320 pixels wide."""
+    """A JPEG image from the middle of the video, at most 320 pixels wide."""
     return range_response(
-        request, video_details.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _DAY}
+        request, video_details.thumbnail_path(video_id), "image/jpeg", {"Cache-Control": _CACHE_ONE_DAY}
     )
 
 
@@ -53,13 +53,14 @@ def get_thumbnail(video_id: str, request: Request) -> FileResponse:
     "/{video_id}/stream",
     operation_id="stream_video",
     response_class=FileResponse,
-    responses={206: {"description": "The range that was asked for.", "content": {"video/*": {}}}},
+    responses={206: {"description": "The requested byte range.", "content": {"video/*": {}}}},
 )
 def stream_video(video_id: str, request: Request) -> FileResponse:
-    """The video file itself; byte ranges are honoured."""
+    """The video file, with support for byte ranges."""
     path = video_details.stream_path(video_id)
-    # Whatever was uploaded, a browser must take it for a video and never run it.
-    headers = {"Cache-Control": _DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    playable = kind if kind.startswith("video/") or kind == "image/gif" else "application/octet-stream"
-    return range_response(request, path, playable, headers)
+    # Uploads are untrusted: a browser must treat the file as a video and never execute it.
+    headers = {"Cache-Control": _CACHE_ONE_DAY, "Content-Security-Policy": "sandbox; default-src 'none'"}
+    guess = mimetypes.guess_type(path.name)[0] or ""
+    is_playable = guess.startswith("video/") or guess == "image/gif"
+    media_type = guess if is_playable else "application/octet-stream"
+    return range_response(request, path, media_type, headers)

@@ -1,4 +1,4 @@
-"""``cinestrata bench``: measure methods side by side under a protocol, and make the shipped weights anew."""
+"""``cinestrata bench``: comparisons of learning methods under a protocol, and pre-training of the shipped weights."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Measure methods side by side, and make the shipped weights anew.", no_args_is_help=True
+    help="Compare learning methods under a protocol, and pre-train the shipped weights.", no_args_is_help=True
 )
 
-_HOME = Path("cinestrata-data/bench")
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")]
+_DEFAULT_FOLDER = Path("cinestrata-data/bench")
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
 
 
 @app.command()
 @report_errors
 def protocols() -> None:
-    """List what can be measured."""
+    """List the protocols."""
     from benchmarks.learning.protocol import load_protocol, protocol_names
 
     width = max(map(len, protocol_names()))
@@ -52,43 +52,53 @@ def run(
         typer.Option(
             "--methods",
             metavar="A,B",
-            help="Methods, or variants as in finetune@learning_rate=1e-4@reindex=true (default: the protocol's).",
+            help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: the protocol's).",
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Runs of each method.")] = None,
-    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="Learn the first ones only.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's)."),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help=f"Folder of the results (default: {_HOME}/<protocol>).")
+        Path | None,
+        typer.Option("--out", help=f"Folder for the results (default: {_DEFAULT_FOLDER}/<protocol>)."),
     ] = None,
     videos: Annotated[
-        Path | None, typer.Option("--videos", help="Folder of the videos, where the protocol needs some.")
+        Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
     ] = None,
-    backbone: Annotated[str | None, typer.Option("--backbone", help="Instead of the protocol's.")] = None,
-    chosen: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every method.")
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of every method.")
     ] = None,
     prior: Annotated[
         float | None,
-        typer.Option("--prior", min=0, help="Of routing; 0 merges raw cosines, as in the papers."),
+        typer.Option(
+            "--prior", min=0, help="Weight of the routing evidence; 0 merges raw cosines, as in the papers."
+        ),
     ] = None,
     reindex: Annotated[
         bool,
         typer.Option(
-            "--reindex", help="Embed all galleries again after every task, with the current encoder."
+            "--reindex", help="Embed all galleries again with the current encoder after every task."
         ),
     ] = False,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Runs at once, each in a process with one thread of torch.")
+        int, typer.Option("--jobs", min=1, help="Concurrent runs, each in a process with one torch thread.")
     ] = 1,
-    again: Annotated[bool, typer.Option("--again", help="Make results anew that are there already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
-    cache: Annotated[Path, typer.Option("--cache", help="Folder of drawn and decoded frames.")] = (
-        _HOME / "frames"
+    cache: Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")] = (
+        _DEFAULT_FOLDER / "frames"
     ),
 ) -> None:
-    """Learn a sequence of tasks with each method, and compare what is found and what is forgotten.
+    """Learn a sequence of tasks with each method, and compare recall and forgetting.
 
-    What is done stays done: stop it at any time, and the same command goes on with the runs that are missing.
+    Finished runs are kept: after an interruption, the same command continues with the missing runs.
     """
     from benchmarks.learning.method_variants import choose, parse_assignment
     from benchmarks.learning.protocol import load_protocol
@@ -96,72 +106,77 @@ def run(
     from benchmarks.reporting.report import tables
     from trainer.methods import configure
 
-    with _told():
+    with _reported_errors():
         plan = load_protocol(protocol)
-        overrides = dict(map(parse_assignment, chosen or ()))
+        overrides = dict(map(parse_assignment, assignments or ()))
         overrides |= {"reindex": True} if reindex else {}
         overrides |= {} if prior is None else {"prior": prior}
         entries = choose(plan.methods, methods.split(",") if methods else None, overrides)
         chosen_backbone = backbone or plan.backbone
-        for entry in entries:  # before anything is decoded
+        for entry in entries:  # validates the settings before videos are decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
-        place = out or _HOME / plan.name
-        campaign = _campaign(plan, chosen_backbone, place, cache, videos, tasks, device)
+        folder = out or _DEFAULT_FOLDER / plan.name
+        campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
         runs = campaign.runs(entries, seeds)
-        kept = [] if again else [one for one in runs if campaign.done(one)]
-        if kept:
+        finished_runs = [] if again else [run for run in runs if campaign.done(run)]
+        if finished_runs:
             console.print(
-                f"{len(kept)} of {len(runs)} results are there already and kept; --again makes them anew."
+                f"{len(finished_runs)} of {len(runs)} runs already have results; --again repeats them."
             )
         with progress_bar("runs") as bar:
-            measuring = bar.add_task("Measuring", total=len(runs), completed=len(kept))
+            progress = bar.add_task("Measuring", total=len(runs), completed=len(finished_runs))
 
-            def report(one: Run, line: str) -> None:
-                bar.console.print(f"{one}: {line}", markup=False)
+            def report(run: Run, line: str) -> None:
+                bar.console.print(f"{run}: {line}", markup=False)
 
-            def finished(one: Run, error: str) -> None:
-                bar.advance(measuring)
+            def on_finished(run: Run, error: str) -> None:
+                bar.advance(progress)
                 if error:
-                    bar.console.print(f"{one} failed: {error}", markup=False, soft_wrap=True)
+                    bar.console.print(f"{run} failed: {error}", markup=False, soft_wrap=True)
 
-            todo = [one for one in runs if one not in kept]
-            failed = campaign.execute(todo, jobs=jobs, report=report, finished=finished)
+            pending = [run for run in runs if run not in finished_runs]
+            failed = campaign.execute(pending, jobs=jobs, report=report, finished=on_finished)
         if len(failed) < len(runs):
-            told = tables(read_results(place, campaign.data))
-            (place / "table.md").write_text(told, encoding="utf-8")
-            console.print(told, markup=False, soft_wrap=True)
-            console.print(f"Written to {place}. Figures: cinestrata bench report {place}", soft_wrap=True)
+            table = tables(read_results(folder, campaign.data))
+            (folder / "table.md").write_text(table, encoding="utf-8")
+            console.print(table, markup=False, soft_wrap=True)
+            console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
         if failed:
-            fail(f"{len(failed)} of {len(runs)} runs failed.", "\n".join(f"{o}: {e}" for o, e in failed))
+            fail(
+                f"{len(failed)} of {len(runs)} runs failed.",
+                "\n".join(f"{run}: {error}" for run, error in failed),
+            )
 
 
 @app.command()
 @report_errors
 def merging(
-    protocol: Annotated[str, typer.Argument(help="As for `cinestrata bench run`.")],
+    protocol: Annotated[str, typer.Argument(help="Name of a protocol, or path of a .yaml file.")],
     method: Annotated[
-        str, typer.Option("--method", help="That learns the tasks, as in ffa_tame@learning_rate=1e-3.")
+        str, typer.Option("--method", help="Learning method, for example ffa_tame@learning_rate=1e-3.")
     ] = "ffa_tame",
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Runs (default: the protocol's).")
+        int | None, typer.Option("--seeds", min=1, help="Number of runs (default: the protocol's).")
     ] = None,
-    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="Learn the first ones only.")] = None,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help=f"Folder of the results (default: {_HOME}/<protocol>-merging)."),
+        typer.Option("--out", help=f"Folder of the results (default: {_DEFAULT_FOLDER}/<protocol>-merging)."),
     ] = None,
     videos: Annotated[
-        Path | None, typer.Option("--videos", help="Folder of the videos, where the protocol needs some.")
+        Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
     ] = None,
     device: Device = "auto",
-    cache: Annotated[Path, typer.Option("--cache", help="Folder of drawn and decoded frames.")] = (
-        _HOME / "frames"
+    cache: Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")] = (
+        _DEFAULT_FOLDER / "frames"
     ),
 ) -> None:
-    """Compare ways to merge scores of shards, to route, to query and to pool frames, on the vectors of one method.
+    """Compare score merging, routing, query modes and frame pooling on the vectors of one method.
 
-    Every caption of every held-out video searches the shards of all tasks after the last one. Nothing is calibrated on
-    them: that takes captions of training and validation videos.
+    Every caption of every held-out video is a query to the shards of all tasks after the last task. Calibration uses
+    captions of training and validation videos only.
     """
     from benchmarks.learning.method_variants import choose
     from benchmarks.learning.protocol import load_protocol
@@ -170,73 +185,80 @@ def merging(
     from models.backbones.backbone_loading import load_backbone
     from trainer.methods import configure
 
-    with _told():
+    with _reported_errors():
         plan = load_protocol(protocol)
         (entry,) = choose(plan.methods, [method])
         configure(entry.method, plan.backbone, plan.settings_of(entry))
-        place = out or _HOME / f"{plan.name}-merging"
-        campaign = _campaign(plan, plan.backbone, place, cache, videos, tasks, device)
+        folder = out or _DEFAULT_FOLDER / f"{plan.name}-merging"
+        campaign = _prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
         backbone = load_backbone(campaign.backbone, campaign.frames).to(campaign.device)
         count = seeds or entry.seeds or plan.seeds
         runs = []
         with progress_bar("runs") as bar:
-            measuring = bar.add_task("Measuring", total=count)
+            progress = bar.add_task("Measuring", total=count)
             for seed in range(count):
 
                 def report(line: str, seed: int = seed) -> None:
                     bar.console.print(f"{entry.label}, seed {seed}: {line}", markup=False)
 
                 runs.append(compare(campaign, entry, backbone, seed, report))
-                bar.advance(measuring)
-        told = tables(runs)
-        (place / "table.md").write_text(f"    {campaign.command}\n\n{told}", encoding="utf-8")
-        console.print(told, markup=False, soft_wrap=True)
-        console.print(f"Written to {place}.", soft_wrap=True)
+                bar.advance(progress)
+        table = tables(runs)
+        (folder / "table.md").write_text(f"    {campaign.command}\n\n{table}", encoding="utf-8")
+        console.print(table, markup=False, soft_wrap=True)
+        console.print(f"Written to {folder}.", soft_wrap=True)
 
 
 @app.command()
 @report_errors
 def speed(
     backbone: Annotated[
-        str, typer.Option("--backbone", help="A name, or open_clip:<model>/random for its shape alone.")
+        str,
+        typer.Option(
+            "--backbone",
+            help="Backbone, or open_clip:<model>/random for random weights of that architecture.",
+        ),
     ] = "tiny",
-    method: Annotated[str, typer.Option("--method", help="That learns.")] = "ffa_tame",
+    method: Annotated[str, typer.Option("--method", help="Learning method.")] = "ffa_tame",
     batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Pairs in a step (default: the method's).")
+        int | None, typer.Option("--batch", min=1, help="Pairs per step (default: the method's).")
     ] = None,
     frames: Annotated[
-        int | None, typer.Option("--frames", min=1, help="Of a video (default: the backbone's).")
+        int | None, typer.Option("--frames", min=1, help="Frames per video (default: the backbone's).")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Of a run.")] = 5,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of every loop.")] = 5,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps per run.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per variant.")] = 5,
     device: Device = "auto",
-    out: Annotated[Path, typer.Option("--out", help="Folder of videos and results.")] = _HOME / "speed",
+    out: Annotated[Path, typer.Option("--out", help="Folder for videos and results.")] = _DEFAULT_FOLDER
+    / "speed",
 ) -> None:
-    """Compare the product's training loop with the straightforward one, and say what each of its devices brings."""
+    """Compare the speed of the training loop with a plain loop, and measure each of its optimizations."""
     from benchmarks.learning.training_speed import Plan, measure, table
 
     plan = Plan(backbone, method, batch, frames, steps, repeats, _device(device))
-    with _told(), progress_bar("runs") as bar:
-        measuring = bar.add_task("Measuring", total=None)
-        found = measure(
+    with _reported_errors(), progress_bar("runs") as bar:
+        progress = bar.add_task("Measuring", total=None)
+        result = measure(
             plan,
             out / "videos",
-            report=lambda done, total: bar.update(measuring, completed=done, total=total),
+            report=lambda done, total: bar.update(progress, completed=done, total=total),
         )
-    found.save(out)
-    console.print(table(found), markup=False, soft_wrap=True)
+    result.save(out)
+    console.print(table(result), markup=False, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
 
 @app.command()
 @report_errors
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `cinestrata bench run` wrote to.", file_okay=False)],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of results that `cinestrata bench run` wrote.", file_okay=False)
+    ],
 ) -> None:
-    """Draw tables and figures of all results in a folder: report.md and figures.html."""
+    """Write tables and figures of all results in a folder: report.md and figures.html."""
     from benchmarks.reporting.report import write_report
 
-    with _told():
+    with _reported_errors():
         written = write_report(folder)
     console.print(f"{written}, {written.with_name('figures.html')}", soft_wrap=True)
 
@@ -244,32 +266,34 @@ def report(
 @app.command()
 @report_errors
 def pretrain(
-    out: Annotated[Path, typer.Option("--out", help="Where the weights go.")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="File of the weights.")] = Path(
         "models/backbones/tiny/weights.safetensors"
     ),
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that render videos.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Number of processes that render videos.")
+    ] = 1,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Fewer than the recipe's, for a try.")
+        int | None, typer.Option("--steps", min=1, help="Number of training steps (default: the recipe's).")
     ] = None,
 ) -> None:
-    """Train the `tiny` backbone from nothing."""
+    """Pre-train the `tiny` backbone from random weights."""
     from benchmarks.learning.pretraining_recipe import Recipe, pretrain
 
     recipe = Recipe() if steps is None else Recipe(steps=steps)
     out.parent.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    started = time.monotonic()
     with progress_bar("steps") as bar:
-        training = bar.add_task("Pre-training", total=recipe.steps)
+        progress = bar.add_task("Pre-training", total=recipe.steps)
 
         def report(step: int, loss: float) -> None:
-            bar.update(training, completed=step, description=f"Pre-training (loss {loss:.3f})")
+            bar.update(progress, completed=step, description=f"Pre-training (loss {loss:.3f})")
 
         pretrain(out, recipe, device=device, workers=workers, report=report)
-    console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB) after {time.monotonic() - began:.0f} s.")
+    console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB) after {time.monotonic() - started:.0f} s.")
 
 
-def _campaign(
+def _prepare_campaign(
     plan: Protocol,
     backbone: str,
     out: Path,
@@ -278,13 +302,13 @@ def _campaign(
     tasks: int | None,
     device: str,
 ) -> Campaign:
-    """What is to be run, with the frames of its videos in the cache."""
+    """The runs of a protocol, with the frames of its videos in the cache."""
     from benchmarks.learning.campaign import Campaign
     from benchmarks.learning.preparation import prepare
     from models.backbones.backbone_loading import frame_spec, load_backbone
 
     with progress_bar("videos") as bar:
-        making = bar.add_task("Frames", total=None)
+        progress = bar.add_task("Frames", total=None)
         prepared = prepare(
             plan,
             frame_spec(backbone, plan.frames),
@@ -292,7 +316,7 @@ def _campaign(
             videos=videos,
             tasks=tasks,
             workers=min(os.cpu_count() or 1, 8),
-            progress=lambda done, total: bar.update(making, completed=done, total=total),
+            progress=lambda done, total: bar.update(progress, completed=done, total=total),
         )
     loaded = load_backbone(backbone, plan.frames)
     return Campaign(
@@ -308,8 +332,8 @@ def _campaign(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Errors of protocols, methods and backbones as sentences."""
+def _reported_errors() -> Iterator[None]:
+    """Report errors of protocols, methods and backbones as sentences."""
     from benchmarks.errors import ProtocolError
     from models.errors import ModelError
     from trainer.errors import TrainingError
@@ -321,8 +345,8 @@ def _told() -> Iterator[None]:
         fail(str(error))
 
 
-def _device(asked: str) -> str:
+def _device(name: str) -> str:
     from models.backbones.precision import compute_device
 
-    with _told():
-        return compute_device(asked).type
+    with _reported_errors():
+        return compute_device(name).type

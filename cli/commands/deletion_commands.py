@@ -1,4 +1,4 @@
-"""``cinestrata delete`` and ``cinestrata compact``: videos go, or a whole task, and then the room that vectors take."""
+"""``cinestrata delete`` and ``cinestrata compact``: deletion of videos and tasks, and of their vectors on disk."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console, fail, warnings
-from cli.embedded.data_folder_lock import data_folder_settings
+from cli.console import console, error_console, fail
+from cli.data_folder import data_folder_settings
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -20,75 +20,86 @@ __all__ = ["run_compact", "run_delete"]
 
 
 def run_delete(
-    videos: Sequence[str], task: str | None, sure: bool, url: str | None, data: Path | None
+    videos: Sequence[str], task: str | None, confirmed: bool, url: str | None, data: Path | None
 ) -> None:
-    """Delete videos or a whole task, and tell what was not there."""
+    """Delete videos or a task, and report ids that do not exist.
+
+    Args:
+        videos: Ids of the videos to delete.
+        task: Name or id of the task to delete, in place of videos.
+        confirmed: Whether to skip the confirmation prompt.
+        url: URL of a running service; None works on the data folder in this process.
+        data: Data folder; None takes it from the environment.
+    """
     from cli.service_client import connect
 
     if bool(videos) is (task is not None):
         fail("Name videos, or one task with --task.")
     client = connect(url, data)
-    whole = None if task is None else _named(client, task)
-    if not sure:
-        what = f"video {videos[0]!r}" if len(videos) == 1 else f"{len(videos)} videos"
-        if whole is not None:
-            what = f"task {whole.name!r} with all of its {whole.counts.videos} videos"
-        typer.confirm(f"Delete {what} for good?", abort=True)
-    told = client.delete(list(videos)) if whole is None else client.delete_task(whole.id)
-    console.print(f"{len(told.deleted)} deleted")
-    for video in told.not_found:
-        warnings.print(f"There is no video {video!r}.", markup=False)
+    found = None if task is None else _find_task(client, task)
+    if not confirmed:
+        target = f"video {videos[0]!r}" if len(videos) == 1 else f"{len(videos)} videos"
+        if found is not None:
+            target = f"task {found.name!r} with all of its {found.counts.videos} videos"
+        typer.confirm(f"Permanently delete {target}?", abort=True)
+    outcome = client.delete(list(videos)) if found is None else client.delete_task(found.id)
+    console.print(f"{len(outcome.deleted)} deleted")
+    for video in outcome.not_found:
+        error_console.print(f"There is no video {video!r}.", markup=False)
 
 
-def run_compact(task: str | None, look: bool, data: Path | None) -> None:
-    """Show what deleted videos take, and unless asked only to look, get it back."""
+def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
+    """Show the disk space of deleted vectors and free it.
+
+    Args:
+        task: Name or id of a task; None compacts all tasks.
+        dry_run: Whether to show the space without freeing it.
+        data: Data folder; None takes it from the environment.
+    """
     from service.catalog.migrations import upgrade
-    from service.library.compaction import (
-        compact,
-        storage_usage,
-        sweep_index,
-        sweep_orphan_images,
-        update_shard_rows,
-    )
+    from service.library.compaction import compact, storage_usage, sweep_index, sweep_orphan_images, update_shard_rows
     from service.storage import index_manifest
 
     upgrade(data_folder_settings(data))
-    found = storage_usage(task)
-    _show(found)
-    if look:
+    usages = storage_usage(task)
+    _print_usages(usages)
+    if dry_run:
         return
     manifest = index_manifest.read_manifest()
-    update_shard_rows(manifest, manifest.shards)  # whoever compacted them may have died just before this
-    for one in found:
-        if one.is_compactable:
-            with warnings.status(f"Compacting {one.name} …"):
-                after = compact(one.task_id)
+    update_shard_rows(manifest, manifest.shards)  # an earlier compaction may have ended before this step
+    for usage in usages:
+        if usage.is_compactable:
+            with error_console.status(f"Compacting {usage.name} …"):
+                compacted = compact(usage.task_id)
             console.print(
-                f"{one.name}: {one.deleted} vectors dropped, {one.bytes / 1e6:.1f} MB before, {after.bytes / 1e6:.1f} "
-                "MB now; what it replaces is swept in an hour"
+                f"{usage.name}: {usage.deleted} vectors dropped, {usage.bytes / 1e6:.1f} MB before, "
+                f"{compacted.bytes / 1e6:.1f} MB now; the replaced files are removed in an hour"
             )
     sweep_index()
     sweep_orphan_images()
 
 
-def _named(client: ServiceClient, task: str) -> TaskDetails:
-    """The task with this id or name. An id comes first: a task may be named like another one's id."""
-    known = client.tasks()
-    for one in [*(t for t in known if t.id == task), *(t for t in known if t.name == task)]:
-        return one
-    fail(f"There is no task {task!r}.", "See `cinestrata tasks list`.")
+def _find_task(client: ServiceClient, name_or_id: str) -> TaskDetails:
+    """The task with this id or name. Ids have priority, because a task may be named like the id of another."""
+    tasks = client.tasks()
+    by_id = (task for task in tasks if task.id == name_or_id)
+    by_name = (task for task in tasks if task.name == name_or_id)
+    for task in (*by_id, *by_name):
+        return task
+    fail(f"There is no task {name_or_id!r}.", "See `cinestrata tasks list`.")
 
 
-def _show(found: Sequence[StorageUsage]) -> None:
+def _print_usages(usages: Sequence[StorageUsage]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("task", header_style="dim")
     for heading in ("vectors", "deleted", "share", "segments", "MB"):
         table.add_column(heading, header_style="dim", justify="right", no_wrap=True)
-    for one in found:
-        share = f"{one.deleted / max(one.vectors, 1):.1%}"
+    for usage in usages:
+        share = f"{usage.deleted / max(usage.vectors, 1):.1%}"
+        megabytes = f"{usage.bytes / 1e6:.1f}"
         table.add_row(
-            one.name, str(one.vectors), str(one.deleted), share, str(one.segments), f"{one.bytes / 1e6:.1f}"
+            usage.name, str(usage.vectors), str(usage.deleted), share, str(usage.segments), megabytes
         )
     console.print(table)

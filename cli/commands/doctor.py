@@ -1,4 +1,4 @@
-"""``cinestrata doctor``: everything that the product stands on, checked for real, whether it runs or not."""
+"""``cinestrata doctor``: checks software, storage, services and library, whether or not the service runs."""
 
 from __future__ import annotations
 
@@ -14,81 +14,81 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.console import console, warnings
-from cli.embedded.data_folder_lock import data_folder_settings, running
+from cli.console import console, error_console
+from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder_lock import read_lock_holder
 from cli.embedded.private_broker import redis_argv
 
 if TYPE_CHECKING:
     from index.files.manifest_format import AnnStructure
     from service.core.settings import Settings
 
-__all__ = ["run_doctor"]
+__all__ = ["CHECKS", "CheckFailed", "check_index", "describe_structures", "run_doctor"]
 
 _DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg")
-_LEAST_FREE_GIB = 2.0
+_MIN_FREE_GIB = 2.0
 
 
-class _Trouble(Exception):
-    """A check failed; the message says what to do."""
+class CheckFailed(Exception):
+    """A failed check. The message names the fault and its correction."""
 
 
 def run_doctor(data: Path | None, as_json: bool) -> None:
-    """Tell what each check found, in lines or as one JSON document; leave with status 1 when any failed."""
+    """Run all checks and print their results. Exits with status 1 if a check fails.
+
+    Args:
+        data: Data folder; None takes it from the environment.
+        as_json: Whether to print one JSON document instead of lines.
+    """
     settings = data_folder_settings(data)
-    checks: tuple[tuple[str, Callable[[Settings], str]], ...] = (
-        ("software", _software),
-        ("data folder", _data_folder),
-        ("catalog", _catalog),
-        ("broker", _broker),
-        ("index", _index),
-        ("backbone", _backbone),
-        ("decoders", _decoders),
-    )
-    told: list[dict[str, str | bool]] = []
-    for name, check in checks:
-        with warnings.status(f"Checking {name} …"):
+    results: list[dict[str, str | bool]] = []
+    for name, check in CHECKS.items():
+        with error_console.status(f"Checking {name} …"):
             try:
-                ok, said = True, check(settings)
+                ok, detail = True, check(settings)
             except Exception as error:
-                ok, said = False, str(error) or type(error).__name__
-        told.append({"check": name, "ok": ok, "said": said})
+                ok, detail = False, str(error) or type(error).__name__
+        results.append({"check": name, "ok": ok, "said": detail})
         if not as_json:
-            mark = "[green]ok     [/green]" if ok else "[red]trouble[/red]"
+            mark = "[green]ok    [/green]" if ok else "[red]failed[/red]"
             console.print(f"{mark}  {name:<12} ", end="")
-            console.print(said, markup=False, soft_wrap=True)
-    well = all(entry["ok"] for entry in told)
+            console.print(detail, markup=False, soft_wrap=True)
+    all_ok = all(result["ok"] for result in results)
     if as_json:
-        print(json.dumps({"ok": well, "checks": told}, ensure_ascii=False, indent=1))
-    if not well:
+        print(json.dumps({"ok": all_ok, "checks": results}, ensure_ascii=False, indent=1))
+    if not all_ok:
         raise typer.Exit(1)
 
 
-def _software(_: Settings) -> str:
+def check_software(_: Settings) -> str:
+    """Versions of Python, the package and torch, and the GPU."""
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    ours = version("cinestrata")
-    return f"Python {platform.python_version()}, cinestrata {ours}, torch {torch.__version__}, {device}"
+    own = version("cinestrata")
+    return f"Python {platform.python_version()}, cinestrata {own}, torch {torch.__version__}, {device}"
 
 
-def _data_folder(settings: Settings) -> str:
+def check_data_folder(settings: Settings) -> str:
+    """Write permission and free space of the data folder."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.NamedTemporaryFile(dir=settings.data_dir) as probe:
             os.fsync(probe.fileno())
     except OSError as error:
-        raise _Trouble(
-            f"{settings.data_dir} cannot be written: {error.strerror}. Give this user the right to."
+        raise CheckFailed(
+            f"{settings.data_dir} is not writable: {error.strerror}. Grant this user write permission."
         ) from error
     free = shutil.disk_usage(settings.data_dir).free / 1024**3
-    if free < _LEAST_FREE_GIB:
-        raise _Trouble(
-            f"Only {free:.1f} GiB are free on {settings.data_dir}. Make room, or move CINESTRATA_DATA_DIR."
+    if free < _MIN_FREE_GIB:
+        raise CheckFailed(
+            f"{settings.data_dir} has only {free:.1f} GiB free. Free some space, or move CINESTRATA_DATA_DIR."
         )
     return f"{settings.data_dir}, {free:.0f} GiB free"
 
 
-def _catalog(settings: Settings) -> str:
+def check_catalog(settings: Settings) -> str:
+    """Connection and schema of the catalog."""
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
@@ -97,19 +97,20 @@ def _catalog(settings: Settings) -> str:
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
-        return "not made yet; the first start makes it"
+        return "not created yet; the first start creates it"
     ping()
     with engine(settings).connect() as connection:
-        at = MigrationContext.configure(connection).get_current_revision()
+        current = MigrationContext.configure(connection).get_current_revision()
     newest = ScriptDirectory.from_config(config()).get_current_head()
-    if at != newest:
-        raise _Trouble(
-            f"Its schema is at {at or 'nothing'}, this version needs {newest}. Run: cinestrata migrate"
+    if current != newest:
+        raise CheckFailed(
+            f"Its schema has revision {current or 'none'}, this version needs {newest}. Run: cinestrata migrate"
         )
-    return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {at}"
+    return f"{engine(settings).url.render_as_string(hide_password=True)}, schema {current}"
 
 
-def _broker(settings: Settings) -> str:
+def check_broker(settings: Settings) -> str:
+    """Connection and eviction policy of the broker."""
     import redis
 
     from service.tasks.broker import is_reachable
@@ -118,48 +119,57 @@ def _broker(settings: Settings) -> str:
         server = redis.Redis.from_url(settings.redis_client_url)
         policy = dict(server.config_get("maxmemory-policy")).get("maxmemory-policy", "unknown")
         if policy not in ("noeviction", "unknown"):
-            raise _Trouble(f"Redis may drop messages (maxmemory-policy {policy}). Set it to noeviction.")
+            raise CheckFailed(
+                f"Redis may drop messages (maxmemory-policy {policy}). Set the policy to noeviction."
+            )
         return f"answers, maxmemory-policy {policy}"
-    if "CINESTRATA_REDIS_URL" in os.environ or running(settings.run_dir):
-        raise _Trouble("Redis does not answer. Check that it runs, and CINESTRATA_REDIS_URL.")
+    if "CINESTRATA_REDIS_URL" in os.environ or read_lock_holder(settings.run_dir):
+        raise CheckFailed("Redis does not answer. Check that it runs, and check CINESTRATA_REDIS_URL.")
     with tempfile.TemporaryDirectory() as folder:
-        return (
-            f"not started; `cinestrata up` starts {redis_argv(Path(folder), Path(folder) / 'redis.sock')[0]}"
-        )
+        executable = redis_argv(Path(folder), Path(folder) / "redis.sock")[0]
+    return f"not started; `cinestrata up` starts {executable}"
 
 
-def _index(settings: Settings) -> str:
-    from cli.commands.library_checks import check_catalog, check_releases
+def check_index(settings: Settings) -> str:
+    """Checksums of the index, and consistency of releases, shards and catalog."""
+    from cli.commands import library_checks
     from index.integrity_audit import audit
     from service.storage.vector_store_selection import library_store
 
     if not settings.index_dir.exists():
         return "empty"
-    found = audit(library_store(settings))
-    wrong = [*found.problems, *check_releases(settings, found), *check_catalog(settings, found)]
-    if wrong:
-        raise _Trouble("\n".join([*wrong, "What is not named here is served."]))
-    manifest = found.manifest
-    kinds = [part.structure for task in manifest.shards for part in manifest.segments(task) if part.structure]
-    large = f"; {len(kinds)} large ones, searched by {_searched(kinds)}" if kinds else ""
-    left = f"; {len(found.leftovers)} folders are not in use (yet)" if found.leftovers else ""
+    result = audit(library_store(settings))
+    faults = [
+        *result.problems,
+        *library_checks.check_releases(settings, result),
+        *library_checks.check_catalog(settings, result),
+    ]
+    if faults:
+        raise CheckFailed("\n".join([*faults, "All other shards are searchable."]))
+    manifest = result.manifest
+    structures = [
+        part.structure for task in manifest.shards for part in manifest.segments(task) if part.structure
+    ]
+    measured = f"; {len(structures)} large shards: {describe_structures(structures)}" if structures else ""
+    leftovers = f"; {len(result.leftovers)} folders are not in use (yet)" if result.leftovers else ""
     return (
         f"generation {manifest.generation}, {len(manifest.shards)} shards, {len(manifest.releases)} releases, "
-        f"every checksum right, as the catalog says{large}{left}"
+        f"all checksums correct, consistent with the catalog{measured}{leftovers}"
     )
 
 
-def _searched(measured: list[AnnStructure]) -> str:
-    """How shards are searched that are large enough to have been measured for a structure."""
+def describe_structures(structures: list[AnnStructure]) -> str:
+    """The ANN structures of shards that are large enough for one, with their measured recall."""
     return ", ".join(
-        "every vector (no structure passed)"
-        if one.kind == "flat"
-        else f"{one.kind} (recall {one.recall:.3f})"
-        for one in measured
+        "exact scan (no structure reached the required recall)"
+        if structure.kind == "flat"
+        else f"{structure.kind} (recall {structure.recall:.3f})"
+        for structure in structures
     )
 
 
-def _backbone(settings: Settings) -> str:
+def check_backbone(settings: Settings) -> str:
+    """Weights of the configured backbone."""
     from models.backbones.backbone_loading import load_backbone
 
     backbone = load_backbone(settings.backbone)
@@ -167,12 +177,25 @@ def _backbone(settings: Settings) -> str:
     return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px"
 
 
-def _decoders(_: Settings) -> str:
+def check_decoders(_: Settings) -> str:
+    """Video decoders of the installed FFmpeg."""
     import av
 
     missing = [name for name in _DECODERS if name not in av.codecs_available]
     if missing:
-        raise _Trouble(
-            f"This FFmpeg cannot decode {', '.join(missing)}. Install PyAV from its wheel: pip install av"
+        raise CheckFailed(
+            f"This FFmpeg cannot decode {', '.join(missing)}. Install the PyAV wheel: pip install av"
         )
     return f"FFmpeg decodes {', '.join(_DECODERS)}"
+
+
+# A check returns a description of its result, and raises CheckFailed or any other exception on failure.
+CHECKS: dict[str, Callable[[Settings], str]] = {
+    "software": check_software,
+    "data folder": check_data_folder,
+    "catalog": check_catalog,
+    "broker": check_broker,
+    "index": check_index,
+    "backbone": check_backbone,
+    "decoders": check_decoders,
+}

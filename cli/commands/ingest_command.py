@@ -1,4 +1,4 @@
-"""``cinestrata ingest``: a manifest, a folder or an archive of videos becomes a task."""
+"""``cinestrata ingest``: creates a task from a manifest, a folder or an archive of videos."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -16,17 +16,16 @@ from pydantic import ValidationError
 
 from cli.commands.task_commands import follow
 from cli.console import console, fail, progress_bar
-from cli.service_client import ServiceClient, TaskSettings, connect
+from cli.service_client import MethodSettings, ServiceClient, connect
 from service.core.errors import InvalidInput
-from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
-from service.core.settings import settings as configured
+from service.core.schemas import TaskSpec, TaskDetails, VideoSpec
 from service.tasks.archives import parse_manifest
 
-__all__ = ["run_ingest"]
+__all__ = ["default_name", "pack_videos", "parse_settings", "read_videos", "run_ingest"]
 
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
-_MANIFESTS = ("manifest.jsonl", "manifest.csv")
-_VIDEOS = frozenset(
+_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+_MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv")
+_VIDEO_SUFFIXES = frozenset(
     f".{kind}"
     for kind in ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "3gp")
 )
@@ -36,54 +35,59 @@ def run_ingest(
     path: Path,
     name: str | None,
     method: str | None,
-    chosen: Sequence[str],
+    assignments: Sequence[str],
     wait: bool,
     in_place: bool,
     url: str | None,
     data: Path | None,
 ) -> None:
-    """Post the task, and follow it unless told otherwise. Leaves with status 1 when it does not become ready.
+    """Create a task and follow its progress. Exits with status 1 if the task does not become ready.
 
     Args:
-        chosen: settings of the method, each as ``name=value``.
-        in_place: the service sees the files where they are; send their paths instead of their bytes.
+        path: Manifest, folder of videos, or archive with a manifest.
+        name: Name of the domain; None derives it from the path.
+        method: Learning method; None takes the service's default.
+        assignments: Settings of the method as ``name=value``.
+        wait: Whether to follow the task until it reaches a final state.
+        in_place: Whether to send paths instead of file contents, for a service that reads the same files.
+        url: URL of a running service; None works on the data folder in this process.
+        data: Data folder; None takes it from the environment.
     """
     if not path.exists():
         fail(
             f"{path} does not exist.", "Name a manifest (.jsonl or .csv), a folder of videos, or an archive."
         )
-    name, settings = name or _name(path), _settings(chosen)
+    name, settings = name or default_name(path), parse_settings(assignments)
     client = connect(url, data)
-    if path.name.endswith(_ARCHIVES):
+    if path.name.endswith(_ARCHIVE_SUFFIXES):
         with path.open("rb") as archive, console.status("Sending the archive …"):
             task = client.create_task_from_archive(archive, path.name, name, method, settings)
     else:
-        task = _post_files(client, path, name, method, settings, in_place, remote=url is not None)
+        task = _create_from_files(client, path, name, method, settings, in_place, is_remote=url is not None)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":
         raise typer.Exit(1)
 
 
-def _post_files(
+def _create_from_files(
     client: ServiceClient,
     path: Path,
     name: str,
     method: str | None,
-    settings: TaskSettings,
+    settings: MethodSettings,
     in_place: bool,
     *,
-    remote: bool,
+    is_remote: bool,
 ) -> TaskDetails:
-    base, videos = _read(path)
+    base, videos = read_videos(path)
     files = {video.uri: (base / video.uri).resolve() for video in videos}
     for uri, file in files.items():
         if not file.is_file():
             fail(
-                f"{uri}: there is no such file in {base}.",
-                "Paths in a manifest start at the manifest's own folder.",
+                f"{uri}: {base} has no such file.",
+                "Paths in a manifest are relative to the manifest's folder.",
             )
-    inside = not remote and all(file.is_relative_to(configured().media_root) for file in files.values())
-    if in_place or inside:
+    if in_place or (not is_remote and _are_below_media_root(files.values())):
         placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
         try:
             spec = TaskSpec(name=name, method=method, settings=settings, videos=placed)
@@ -91,19 +95,25 @@ def _post_files(
             raise InvalidInput.from_pydantic(error.errors()) from None
         return client.create_task(spec)
     with tempfile.TemporaryFile() as archive:
-        _pack(archive, videos, files)
+        pack_videos(archive, videos, files)
         archive.seek(0)
         with console.status("Sending the videos …"):
             return client.create_task_from_archive(archive, f"{name}.tar", name, method, settings)
 
 
-def _settings(chosen: Sequence[str]) -> TaskSettings:
-    """``["epochs=5", "name=x"]`` as an object; values are read as JSON where they are any."""
+def _are_below_media_root(files: Collection[Path]) -> bool:
+    from service.core.settings import settings
+
+    return all(file.is_relative_to(settings().media_root) for file in files)
+
+
+def parse_settings(assignments: Sequence[str]) -> MethodSettings:
+    """Settings from assignments such as ``epochs=5``; values are parsed as JSON if possible."""
     settings: dict[str, bool | int | float | str | None] = {}
-    for assignment in chosen:
+    for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not key or not equals:
-            fail(f"--set {assignment}: this is not name=value.", "Write it as in: --set epochs=5")
+            fail(f"--set {assignment} is not an assignment.", "Write name=value, for example: --set epochs=5")
         try:
             settings[key] = json.loads(value)
         except ValueError:
@@ -111,31 +121,41 @@ def _settings(chosen: Sequence[str]) -> TaskSettings:
     return settings or None
 
 
-def _read(path: Path) -> tuple[Path, Sequence[VideoSpec]]:
-    """The folder that URIs start at, and the videos."""
+def read_videos(path: Path) -> tuple[Path, Sequence[VideoSpec]]:
+    """The videos of a manifest or a folder, with the folder that their URIs are relative to."""
     if path.is_file():
         return path.parent, parse_manifest(path.read_bytes(), path.name)
-    for manifest in (path / name for name in _MANIFESTS):
+    for manifest in (path / name for name in _MANIFEST_NAMES):
         if manifest.exists():
-            return _read(manifest)
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _VIDEOS and file.is_file())
-    if not found:
+            return read_videos(manifest)
+    files = sorted(
+        file for file in path.rglob("*") if file.suffix.lower() in _VIDEO_SUFFIXES and file.is_file()
+    )
+    if not files:
         fail(
             f"There are no videos in {path}.",
-            f"Looked for a manifest and for files ending in {', '.join(sorted(_VIDEOS))}.",
+            f"Expected a manifest, or files ending in {', '.join(sorted(_VIDEO_SUFFIXES))}.",
         )
-    console.print("No manifest: the videos come without captions and are indexed without learning.")
-    return path, [VideoSpec(uri=file.relative_to(path).as_posix()) for file in found]
+    console.print("No manifest: the videos have no captions and are indexed without training.")
+    return path, [VideoSpec(uri=file.relative_to(path).as_posix()) for file in files]
 
 
-def _pack(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
-    """A tar of the files under names of our own (a manifest may point anywhere), and a manifest that fits."""
+def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
+    """Write the files and a manifest to a tar archive.
+
+    Members get generated names, because the URIs of a manifest may point to any folder.
+
+    Args:
+        archive: Target file.
+        videos: Videos of the manifest.
+        files: Path of each video by URI.
+    """
     names = {uri: f"{number:06d}{PurePosixPath(uri).suffix}" for number, uri in enumerate(files)}
     lines = [
         video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_none=True)
         for video in videos
     ]
-    # Two names of one file come as two files: the service takes no links.
+    # Two names of one file become two members, because the service refuses links in archives.
     with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar, progress_bar("files") as bar:
         manifest = "\n".join(lines).encode()
         entry = tarfile.TarInfo("manifest.jsonl")
@@ -145,7 +165,8 @@ def _pack(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]
             tar.add(file, arcname=names[uri], recursive=False)
 
 
-def _name(path: Path) -> str:
-    named = path.resolve()
-    stem = named.parent.name if named.name in _MANIFESTS else named.name.split(".")[0]
+def default_name(path: Path) -> str:
+    """The name of a domain, derived from the name of its file or folder."""
+    resolved = path.resolve()
+    stem = resolved.parent.name if resolved.name in _MANIFEST_NAMES else resolved.name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9 ._-]+", "-", stem)[:80] or "videos"

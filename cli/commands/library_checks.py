@@ -1,4 +1,4 @@
-"""Whether what was laid down fits together: shards, releases, and what the catalog says of them."""
+"""Consistency of shards, releases and catalog, as reported by ``cinestrata doctor``."""
 
 from __future__ import annotations
 
@@ -13,66 +13,79 @@ if TYPE_CHECKING:
 
 __all__ = ["check_catalog", "check_releases"]
 
-_MEND = "restore catalog and index from the same snapshot"
+_HINT = "restore catalog and index from the same backup"
 
 
-def check_releases(settings: Settings, found: Audit) -> list[str]:
-    """What is wrong with the releases: each must be readable, and the current one must know every shard.
+def check_releases(settings: Settings, audit: Audit) -> list[str]:
+    """Faults of the releases: each must be readable, and the current one must know every shard.
 
-    A release that is damaged is named by the audit already.
+    Releases with damaged files are omitted, because the audit reports them.
+
+    Args:
+        settings: Settings of the library.
+        audit: Result of the integrity audit of its files.
+
+    Returns:
+        One sentence per fault.
     """
-
     from index.shard_store import ShardStore
-    from models.encoders.encoder_registry import read_query_release
     from models.errors import ModelError
+    from models.encoders.encoder_registry import read_query_release
     from models.releases.release_files import read_lineage
 
-    store, manifest = ShardStore(settings.index_dir), found.manifest
-    wrong: list[str] = []
+    store, manifest = ShardStore(settings.index_dir), audit.manifest
+    faults: list[str] = []
     learned: dict[str, TaskLineage] = {}
     for identifier in manifest.releases:
-        if identifier in found.damaged_releases:
+        if identifier in audit.damaged_releases:
             continue
         folder = store.release_folder(identifier)
         try:
             learned[identifier] = read_lineage(folder)
             read_query_release(folder, profiles=False)
         except (ModelError, OSError) as error:
-            wrong.append(str(error))
-    for identifier, own in learned.items():
+            faults.append(str(error))
+    for identifier, release in learned.items():
         name = f"release {identifier[:12]}"
-        if own.parent is not None and own.parent.release not in manifest.releases:
-            wrong.append(f"{name}: it goes on from release {own.parent.release[:12]}, which is not there")
-        for task in own.tasks:
+        if release.parent is not None and release.parent.release not in manifest.releases:
+            faults.append(f"{name}: its predecessor, release {release.parent.release[:12]}, is missing")
+        for task in release.tasks:
             shard = manifest.shards.get(task.task_id)
             if shard is not None and shard.fingerprint != task.fingerprint:
-                wrong.append(
-                    f"{name}: for task {task.task_id} it names encoder {task.fingerprint[:12]}, the shard was made by "
-                    f"{shard.fingerprint[:12]}"
+                faults.append(
+                    f"{name}: it names encoder {task.fingerprint[:12]} for task {task.task_id}, but encoder "
+                    f"{shard.fingerprint[:12]} made the shard"
                 )
-    known = {identifier: {task.task_id for task in own.tasks} for identifier, own in learned.items()}
+    known = {identifier: {task.task_id for task in release.tasks} for identifier, release in learned.items()}
     newest = manifest.release
     if newest in learned:
         try:
             known[newest] = {task.task_id for task in learned[newest].resolve(learned.__getitem__).tasks}
         except KeyError:
-            del known[newest]  # a release before it is named above
+            del known[newest]  # the fault of the predecessor is in the list
         except ModelError as error:
-            wrong.append(f"release {newest[:12]}: {error}")
+            faults.append(f"release {newest[:12]}: {error}")
             del known[newest]
     for task_id, shard in manifest.shards.items():
-        wrong += [
+        faults += [
             f"release {identifier[:12]}: it does not know task {task_id}, so that shard cannot be searched"
             for identifier in dict.fromkeys((shard.release, newest))
             if identifier in known and task_id not in known[identifier]
         ]
-    return wrong
+    return faults
 
 
-def check_catalog(settings: Settings, found: Audit) -> list[str]:
-    """What the catalog and the manifest say of each other that is not true.
+def check_catalog(settings: Settings, audit: Audit) -> list[str]:
+    """Contradictions between the catalog and the manifest.
 
-    May run while tasks are learned: the manifest is replaced first, and the catalog follows.
+    The check may run while tasks are published: the manifest is replaced first, and the catalog follows.
+
+    Args:
+        settings: Settings of the library.
+        audit: Result of the integrity audit of its files.
+
+    Returns:
+        One sentence per contradiction.
     """
     from sqlalchemy import select
 
@@ -83,30 +96,32 @@ def check_catalog(settings: Settings, found: Audit) -> list[str]:
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
-        return [f"there is no catalog; {_MEND}"] if found.manifest.shards else []
-    wrong: list[str] = []
+        return [f"there is no catalog; {_HINT}"] if audit.manifest.shards else []
+    faults: list[str] = []
     with session_scope() as session:
         states = {task: state for task, state in session.execute(select(Task.id, Task.state))}
         rows = {
             row.task_id: (row.release_id, row.fingerprint, row.dim) for row in session.scalars(select(Shard))
         }
-        for task, ids in found.ids.items():
+        for task, ids in audit.ids.items():
             known = session.scalars(select(Video.vector_id).where(Video.task_id == task)).all()
             unknown = np.setdiff1d(video_ids_of(ids), np.array(known, np.int64))
             if task in states and len(unknown):
-                wrong.append(
+                faults.append(
                     f"{len(unknown)} vectors of task {task} belong to no video in the catalog, for example {unknown[0]}"
                 )
-    # After the catalog: what that calls ready is published.
+    # Read after the catalog, because a task that the catalog calls ready was published before.
     manifest = ShardStore(settings.index_dir).manifest()
     for task, state in states.items():
         if state == "ready" and task not in manifest.shards:
-            wrong.append(f"task {task} is ready, and the manifest has no shard of it; {_MEND}")
+            faults.append(f"task {task} is ready, but the manifest has no shard of it; {_HINT}")
     for task, shard in manifest.shards.items():
         if task not in states:
-            wrong.append(f"the shard of task {task} belongs to no task of the catalog; {_MEND}")
+            faults.append(f"the shard of task {task} belongs to no task of the catalog; {_HINT}")
         elif task in rows and rows[task] != (shard.release, shard.fingerprint, shard.dim):
-            wrong.append(f"the catalog describes another shard of task {task} than the manifest has; {_MEND}")
+            faults.append(f"the catalog and the manifest describe different shards of task {task}; {_HINT}")
         elif task not in rows and states[task] in FINAL_STATES:
-            wrong.append(f"task {task} is {states[task]}, and the catalog does not know its shard; {_MEND}")
-    return wrong
+            faults.append(
+                f"task {task} is {states[task]}, but the catalog has no record of its shard; {_HINT}"
+            )
+    return faults

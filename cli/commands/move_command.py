@@ -1,4 +1,4 @@
-"""``cinestrata move``: take the vectors of every task to the other store. Nothing is embedded again."""
+"""``cinestrata move``: copies the vectors of all tasks to another vector store."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Literal
 
 from cli.console import console, fail, progress_bar
-from cli.embedded.data_folder_lock import data_folder_settings
+from cli.data_folder import data_folder_settings
 
 __all__ = ["run_move"]
 
 
 def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
-    """Copy task by task, each published when it is whole. Searches go on meanwhile.
+    """Copy the vectors task by task and publish each copy when it is complete. Nothing is embedded again.
 
-    What was cut off is taken up by the next one. What a task leaves behind is swept away an hour later, by a worker. Of
-    a task without any video left nothing is copied: its vectors go.
+    Searches continue during the move. An interrupted move continues with the next call. A worker removes the replaced
+    vectors an hour later. Vectors of tasks whose videos were all deleted are not copied.
+
+    Args:
+        to: Target vector store.
+        data: Data folder; None takes it from the environment.
     """
     from index.errors import ShardStoreError
     from service.catalog.migrations import upgrade
@@ -24,26 +28,30 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
 
     settings = data_folder_settings(data)
     if not settings.milvus_uri:
-        fail("No Milvus is set.", "Set CINESTRATA_MILVUS_URI to the one that vectors go to, or come from.")
+        fail("CINESTRATA_MILVUS_URI is not set.", "Set it to the Milvus that vectors move to or from.")
     upgrade(settings)
     store = library_store(settings.model_copy(update={"vector_store": to}))
     moved = 0
     try:
         manifest = store.manifest()
-        held = {task: shard for task, shard in manifest.shards.items() if shard.count}
-        away = [task for task, shard in held.items() if bool(shard.place) is not (to == "milvus")]
-        update_shard_rows(manifest, manifest.shards)  # whoever moved them may have died just before this
+        nonempty = {task: shard for task, shard in manifest.shards.items() if shard.count}
+        pending = [task for task, shard in nonempty.items() if bool(shard.place) is not (to == "milvus")]
+        update_shard_rows(manifest, manifest.shards)  # an earlier move may have ended before this step
         with progress_bar("tasks") as bar:
-            line = bar.add_task(f"Moving to {to}", total=len(away))
-            for task in away:
+            row = bar.add_task(f"Moving to {to}", total=len(pending))
+            for task in pending:
                 update_shard_rows(store.move(task), [task])
                 moved += 1
-                bar.advance(line)
+                bar.advance(row)
     except (OSError, ShardStoreError) as error:
         fail(
-            f"{moved} tasks were moved, then: {error}",
-            "Mend what is named, and move again: it goes on there.",
+            f"Moving stopped after {moved} tasks: {error}",
+            "Correct the reported cause and run the command again; it continues with the next task.",
         )
-    console.print(f"{moved} tasks moved to {to}; {len(held) - len(away)} were there.", soft_wrap=True)
+    console.print(
+        f"{moved} tasks moved to {to}; {len(nonempty) - len(pending)} were already there.", soft_wrap=True
+    )
     if settings.vector_store != to:
-        console.print(f"New tasks still go to the other store: set CINESTRATA_VECTOR_STORE={to}.")
+        console.print(
+            f"New tasks still use the other store: set CINESTRATA_VECTOR_STORE={to}.", soft_wrap=True
+        )

@@ -1,4 +1,4 @@
-"""``cinestrata search`` and ``similar``: results as a table."""
+"""``cinestrata search`` and ``cinestrata similar``: search results as a table."""
 
 from __future__ import annotations
 
@@ -28,121 +28,146 @@ def run_search(
     data: Path | None,
     *,
     where: Sequence[str] = (),
-    **further: Any,
+    **fields: Any,
 ) -> None:
-    """Search and print.
+    """Search and print the results.
 
     Args:
-        where: parse_conditions on metadata, as :func:`parse_conditions` reads them.
-        further: the other fields of a ``SearchQuery``.
+        query: Text query.
+        k: Maximum number of results.
+        task: Names or ids of the tasks to search; None searches all.
+        mode: Query mode; None takes the service's default.
+        url: URL of a running service; None searches the data folder in this process.
+        data: Data folder; None takes it from the environment.
+        where: Conditions on metadata, in the notation of :func:`parse_conditions`.
+        fields: Other fields of ``SearchQuery``.
     """
     from rich.markup import escape
 
     from cli.service_client import connect
 
     with console.status("Loading the model …" if url is None else "Searching …"):
-        found = connect(url, data).search(
-            query, k, task, mode, where=parse_conditions(where) or None, **further
+        response = connect(url, data).search(
+            query, k, task, mode, where=parse_conditions(where) or None, **fields
         )
-    if not found.results:
-        console.print("Nothing is indexed yet." if found.release is None else "No results.")
+    if not response.results:
+        console.print("Nothing is indexed yet." if response.release is None else "No results.")
         return
-    console.print(result_table(found))
-    for name, reason in found.degraded.items():
+    console.print(result_table(response))
+    for name, reason in response.degraded.items():
         console.print(f"[yellow]Not searched: {escape(name)}: {escape(reason)}[/yellow]")
-    timing, searched = found.timing_ms, sum(task.searched for task in found.routing)
+    timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
     tasks = "task" if searched == 1 else "tasks"
     console.print(
-        f"[dim]{searched} {tasks} searched, mode {found.mode}, release {str(found.release)[:12]}, "
+        f"[dim]{searched} {tasks} searched, mode {response.mode}, release {str(response.release)[:12]}, "
         f"{timing.total:.0f} ms (encode {timing.encode:.1f}, route {timing.route:.1f}, "
         f"search {timing.search:.1f}, merge {timing.merge:.1f})[/dim]",
         soft_wrap=True,
     )
-    if found.next_cursor is not None:
-        console.print(f"[dim]For more: the same with --cursor {found.next_cursor}[/dim]", soft_wrap=True)
+    if response.next_cursor is not None:
+        console.print(f"[dim]For the next page, add --cursor {response.next_cursor}[/dim]", soft_wrap=True)
 
 
 def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path | None) -> None:
-    """Print the videos that are most like one."""
+    """Print the videos most similar to a video.
+
+    Args:
+        video_id: Id of the video.
+        k: Maximum number of results.
+        scope: ``task`` for the video's own task, ``all`` for all tasks with the same encoder.
+        url: URL of a running service; None searches the data folder in this process.
+        data: Data folder; None takes it from the environment.
+    """
     from cli.service_client import connect
 
     with console.status("Searching …"):
-        found = connect(url, data).similar(video_id, k, scope)
-    console.print(result_table(found) if found.results else "No results.")
-    if found.not_compared:
-        names = ", ".join(found.not_compared)
-        console.print(f"[dim]Not compared, for another encoder embedded them: {names}[/dim]", soft_wrap=True)
+        response = connect(url, data).similar(video_id, k, scope)
+    console.print(result_table(response) if response.results else "No results.")
+    if response.not_compared:
+        names = ", ".join(response.not_compared)
+        console.print(
+            f"[dim]Not compared, because another encoder embedded them: {names}[/dim]", soft_wrap=True
+        )
 
 
-def parse_conditions(written: Sequence[str]) -> dict[str, Any]:
+def parse_conditions(expressions: Sequence[str]) -> dict[str, Any]:
     """Conditions on metadata from ``name=value``, ``name>=number`` and ``name<=number``.
 
-    A value is JSON where it can be read as such (``3``, ``true``, ``{"any": ["rain", "snow"]}``), and a text otherwise;
-    the two ends of a range make one condition.
+    A value is parsed as JSON if possible (``3``, ``true``, ``{"any": ["rain", "snow"]}``) and is a text otherwise.
+    The two limits of a range form one condition.
 
     Raises:
-        InvalidInput: names what cannot be read.
+        InvalidInput: An expression cannot be parsed, or a field occurs twice.
     """
     from service.core.errors import InvalidInput
 
-    read: dict[str, Any] = {}
-    for text in written:
-        parts = re.fullmatch(r"(.+?)(>=|<=|=)(.*)", text, re.DOTALL)
+    conditions: dict[str, Any] = {}
+    for expression in expressions:
+        parts = re.fullmatch(r"(.+?)(>=|<=|=)(.*)", expression, re.DOTALL)
         if parts is None:
             raise InvalidInput.at(
-                "where", f"{text!r} is no condition.", "Write name=value, name>=number or name<=number."
+                "where",
+                f"{expression!r} is not a condition.",
+                "Write name=value, name>=number or name<=number.",
             )
-        name, sign, rest = parts.groups()
+        name, operator, text = parts.groups()
         try:
-            value = json.loads(rest)
+            value = json.loads(text)
         except ValueError:
-            value = rest
-        end = {">=": "min", "<=": "max"}.get(sign)
-        known = read.get(name, {})
-        if name in read and (end is None or not isinstance(known, dict) or end in known):
+            value = text
+        limit = {">=": "min", "<=": "max"}.get(operator)
+        existing = conditions.get(name, {})
+        if name in conditions and (limit is None or not isinstance(existing, dict) or limit in existing):
             raise InvalidInput.at(
-                "where", f"{name!r} is given twice.", 'Join values: name={"any": ["a", "b"]}.'
+                "where", f"{name!r} is given twice.", 'Combine the values: name={"any": ["a", "b"]}.'
             )
-        read[name] = value if end is None else {**known, end: value}
-    return read
+        conditions[name] = value if limit is None else {**existing, limit: value}
+    return conditions
 
 
 def result_table(
-    found: SearchResponse | SimilarVideosResponse, first: int | None = None, mark: str | None = None
+    response: SearchResponse | SimilarVideosResponse, first: int | None = None, highlight: str | None = None
 ) -> Table:
-    """The results, best first; the video ``mark`` stands out."""
+    """A table of results, best first.
+
+    Args:
+        response: Results of a search.
+        first: Number of results to show; None shows all.
+        highlight: Id of a video to emphasize.
+    """
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
-    calibrated = any(result.confidence is not None for result in found.results)
-    if calibrated:
-        table.add_column("right", justify="right")
+    has_confidence = any(result.confidence is not None for result in response.results)
+    if has_confidence:
+        table.add_column("confidence", justify="right")
     table.add_column("task", no_wrap=True)
     table.add_column("video", no_wrap=True)
-    timed = any(result.moments for result in found.results[:first])
-    if timed:
+    has_moments = any(result.moments for result in response.results[:first])
+    if has_moments:
         table.add_column("best moment", no_wrap=True)
     table.add_column("caption")
-    for result in found.results[:first]:
+    for result in response.results[:first]:
         table.add_row(
             str(result.rank),
             f"{result.score:.3f}",
-            *([f"{result.confidence or 0:.0%}"] if calibrated else []),
+            *([f"{result.confidence or 0:.0%}"] if has_confidence else []),
             result.task,
             result.video_id,
-            *([_moment(result)] if timed else []),
+            *([_best_moment(result)] if has_moments else []),
             escape(result.captions[0]) if result.captions else "",
-            style="bold green" if result.video_id == mark else "",
+            style="bold green" if result.video_id == highlight else "",
         )
     return table
 
 
-def _moment(result: SearchResult) -> str:
-    """``0:40–1:00``, or nothing for a video without moments."""
+def _best_moment(result: SearchResult) -> str:
+    """``0:40–1:00``, or an empty text for a video without moments."""
     if not result.moments:
         return ""
-    ends = (divmod(int(seconds), 60) for seconds in (result.moments[0].start, result.moments[0].end))
-    return "–".join(f"{minutes}:{seconds:02}" for minutes, seconds in ends)
+    moment = result.moments[0]
+    times = (divmod(int(seconds), 60) for seconds in (moment.start, moment.end))
+    return "–".join(f"{minutes}:{seconds:02}" for minutes, seconds in times)

@@ -1,4 +1,4 @@
-"""``cinestrata tasks``: look at tasks, cancel them, retry them, follow them."""
+"""``cinestrata tasks``: list, show, cancel and retry tasks, and follow their progress."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = ["app", "follow", "task_table"]
 app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
-_FINAL = ("ready", "failed", "cancelled")
-_COLOURS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
+_FINAL_STATES = ("ready", "failed", "cancelled")
+_STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
-Url = Annotated[str | None, typer.Option("--url", envvar="CINESTRATA_URL", help="Talk HTTP to this service.")]
+Url = Annotated[str | None, typer.Option("--url", envvar="CINESTRATA_URL", help="URL of a running service.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Data folder.")]
-TaskId = Annotated[str, typer.Argument(help="Id of the task (see `tasks list`).")]
+TaskId = Annotated[str, typer.Argument(help="Id of the task (see `cinestrata tasks list`).")]
 
 
 @app.command("list")
 @report_errors
 def list_(url: Url = None, data: Data = None) -> None:
-    """All tasks, oldest first."""
+    """List all tasks, oldest first."""
     from cli.service_client import connect
 
-    console.print(task_table(connect(url, data).tasks(), ids=True))
+    console.print(task_table(connect(url, data).tasks(), show_ids=True))
 
 
 @app.command()
 @report_errors
 def show(task_id: TaskId, url: Url = None, data: Data = None) -> None:
-    """Everything about one task, as JSON."""
+    """Print all fields of a task as JSON."""
     from cli.service_client import connect
 
     console.print_json(connect(url, data).task(task_id).model_dump_json())
@@ -51,85 +51,77 @@ def show(task_id: TaskId, url: Url = None, data: Data = None) -> None:
 @app.command()
 @report_errors
 def cancel(task_id: TaskId, url: Url = None, data: Data = None) -> None:
-    """Stop working on a task; what it has laid down stays."""
+    """Cancel a task. Vectors that it has already published stay searchable."""
     from cli.service_client import connect
 
-    _tell(connect(url, data).cancel(task_id))
+    _print_state(connect(url, data).cancel(task_id))
 
 
 @app.command()
 @report_errors
 def retry(task_id: TaskId, url: Url = None, data: Data = None) -> None:
-    """Put a failed or cancelled task back into the line."""
+    """Queue a failed or cancelled task again."""
     from cli.service_client import connect
 
-    _tell(connect(url, data).retry(task_id))
+    _print_state(connect(url, data).retry(task_id))
 
 
 def follow(
-    client: ServiceClient, task_ids: Sequence[str], look: Callable[[TaskDetails], None] = lambda _: None
+    client: ServiceClient, task_ids: Sequence[str], on_update: Callable[[TaskDetails], None] = lambda _: None
 ) -> list[TaskDetails]:
-    """Show the tasks live until all have ended, and return them as they ended.
+    """Show the progress of tasks until all have reached a final state.
 
     Args:
-        look: called with every state of every task that was seen.
+        on_update: Called with each task after each poll.
+
+    Returns:
+        The tasks in their final states.
     """
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            seen = [client.task(task_id) for task_id in task_ids]
-            for task in seen:
-                look(task)
-            live.update(task_table(seen), refresh=console.is_terminal)
-            if all(task.state in _FINAL for task in seen):
-                return seen
+            tasks = [client.task(task_id) for task_id in task_ids]
+            for task in tasks:
+                on_update(task)
+            live.update(task_table(tasks), refresh=console.is_terminal)
+            if all(task.state in _FINAL_STATES for task in tasks):
+                return tasks
             time.sleep(_POLL_SECONDS)
 
 
-def task_table(tasks: Sequence[TaskDetails], *, ids: bool = False) -> Table:
-    """Tasks with a bar for the stage they are in."""
+def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table:
+    """A table of tasks with a progress bar for the current stage of each."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for heading in (
-        *(("id",) if ids else ()),
-        "task",
-        "state",
-        "stage",
-        "",
-        "epoch",
-        "loss",
-        "videos",
-        "left",
-    ):
+    id_heading = ("id",) if show_ids else ()
+    for heading in (*id_heading, "task", "state", "stage", "", "epoch", "loss", "videos", "left"):
         table.add_column(heading, header_style="dim", no_wrap=True)
     for task in tasks:
         progress = task.progress
-        ended = task.state in _FINAL
+        is_final = task.state in _FINAL_STATES
         table.add_row(
-            *((task.id,) if ids else ()),
+            *((task.id,) if show_ids else ()),
             task.name,
-            Text(task.state, style=_COLOURS.get(task.state, "cyan")),
-            "" if ended else progress.stage,
+            Text(task.state, style=_STATE_COLORS.get(task.state, "cyan")),
+            "" if is_final else progress.stage,
             ProgressBar(total=1.0, completed=1.0 if task.state == "ready" else progress.fraction, width=20),
             "" if progress.epoch is None else f"{progress.epoch}/{progress.epochs}",
             "" if progress.loss is None else f"{progress.loss:.3f}",
             f"{task.counts.accepted}" + (f" (-{task.counts.rejected})" if task.counts.rejected else ""),
             "" if task.eta_seconds is None else f"{task.eta_seconds:.0f} s",
         )
+        indent = ("", "") if show_ids else ("",)
         if task.error:
-            table.add_row(*(("",) if ids else ()), "", Text(task.error, style="red"))
+            table.add_row(*indent, Text(task.error, style="red"))
         if progress.unmeasured:
-            table.add_row(
-                *(("",) if ids else ()), "", Text(f"not measured: {progress.unmeasured}", style="yellow")
-            )
+            table.add_row(*indent, Text(f"not measured: {progress.unmeasured}", style="yellow"))
     return table
 
 
-def _tell(task: TaskDetails) -> None:
-    console.print(
-        f"{task.name} ({task.id}): {task.state}" + (", will be cancelled" if task.cancel_requested else "")
-    )
+def _print_state(task: TaskDetails) -> None:
+    suffix = ", will be cancelled" if task.cancel_requested else ""
+    console.print(f"{task.name} ({task.id}): {task.state}{suffix}")

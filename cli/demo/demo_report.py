@@ -1,4 +1,4 @@
-"""What the demo has to show: the recall matrix, what was forgotten, and three searches."""
+"""The report of the demo: recall matrix, forgetting and sample searches, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from cli.console import console
 if TYPE_CHECKING:
     from service.core.schemas import RecallMatrix, SearchResponse, TaskDetails
 
-__all__ = ["forgetting_facts", "print_forgetting", "print_search", "search_facts", "task_facts"]
+__all__ = ["forgetting_record", "print_forgetting", "print_search", "search_record", "task_record"]
 
-Row = Sequence[float | None]
-_FACTS = (
+_FORGETTING_FIELDS = {
     "tasks",
     "mode",
     "matrix_local",
@@ -25,21 +24,21 @@ _FACTS = (
     "hm",
     "zero_shot",
     "router_accuracy",
-)
-_SHOWN = 3
+}
+_PRINTED_RESULTS = 3
 
 
 def print_forgetting(view: RecallMatrix) -> None:
-    """The recall matrix over both galleries with the zero-shot row, and the forgetting figures."""
+    """Print the recall matrix of both galleries with the zero-shot row, and backward forgetting (BWF)."""
     from rich.table import Table
 
-    shown: tuple[tuple[str, Sequence[Row], float | None], ...] = (
-        ("local: each domain searched by itself", view.matrix_local, view.bwf_local),
-        ("global: all domains searched at once", view.matrix_global, view.bwf_global),
+    galleries: tuple[tuple[str, str, Sequence[Sequence[float | None]], float | None], ...] = (
+        ("local", "each domain searched in its own shard", view.matrix_local, view.bwf_local),
+        ("global", "all domains searched together", view.matrix_global, view.bwf_global),
     )
-    for title, matrix, bwf in shown:
+    for gallery, description, matrix, bwf in galleries:
         table = Table(
-            title=f"Recall@1 in %, {title}",
+            title=f"Recall@1 in %, {gallery}: {description}",
             title_justify="left",
             title_style="bold",
             box=None,
@@ -48,44 +47,44 @@ def print_forgetting(view: RecallMatrix) -> None:
         table.add_column("release", header_style="dim")
         for name in view.tasks:
             table.add_column(name, justify="right", header_style="dim")
-        if matrix is view.matrix_local:
+        if gallery == "local":
             table.add_row("zero-shot", *(_percent(value) for value in view.zero_shot), style="dim")
         for name, row in zip(view.tasks, matrix, strict=True):
             table.add_row(f"after {name}", *(_percent(value) for value in row))
         console.print(table)
-        console.print(f"BWF {'local' if matrix is view.matrix_local else 'global'}: {_points(bwf)}\n")
+        console.print(f"BWF {gallery}: {_points(bwf)}\n")
 
 
-def print_search(query: str, sought: str, found: SearchResponse) -> None:
-    """The first results; the sought video stands out."""
+def print_search(query: str, target: str, response: SearchResponse) -> None:
+    """Print the first results of a sample search; the target video is emphasized."""
     console.print(f"[bold]“{query}”[/bold]", soft_wrap=True)
-    console.print(result_table(found, first=_SHOWN, mark=sought))
-    rank = _rank(sought, found)
-    place = f"at rank {rank}" if rank else f"not among the first {len(found.results)}"
-    console.print(f"sought {sought}: {place}; {found.timing_ms.total:.0f} ms\n", soft_wrap=True)
+    console.print(result_table(response, first=_PRINTED_RESULTS, highlight=target))
+    rank = _rank(target, response)
+    position = f"rank {rank}" if rank else f"not among the first {len(response.results)} results"
+    console.print(f"target {target}: {position}; {response.timing_ms.total:.0f} ms\n", soft_wrap=True)
 
 
-def forgetting_facts(view: RecallMatrix) -> dict[str, Any]:
-    """The figures as they go into the report; recalls are shares, 0..1."""
-    return view.model_dump(mode="json", include=set(_FACTS))
+def forgetting_record(view: RecallMatrix) -> dict[str, Any]:
+    """The measures of forgetting for the JSON report; recalls are fractions, 0..1."""
+    return view.model_dump(mode="json", include=_FORGETTING_FIELDS)
 
 
-def search_facts(query: str, sought: str, found: SearchResponse) -> dict[str, Any]:
-    """One search as it goes into the report. ``rank`` is null when the sought video is not among the results."""
-    rank = _rank(sought, found)
+def search_record(query: str, target: str, response: SearchResponse) -> dict[str, Any]:
+    """A sample search for the JSON report; ``rank`` is null if the target is not among the results."""
+    rank = _rank(target, response)
     return {
         "query": query,
-        "sought": sought,
+        "sought": target,
         "found": rank is not None,
         "rank": rank,
-        "timing_ms": found.timing_ms.model_dump(),
-        "results": [result.model_dump(mode="json") for result in found.results],
+        "timing_ms": response.timing_ms.model_dump(),
+        "results": [result.model_dump(mode="json") for result in response.results],
     }
 
 
-def task_facts(task: TaskDetails, seconds_in_state: dict[str, float]) -> dict[str, Any]:
-    """One task as it goes into the report. ``seconds`` are those that this run has seen pass, by state."""
-    taken = (
+def task_record(task: TaskDetails, seconds_by_state: dict[str, float]) -> dict[str, Any]:
+    """A task for the JSON report; ``seconds`` has the seconds per state that this run observed."""
+    duration = (
         (task.finished_at - task.started_at).total_seconds() if task.finished_at and task.started_at else None
     )
     return {
@@ -94,13 +93,13 @@ def task_facts(task: TaskDetails, seconds_in_state: dict[str, float]) -> dict[st
             include={"id", "name", "state", "method", "counts", "error", "learned_order", "release"},
         ),
         "rejected": [rejected.model_dump() for rejected in task.rejected],
-        "seconds_from_start_to_end": taken,
-        "seconds": {state: round(seconds, 2) for state, seconds in seconds_in_state.items()},
+        "seconds_from_start_to_end": duration,
+        "seconds": {state: round(seconds, 2) for state, seconds in seconds_by_state.items()},
     }
 
 
-def _rank(sought: str, found: SearchResponse) -> int | None:
-    return next((result.rank for result in found.results if result.video_id == sought), None)
+def _rank(target: str, response: SearchResponse) -> int | None:
+    return next((result.rank for result in response.results if result.video_id == target), None)
 
 
 def _percent(value: float | None) -> str:

@@ -1,6 +1,6 @@
-"""The embedded service as the demo starts it: what ``cinestrata up`` is, in a process of its own.
+"""The embedded service of the demo: ``cinestrata up`` as a child process.
 
-It measures every query mode, to show what each keeps.
+It evaluates all query modes, so that the report can compare them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ from pathlib import Path
 from types import FrameType
 
 from cli.console import console, fail
+from cli.data_folder import data_folder_settings
 from cli.embedded.child_process import die_with_parent
-from cli.embedded.data_folder_lock import data_folder_settings, running
+from cli.embedded.data_folder_lock import read_lock_holder
 
 __all__ = ["embedded_service", "interruptible"]
 
-_READY = "Cinestrata is up at "
+_READY_PREFIX = "Cinestrata is up at "
 _STOP_SECONDS = 30
-_SAME_REQUEST = 1.0
+_DUPLICATE_SIGNAL_SECONDS = 1.0
 
 
 @contextmanager
 def embedded_service(data: Path, port: int | None) -> Iterator[str]:
-    """The URL of a service on this data folder: the one that runs there, or a new one that ends with the block."""
-    holder = running(data_folder_settings(data).run_dir)
+    """The URL of a service on a data folder: a running one, or a new one that stops with the block.
+
+    Args:
+        data: Data folder.
+        port: Port of a new service; None takes it from the settings.
+    """
+    holder = read_lock_holder(data_folder_settings(data).run_dir)
     if holder and "url" in holder:
         console.print(f"Using the service that already runs on {data}.")
         yield holder["url"]
@@ -38,49 +44,50 @@ def embedded_service(data: Path, port: int | None) -> Iterator[str]:
     command = [sys.executable, "-P", "-m", "cli.main", "up", "--data", str(data)]
     command += [] if port is None else ["--port", str(port)]
     with (
-        tempfile.TemporaryFile("w+") as complaints,
+        tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=errors,
             text=True,
             env={"CINESTRATA_MEASURED_MODES": "all", **os.environ},
-            process_group=0,  # Ctrl-C in the terminal is for the demo, which then ends this in order
+            process_group=0,  # Ctrl-C in the terminal reaches only the demo, which stops the service in order
             preexec_fn=die_with_parent(),
         ) as process,
     ):
         try:
             with console.status("Starting API, workers and broker …"):
                 line = process.stdout.readline() if process.stdout else ""
-            if not line.startswith(_READY):
+            if not line.startswith(_READY_PREFIX):
                 process.wait()
-                complaints.seek(0)
-                fail(complaints.read().strip() or "The service did not start.")
-            yield line.removeprefix(_READY).strip()
+                errors.seek(0)
+                fail(errors.read().strip() or "The service did not start.")
+            yield line.removeprefix(_READY_PREFIX).strip()
         finally:
             _stop(process)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM interrupt the block alike, so that everything is stopped in order."""
+    """Raise KeyboardInterrupt for both SIGINT and SIGTERM, so that the block stops its processes in order."""
     first = 0.0
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         nonlocal first
         now = time.monotonic()
-        if not first or now - first > _SAME_REQUEST:  # it often comes twice, to the process and to its group
+        # A terminal often sends the signal twice, to the process and to its group.
+        if not first or now - first > _DUPLICATE_SIGNAL_SECONDS:
             first = first or now
             raise KeyboardInterrupt
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.signal(kind, interrupt) for kind in kinds}
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
@@ -91,5 +98,5 @@ def _stop(process: subprocess.Popen[str]) -> None:
         with console.status("Stopping …"):
             process.wait(_STOP_SECONDS)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()  # its children die with it
+        process.kill()  # its children are killed with it
         process.wait()

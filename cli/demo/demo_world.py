@@ -1,4 +1,4 @@
-"""The demo's videos: real mp4 files below the media root, and the tasks that bring them."""
+"""The videos of the demo: rendered mp4 files below the media root, and the task of each domain."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmarks.data.world import DEMO_DOMAINS, write_world
 from cli.console import console, progress_bar
 from service.core.schemas import TaskSpec, VideoSpec
 
-__all__ = ["DemoWorld"]
+__all__ = ["DemoWorld", "interrupt_parent_only"]
 
-# Per kind of thing: enough to learn from in well under a minute on two cores, and enough to measure with.
+# Per category: enough for a useful recall matrix, and trained in less than a minute on two cores.
 TRAIN = 16
 VAL = 4
 TEST = 40
@@ -29,7 +29,17 @@ SEED = 7
 
 @dataclass(frozen=True)
 class DemoWorld:
-    """Which videos the demo is about. Counts are per category."""
+    """Domains of the demo and their sizes.
+
+    Attributes:
+        domains: Names of the domains.
+        train: Training videos per category.
+        val: Validation videos per category.
+        test: Test videos per category.
+        categories: Categories per domain.
+        seed: Seed of the renderer.
+        epochs: Training epochs; None takes the method's default.
+    """
 
     domains: tuple[str, ...] = DEMO_DOMAINS
     train: int = TRAIN
@@ -37,25 +47,25 @@ class DemoWorld:
     test: int = TEST
     categories: int = CATEGORIES
     seed: int = SEED
-    epochs: int | None = None  # default: the method's
+    epochs: int | None = None
 
     def resized(self, **sizes: int | None) -> Self:
-        """The same world with other counts (those that are not None); ``domains`` is how many."""
-        given = {name: size for name, size in sizes.items() if size is not None}
-        domains = self.domains[: given.pop("domains", None)]
-        return replace(self, domains=domains, **given)
+        """A copy with other sizes; values of None are ignored, and ``domains`` is the number of domains."""
+        changes = {name: size for name, size in sizes.items() if size is not None}
+        domains = self.domains[: changes.pop("domains", None)]
+        return replace(self, domains=domains, **changes)
 
     @property
-    def videos(self) -> int:
-        """How many there are in all."""
+    def video_count(self) -> int:
+        """Number of videos in all domains."""
         return len(self.domains) * self.categories * (self.train + self.val + self.test)
 
     def render(self, media_root: Path) -> None:
-        """Write the files that are not there yet."""
-        with _children_spared_ctrl_c(), progress_bar("videos") as bar:
+        """Write the video files that do not exist yet."""
+        with interrupt_parent_only(), progress_bar("videos") as bar:
             if not console.is_terminal:
-                console.print(f"Rendering {self.videos} videos to {media_root} …", soft_wrap=True)
-            rendering = bar.add_task("Rendering videos", total=self.videos)
+                console.print(f"Rendering {self.video_count} videos to {media_root} …", soft_wrap=True)
+            progress = bar.add_task("Rendering videos", total=self.video_count)
             write_world(
                 media_root / "world",
                 domains=self.domains,
@@ -65,23 +75,23 @@ class DemoWorld:
                 test=self.test,
                 categories=self.categories,
                 workers=min(os.cpu_count() or 1, 8),
-                progress=lambda done, total: bar.update(rendering, completed=done, total=total),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
             )
 
     def spec(self, media_root: Path, domain: str) -> TaskSpec:
-        """The task that brings a domain, as ``POST /tasks`` takes it."""
-        shorter = {} if self.epochs is None else {"settings": {"epochs": self.epochs}}
+        """The task of a domain, as ``POST /tasks`` accepts it."""
+        settings = {} if self.epochs is None else {"settings": {"epochs": self.epochs}}
         return TaskSpec.model_validate(
-            {"name": domain, "videos": self._videos(media_root, domain), **shorter}
+            {"name": domain, "videos": self._videos(media_root, domain), **settings}
         )
 
-    def sought(self, media_root: Path, domain: str) -> VideoSpec:
-        """The video that the sample search of a domain looks for, by its first caption: the first held-out one."""
+    def sample_video(self, media_root: Path, domain: str) -> VideoSpec:
+        """The video whose first caption is the sample query of a domain: its first test video."""
         return next(video for video in self._videos(media_root, domain) if video.split == "test")
 
     @staticmethod
-    def key(spec: TaskSpec) -> str:
-        """An Idempotency-Key: the same videos again are the same task, not a second one."""
+    def idempotency_key(spec: TaskSpec) -> str:
+        """A key that is equal for equal videos, so that a repeated demo does not create a second task."""
         return f"demo-{spec.name}-{hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]}"
 
     @staticmethod
@@ -92,25 +102,25 @@ class DemoWorld:
 
 
 @contextmanager
-def _children_spared_ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts this process alone; the renderers, which inherit the blocked signal, end in peace.
+def interrupt_parent_only() -> Iterator[None]:
+    """Deliver Ctrl-C to this process only, as SIGTERM; child processes inherit the blocked SIGINT and end normally.
 
-    It arrives as SIGTERM, which must interrupt like it does.
+    SIGTERM must raise KeyboardInterrupt here, as inside :func:`cli.demo.demo_service.interruptible`.
     """
     main, done = threading.main_thread().ident, threading.Event()
 
-    def listen() -> None:
+    def forward() -> None:
         while not done.is_set():
             if signal.sigtimedwait({signal.SIGINT}, 0.2) is not None and main is not None:
-                # A real signal, or a blocked main thread would not wake.
+                # Only a real signal wakes a blocked main thread.
                 signal.pthread_kill(main, signal.SIGTERM)
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
+    forwarder = threading.Thread(target=forward, daemon=True)
+    forwarder.start()
     try:
         yield
     finally:
         done.set()
-        listener.join()
+        forwarder.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

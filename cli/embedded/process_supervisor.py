@@ -1,4 +1,4 @@
-"""Keeps the processes of embedded mode alive, and ends them in order."""
+"""Supervisor of the processes of embedded mode: start, restart with back-off, ordered stop."""
 
 from __future__ import annotations
 
@@ -13,113 +13,120 @@ from cli.embedded.child_process import ChildProcess
 
 __all__ = ["StartFailed", "Supervisor"]
 
-_TICK = 0.1
-_LONGEST_BACK_OFF = 30.0
-_HEALTHY_AFTER = 60.0  # a child that ran this long starts over with the shortest back-off
-_START_TRIES = 3
-_SAME_REQUEST = 1.0  # seconds; a signal often comes twice, to the process and to its group
+_POLL_SECONDS = 0.1
+_MAX_BACK_OFF_SECONDS = 30.0
+_HEALTHY_SECONDS = 60.0  # a process that ran this long restarts with the shortest back-off
+_MAX_START_ATTEMPTS = 3
+_DUPLICATE_SIGNAL_SECONDS = 1.0  # a terminal often sends a signal both to the process and to its group
 
 
 class StartFailed(Exception):
-    """A child ended again and again before the service was ready. The message holds its last words."""
+    """A process ended repeatedly before the service was ready. The message contains the end of its log."""
 
 
 class Supervisor:
-    """Starts children, restarts those that end, and stops all of them.
+    """Starts processes, restarts those that end, and stops all of them.
 
-    Everything happens in the calling thread, which must be the main one: children die with the thread that
-    spawned them.
+    All methods run in the calling thread, which must be the main one: child processes are killed when the thread
+    that started them ends.
 
     Args:
-        report: told about each restart, in a sentence.
-        buried: called with the process id of each child that ended unasked, before it starts again.
+        on_restart: Called with a sentence before each restart.
+        on_exit: Called with the process id of each process that ended unexpectedly, before its restart.
     """
 
     def __init__(
-        self, report: Callable[[str], None] = lambda _: None, buried: Callable[[int], None] = lambda _: None
+        self,
+        on_restart: Callable[[str], None] = lambda _: None,
+        on_exit: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._children: list[ChildProcess] = []
-        self._report = report
-        self._buried = buried
-        self._signals = 0
+        self._on_restart = on_restart
+        self._on_exit = on_exit
+        self._signal_count = 0
         self._first_signal = 0.0
-        self._ends: dict[str, int] = {}
-        self._due: dict[str, float] = {}
+        self._exit_counts: dict[str, int] = {}
+        self._restart_times: dict[str, float] = {}
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody asked to stop."""
-        return self._signals > 0
+        """Whether a stop signal was received."""
+        return self._signal_count > 0
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask to stop; a second one stops at once."""
+        """Handle SIGINT, SIGTERM and SIGHUP as requests to stop; a second signal skips the grace period."""
 
-        def note(_number: int, _frame: FrameType | None) -> None:
+        def handle(_number: int, _frame: FrameType | None) -> None:
             now = time.monotonic()
-            if self._signals == 0:
+            if self._signal_count == 0:
                 self._first_signal = now
-            elif now - self._first_signal < _SAME_REQUEST:
+            elif now - self._first_signal < _DUPLICATE_SIGNAL_SECONDS:
                 return
-            self._signals += 1
+            self._signal_count += 1
 
-        kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {kind: signal.signal(kind, note) for kind in kinds}
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        previous = {number: signal.signal(number, handle) for number in numbers}
         try:
             yield
         finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def start(self, *children: ChildProcess) -> None:
-        """Start them and keep them running from now on."""
+        """Start processes and supervise them from now on."""
         for child in children:
             child.start()
             self._children.append(child)
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Watch the children until ``ready()``, a request to stop (False), or the time is over (False).
+        """Supervise until ``ready()`` is true.
+
+        Returns:
+            False if a stop signal was received or the time ran out.
 
         Raises:
-            StartFailed: a child ended too often to go on trying.
+            StartFailed: A process ended too often.
         """
         deadline = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < deadline:
             self._restart_ended()
             for child in self._children:
-                if self._ends.get(child.name, 0) >= _START_TRIES:
+                if self._exit_counts.get(child.name, 0) >= _MAX_START_ATTEMPTS:
                     raise StartFailed(
-                        f"{child.name} does not start. The end of {child.log}:\n{child.last_words()}"
+                        f"{child.name} does not start. The end of {child.log}:\n{child.log_tail()}"
                     )
             if ready():
                 return True
-            time.sleep(_TICK)
+            time.sleep(_POLL_SECONDS)
         return False
 
     def watch(self) -> None:
-        """Return when somebody asked to stop."""
+        """Supervise until a stop signal is received."""
         while not self.stopping:
             self._restart_ended()
-            time.sleep(_TICK)
+            time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """End all children in their order; what does not end in time is killed, with its own children."""
-        ordered = sorted(self._children, key=lambda child: child.order)
-        for _, group in groupby(ordered, key=lambda child: child.order):
-            self._stop_together(list(group))
+        """Stop all processes in their order; a process that exceeds its grace period is killed with its children."""
+        ordered = sorted(self._children, key=lambda child: child.stop_order)
+        for _, group in groupby(ordered, key=lambda child: child.stop_order):
+            self._stop_group(list(group))
         self._children.clear()
 
-    def _stop_together(self, children: Iterable[ChildProcess]) -> None:
+    def _stop_group(self, children: Iterable[ChildProcess]) -> None:
         children = list(children)
-        asked = self._signals
-        now = time.monotonic()
+        signals_before = self._signal_count
+        start = time.monotonic()
         for child in children:
-            child.ask_to_stop()
+            child.terminate()
         while any(
-            child.process is not None and child.exit_status is None and time.monotonic() - now < child.grace
+            child.process is not None
+            and child.exit_status is None
+            and time.monotonic() - start < child.grace_seconds
             for child in children
         ):
-            if self._signals > max(asked, 1):
+            if self._signal_count > max(signals_before, 1):
                 break
             time.sleep(0.05)
         for child in children:
@@ -130,20 +137,20 @@ class Supervisor:
         for child in self._children:
             status = child.exit_status
             if status is None:
-                child.trim_log()
+                child.rotate_log()
                 continue
-            if child.name not in self._due:
-                child.kill()  # its own children, if it left any
+            if child.name not in self._restart_times:
+                child.kill()  # processes that it started and left running
                 if child.process is not None:
-                    self._buried(child.process.pid)
-                if now - child.started > _HEALTHY_AFTER:
-                    self._ends[child.name] = 0
-                ends = self._ends[child.name] = self._ends.get(child.name, 0) + 1
-                wait = min(0.5 * 2 ** (ends - 1), _LONGEST_BACK_OFF)
-                self._due[child.name] = now + wait
-                self._report(
-                    f"{child.name} ended with status {status}; it starts again in {wait:g} s (see {child.log})."
+                    self._on_exit(child.process.pid)
+                if now - child.started > _HEALTHY_SECONDS:
+                    self._exit_counts[child.name] = 0
+                exits = self._exit_counts[child.name] = self._exit_counts.get(child.name, 0) + 1
+                wait = min(0.5 * 2 ** (exits - 1), _MAX_BACK_OFF_SECONDS)
+                self._restart_times[child.name] = now + wait
+                self._on_restart(
+                    f"{child.name} ended with status {status} and restarts in {wait:g} s (see {child.log})."
                 )
-            elif now >= self._due[child.name]:
-                del self._due[child.name]
+            elif now >= self._restart_times[child.name]:
+                del self._restart_times[child.name]
                 child.start()

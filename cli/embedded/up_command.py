@@ -1,4 +1,4 @@
-"""``cinestrata up``: API, workers and a private broker on one data folder, under one process."""
+"""``cinestrata up``: API, workers and a private broker on one data folder, under one supervisor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.console import console, fail, warnings
+from cli.console import console, error_console, fail
+from cli.data_folder import data_folder_settings
 from cli.embedded.child_process import ChildProcess
-from cli.embedded.data_folder_lock import FolderBusy, FolderLock, data_folder_settings, locked
+from cli.embedded.data_folder_lock import FolderBusy, FolderLock, hold_data_folder
 from cli.embedded.dead_worker_leases import release_leases
 from cli.embedded.private_broker import (
     BrokerMissing,
@@ -28,26 +29,27 @@ from cli.embedded.process_supervisor import StartFailed, Supervisor
 if TYPE_CHECKING:
     from service.core.settings import Settings
 
-__all__ = ["run_up"]
+__all__ = ["readiness_check", "run_up"]
 
-_START_SECONDS = 300.0  # first imports of torch on a slow disk take their time
+_START_SECONDS = 300.0  # importing torch for the first time from a slow disk takes minutes
 _BROKER_SECONDS = 10.0
-_SMALL_MACHINE = 4  # cores; below, the API's arithmetic would only take turns with the trainer's
-_WORKERS, _API, _BROKER = range(3)  # in this order they stop
+_LIVENESS_SECONDS = 60.0  # after this time, a live service counts as up although it is not ready
+_SMALL_MACHINE_CORES = 4  # up to this number, threads of the API would only compete with those of the trainer
+_WORKERS, _API, _BROKER = range(3)  # stop order
 
 
 def run_up(data: Path | None, host: str | None, port: int | None) -> None:
-    """Start everything, say where it is, and keep it running until somebody asks to stop."""
+    """Start all processes, print the address, and supervise them until a stop signal is received."""
     if host is not None:
-        os.environ["CINESTRATA_HOST"] = host  # the API reads it there
+        os.environ["CINESTRATA_HOST"] = host  # the API process reads its settings from the environment
     settings = data_folder_settings(data)
-    _refuse_open_door(settings)
+    _require_key_or_loopback(settings)
     supervisor = Supervisor(
-        report=lambda sentence: warnings.print(sentence, soft_wrap=True), buried=release_leases
+        on_restart=lambda message: error_console.print(message, soft_wrap=True), on_exit=release_leases
     )
     try:
         with (
-            locked(settings.run_dir, settings.data_dir) as lock,
+            hold_data_folder(settings.run_dir, settings.data_dir) as lock,
             _listen(settings.host, settings.port if port is None else port) as listener,
             supervisor.signals(),
         ):
@@ -60,7 +62,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
             finally:
                 supervisor.stop()
     except FolderBusy as busy:
-        fail(str(busy), "Use that one, stop it first, or choose another folder with --data.")
+        fail(str(busy), "Use that service, stop it first, or choose another folder with --data.")
     except (BrokerMissing, StartFailed) as error:
         fail(str(error))
 
@@ -68,6 +70,7 @@ def run_up(data: Path | None, host: str | None, port: int | None) -> None:
 def _start(
     supervisor: Supervisor, settings: Settings, lock: FolderLock, listener: socket.socket
 ) -> str | None:
+    """Start all processes; returns the URL once the service answers, or None after a stop signal."""
     from service.catalog.database import sqlite_path
     from service.catalog.migrations import upgrade
 
@@ -77,13 +80,13 @@ def _start(
     if supervisor.stopping:
         return None
     upgrade(settings)
-    if sqlite_path(settings.database_url):  # and so nobody else works on it while we hold the folder
+    if sqlite_path(settings.database_url):  # no other worker uses this catalog while the folder is locked
         release_leases()
 
-    url = _address(listener)
-    lock.note(url=url, redis_url=redis_url)
-    supervisor.start(*_children(settings, listener, redis_url))
-    with _answers(url) as ready:
+    url = _listener_url(listener)
+    lock.write_record(url=url, redis_url=redis_url)
+    supervisor.start(*_service_processes(settings, listener, redis_url))
+    with readiness_check(url) as ready:
         if supervisor.wait_until(ready, _START_SECONDS):
             return url
     if not supervisor.stopping:
@@ -95,46 +98,48 @@ def _start(
 
 def _start_broker(supervisor: Supervisor, run_dir: Path) -> str:
     path = socket_path(run_dir)
-    broker = ChildProcess("redis", redis_argv(run_dir, path), run_dir / "redis.log", order=_BROKER)
+    broker = ChildProcess("redis", redis_argv(run_dir, path), run_dir / "redis.log", stop_order=_BROKER)
     supervisor.start(broker)
     if not wait_until_up(path, _BROKER_SECONDS):
         broker.kill()
-        aside = quarantine_store(run_dir)
-        warnings.print(
-            f"The broker could not read its stored messages; they are in {aside} now.", soft_wrap=True
+        quarantine = quarantine_store(run_dir)
+        error_console.print(
+            f"The broker could not read its stored messages; they were moved to {quarantine}.", soft_wrap=True
         )
         (run_dir / "redis").mkdir()
         broker.start()
         if not wait_until_up(path, _BROKER_SECONDS):
-            raise StartFailed(f"redis does not start. The end of {broker.log}:\n{broker.last_words()}")
+            raise StartFailed(f"redis does not start. The end of {broker.log}:\n{broker.log_tail()}")
     return f"redis+socket://{path}"
 
 
-def _children(settings: Settings, listener: socket.socket, redis_url: str) -> list[ChildProcess]:
+def _service_processes(settings: Settings, listener: socket.socket, redis_url: str) -> list[ChildProcess]:
     common = {
         "CINESTRATA_DATA_DIR": str(settings.data_dir),
         "CINESTRATA_REDIS_URL": redis_url,
         "PYTHONUNBUFFERED": "1",
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    single = _single_threaded() if cores <= _SMALL_MACHINE else {}
-    me = [sys.executable, "-P", "-m", "cli.main"]
+    one_thread = _single_thread_environment() if cores <= _SMALL_MACHINE_CORES else {}
+    command = [sys.executable, "-P", "-m", "cli.main"]
 
-    def child(name: str, argv: list[str], env: Mapping[str, str], order: int, nice: int = 0) -> ChildProcess:
+    def child(
+        name: str, argv: list[str], env: Mapping[str, str], stop_order: int, nice: int = 0
+    ) -> ChildProcess:
         log = settings.run_dir / f"{name}.log"
-        return ChildProcess(name, [*me, *argv], log, {**common, **env}, order=order, nice=nice)
+        return ChildProcess(name, [*command, *argv], log, {**common, **env}, stop_order=stop_order, nice=nice)
 
-    api = child("api", ["serve", "--fd", str(listener.fileno())], single, _API)
+    api = child("api", ["serve", "--fd", str(listener.fileno())], one_thread, _API)
     api.fds = (listener.fileno(),)
     return [
         api,
-        # Searches come first: the workers take what they leave.
-        child("worker-cpu", ["worker", "--queue", "cpu"], single, _WORKERS, nice=5),
+        # Searches have priority over the workers.
+        child("worker-cpu", ["worker", "--queue", "cpu"], one_thread, _WORKERS, nice=5),
         child("worker-gpu", ["worker", "--queue", "gpu"], {}, _WORKERS, nice=5),
     ]
 
 
-def _single_threaded() -> dict[str, str]:
+def _single_thread_environment() -> dict[str, str]:
     return (
         {}
         if "CINESTRATA_TORCH_THREADS" in os.environ
@@ -143,41 +148,41 @@ def _single_threaded() -> dict[str, str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The listening socket. It stays open here, so that a restarted API refuses no connection in between."""
+    """Open the listening socket. The supervisor keeps it, so that an API restart refuses no connection."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             fail(
-                f"Port {port} on {host} is taken.",
-                "Choose another with --port, or --port 0 for any free one.",
+                f"Port {port} on {host} is in use.",
+                "Choose another port with --port, or any free port with --port 0.",
             )
         fail(
             f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
-            "Choose others with --host and --port.",
+            "Choose another address with --host and --port.",
         )
 
 
-def _refuse_open_door(settings: Settings) -> None:
-    from api.security.security_middleware import is_loopback
+def _require_key_or_loopback(settings: Settings) -> None:
+    from api.security.loopback import is_loopback
 
     if settings.api_key is None and not is_loopback(settings.host):
         fail(
-            f"{settings.host} opens the service to the network without a key.",
-            "Set CINESTRATA_API_KEY to a secret of yours, or listen on 127.0.0.1.",
+            f"Listening on {settings.host} opens the service to the network without an API key.",
+            "Set CINESTRATA_API_KEY to a secret, or listen on 127.0.0.1.",
         )
 
 
-def _address(listener: socket.socket) -> str:
+def _listener_url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{host}:{port}"
 
 
 @contextmanager
-def _answers(url: str) -> Iterator[Callable[[], bool]]:
-    """Asks whether the service does."""
+def readiness_check(url: str) -> Iterator[Callable[[], bool]]:
+    """A function that returns whether the service counts as up."""
     import httpx
 
     started = time.monotonic()
@@ -187,8 +192,9 @@ def _answers(url: str) -> Iterator[Callable[[], bool]]:
             try:
                 if client.get("/readyz").status_code == 200:
                     return True
-                # Alive, but something is not in order: being up and saying so beats not being up.
-                return time.monotonic() - started > 60 and client.get("/livez").status_code == 200
+                # A degraded service that runs and reports its fault is better than one that does not start.
+                waited = time.monotonic() - started
+                return waited > _LIVENESS_SECONDS and client.get("/livez").status_code == 200
             except httpx.HTTPError:
                 return False
 

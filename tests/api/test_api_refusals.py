@@ -22,7 +22,7 @@ def test_a_parameter_that_is_not_known_is_refused_by_name(client: TestClient, pa
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
     assert wrong["field"] == name
-    assert "no such parameter" in wrong["message"]
+    assert "parameter does not exist" in wrong["message"]
 
 
 @pytest.mark.parametrize("name", ["cursor", "min_confidence", "mode", "q"])
@@ -37,17 +37,17 @@ def test_a_batch_names_what_it_does_not_know(client: TestClient) -> None:
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
     assert wrong["field"] == "queries[1].colour"
-    assert "no such parameter" in wrong["message"]
+    assert "parameter does not exist" in wrong["message"]
 
 
 @pytest.mark.parametrize(
     ("headers", "body", "said"),
     [
         ({}, b'{"queries": [{"q": "a taxi"}]}', "Content-Type: application/json"),
-        ({"Content-Type": "text/plain"}, b'{"queries": []}', "text/plain; add the header"),
-        (JSON, b"[]", "no JSON object"),
-        (JSON, b"\xff\xfe\x00", "cannot be read as JSON"),
-        (JSON, b'{"queries": ' + b"[" * 200_000, "cannot be read as JSON"),
+        ({"Content-Type": "text/plain"}, b'{"queries": []}', "text/plain' is not supported here; add the header"),
+        (JSON, b"[]", "not a JSON object"),
+        (JSON, b"\xff\xfe\x00", "not valid JSON"),
+        (JSON, b'{"queries": ' + b"[" * 200_000, "not valid JSON"),
     ],
 )
 def test_a_body_that_is_no_batch_says_how_to_send_one(
@@ -63,7 +63,7 @@ def test_a_clip_that_is_a_text_says_how_to_send_a_file(client: TestClient) -> No
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
     assert wrong["field"] == "clip"
-    assert "no file" in wrong["message"]
+    assert "not a file" in wrong["message"]
     assert "multipart/form-data" in wrong["message"]
 
 

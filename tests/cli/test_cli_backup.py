@@ -68,7 +68,7 @@ def test_what_is_restored_is_what_was_there(two: ShardStore, tmp_path: Path, nam
     store = ShardStore(settings().index_dir)
     assert settings().data_dir == tmp_path / "other"
     assert (store.manifest(), _ready(), _ranking(store, query)) == (manifest, ready, expected)
-    assert "every checksum right" in doctor._index(settings())
+    assert "all checksums correct" in doctor.check_index(settings())
     assert not list((tmp_path / "other").glob(".restore-*"))
 
 
@@ -111,14 +111,14 @@ def test_a_snapshot_beside_a_writer_is_one_generation(
 def test_a_task_published_between_catalog_and_manifest_is_in_the_copy(
     two: ShardStore, tmp_path: Path, lay_down: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = backup_commands._require_whole_catalog
+    check = backup_commands.require_intact_catalog
 
     def publish_first(path: Path) -> None:
         check(path)
-        monkeypatch.setattr(backup_commands, "_require_whole_catalog", check)
+        monkeypatch.setattr(backup_commands, "require_intact_catalog", check)
         lay_down("between")
 
-    monkeypatch.setattr(backup_commands, "_require_whole_catalog", publish_first)
+    monkeypatch.setattr(backup_commands, "require_intact_catalog", publish_first)
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     assert _run("restore", tmp_path / "copy", "--data", tmp_path / "other").exit_code == 0
     dispose()
@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_nothing(two: ShardStore, tmp_path: Path, suffix: str
         with _no_file_beyond(size - 1):
             told = _run("snapshot", place / f"copy{suffix}")
         assert told.exit_code == 1
-        assert "No snapshot was made" in told.output
+        assert "The backup failed" in told.output
         assert [path.name for path in place.iterdir()] == [f"whole{suffix}"]
     if not suffix:
         for size in sizes:
@@ -165,7 +165,7 @@ def test_a_snapshot_that_would_not_fit_is_not_begun(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
     told = _run("snapshot", tmp_path / "copies" / "copy")
     assert (told.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "100 free" in told.output
+    assert "100 bytes free" in told.output
 
 
 def test_a_damaged_library_is_not_copied(two: ShardStore, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_damaged_library_is_not_copied(two: ShardStore, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-1] + b"\7")
     told = _run("snapshot", tmp_path / "copies" / "copy")
     assert told.exit_code == 1
-    assert "ids.npy is not what it was when it was published" in " ".join(told.output.split())
+    assert "ids.npy differs from the published file" in " ".join(told.output.split())
     assert not list((tmp_path / "copies").iterdir())
 
 
@@ -189,16 +189,16 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("damage", "message"),
     [
-        (_flip_vectors, r"vectors\.faiss is not what it was"),
+        (_flip_vectors, r"vectors\.faiss differs"),
         (lambda copy: next(copy.rglob("ids.npy")).unlink(), "ids.npy"),
-        (lambda copy: (copy / "snapshot.json").unlink(), "no snapshot"),
-        (lambda copy: (copy / "snapshot.json").write_text("[]"), "cannot be read"),
+        (lambda copy: (copy / "snapshot.json").unlink(), "not a backup"),
+        (lambda copy: (copy / "snapshot.json").write_text("[]"), "not readable"),
         (lambda copy: _edit(copy, lambda body: body.update(schema=9)), "schema 9"),
         (
             lambda copy: _edit(copy, lambda body: body["files"].pop("index/manifest.json")),
-            "lacks index/manifest",
+            "index/manifest.json is missing",
         ),
         (
             lambda copy: _edit(
@@ -228,14 +228,14 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
     ],
 )
 def test_a_damaged_snapshot_restores_nothing(
-    two: ShardStore, tmp_path: Path, harm: Callable[[Path], object], said: str
+    two: ShardStore, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
-    harm(tmp_path / "copy")
+    damage(tmp_path / "copy")
     told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
     assert told.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
-    assert re.search(said, " ".join(told.output.split()))
+    assert re.search(message, " ".join(told.output.split()))
 
 
 def test_a_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_nothing_is_overwritten(two: ShardStore, tmp_path: Path) -> None:
     before = two.manifest()
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     again = _run("snapshot", tmp_path / "copy")
-    assert (again.exit_code, "there already" in again.output) == (1, True)
+    assert (again.exit_code, "already exists" in again.output) == (1, True)
     onto = _run("restore", tmp_path / "copy")
-    assert (onto.exit_code, "there already" in onto.output) == (1, True)
+    assert (onto.exit_code, "already exists" in onto.output) == (1, True)
     assert two.manifest() == before
 
 
@@ -282,7 +282,7 @@ def test_a_log_that_was_left_of_another_catalog_is_not_played_into_the_restored_
     left.parent.mkdir()
     left.write_bytes(b"pages of another catalog")
     told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-    assert (told.exit_code, "catalog.sqlite3-wal is there already" in told.output) == (1, True)
+    assert (told.exit_code, "catalog.sqlite3-wal already exists" in told.output) == (1, True)
     assert sorted(path.name for path in left.parent.iterdir()) == ["catalog.sqlite3-wal", "run"]
 
 
@@ -311,7 +311,7 @@ def test_a_catalog_on_another_file_system_is_restored_or_nothing_is(
 def test_nothing_to_copy_is_said(folder: Settings, tmp_path: Path) -> None:
     told = _run("snapshot", tmp_path / "copies" / "copy")
     assert (told.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "Nothing has been learned" in told.output
+    assert "The library is empty" in told.output
 
 
 def test_postgresql_is_dumped_by_its_own_tool(

@@ -65,7 +65,7 @@ def test_a_protocol_is_run_once_and_reported(protocol: Path, tmp_path: Path) -> 
     }
     second = bench("run", protocol, *common, "--methods", "finetune,finetune@prior=0", "--seeds", 1)
     assert second.exit_code == 0, second.output
-    assert "1 of 2 results are there already" in second.output
+    assert "1 of 2 runs already have results" in second.output
     assert "finetune@prior=0, seed 0" in second.output
     assert "finetune, seed 0" not in second.output
     assert "| zero_shot | latest |" in second.output, "what was measured before is in the table too"

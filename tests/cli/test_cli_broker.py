@@ -60,17 +60,15 @@ def test_a_folder_that_is_too_deep_for_a_socket_still_works(tmp_path: Path) -> N
     path.parent.rmdir()
 
 
-def test_a_folder_of_somebody_else_is_not_used_for_the_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_socket_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     deep = tmp_path / ("d" * 110)
     socket_path(deep).parent.chmod(0o777)
-    with pytest.raises(BrokerMissing, match="belongs to somebody else"):
+    with pytest.raises(BrokerMissing, match="belongs to another user"):
         socket_path(deep)
 
 
-def test_unreadable_messages_are_set_aside(tmp_path: Path) -> None:
+def test_unreadable_message_store_is_quarantined(tmp_path: Path) -> None:
     with broker(tmp_path) as client:
         client.lpush("cpu", "tsk_1")
     (tmp_path / "redis" / "appendonly.aof").write_bytes(b"*not what redis writes\r\n")
@@ -82,7 +80,7 @@ def test_unreadable_messages_are_set_aside(tmp_path: Path) -> None:
         assert client.llen("cpu") == 0
 
 
-def test_without_any_server_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_is_reported_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.embedded.private_broker.os.access", lambda *_: False)
     monkeypatch.setattr("cli.embedded.private_broker.shutil.which", lambda _: None)
     with pytest.raises(BrokerMissing, match="CINESTRATA_REDIS_URL"):

@@ -20,12 +20,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.commands import process_commands
-from cli.commands.ingest_command import _name, _pack, _read, _settings
+from cli.commands.ingest_command import default_name, pack_videos, parse_settings, read_videos
 from cli.commands.search_commands import parse_conditions, result_table
 from cli.demo.demo_world import DemoWorld
+from cli.http_service_client import HttpServiceClient
 from cli.main import app
-from cli.service_client import HttpServiceClient
-from index.errors import DeviceMissing
+from index import DeviceMissing
 from service.core.errors import InvalidInput
 from service.core.schemas import MomentMatch, SearchResult, VideoSpec
 
@@ -97,7 +97,7 @@ def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
 def test_a_service_that_is_down_is_said_in_words() -> None:
     told = cinestrata("tasks", "list", "--url", "http://127.0.0.1:9")
     assert told.exit_code == 1
-    assert "did not answer" in told.output
+    assert "does not answer" in told.output
     assert "Traceback" not in told.output
 
 
@@ -128,7 +128,7 @@ def test_a_device_that_is_not_there_is_told_in_words(
 
     monkeypatch.setattr("api.app.create_app", refuse)
     with pytest.raises(typer.Exit):
-        process_commands._api()
+        process_commands.create_application()
     assert capsys.readouterr().err == "CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU\n"
 
 
@@ -145,7 +145,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         told = cinestrata("up", "--port", port)
     assert told.exit_code == 1
-    assert f"Port {port} on 127.0.0.1 is taken." in told.output
+    assert f"Port {port} on 127.0.0.1 is in use." in told.output
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
 
 
@@ -177,7 +177,7 @@ def test_a_task_is_stored_and_cancelled_without_any_service(tmp_path: Path) -> N
 def test_an_empty_folder_is_well() -> None:
     told = cinestrata("doctor")
     assert told.exit_code == 0, told.output
-    assert "trouble" not in told.output
+    assert "failed" not in told.output
 
 
 def test_problems_come_back_with_their_fields() -> None:
@@ -186,32 +186,37 @@ def test_problems_come_back_with_their_fields() -> None:
         "detail": "k: too large",
         "errors": [{"field": "k", "message": "too large"}],
     }
-    remote = HttpServiceClient("http://service")
-    remote._http = httpx.Client(
-        base_url="http://service", transport=httpx.MockTransport(lambda _: httpx.Response(422, json=problem))
-    )
+    transport = httpx.MockTransport(lambda _: httpx.Response(422, json=problem))
+    client = HttpServiceClient("http://service", transport=transport)
     with pytest.raises(InvalidInput, match="k: too large") as told:
-        remote.search("x", 10**6, None, None)
+        client.search("x", 10**6, None, None)
     assert told.value.errors[0].field == "k"
 
 
 def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
-    assert HttpServiceClient("http://service")._http.headers["X-API-Key"] == "secret"
+    requests: list[httpx.Request] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(200, json=[])
+
+    HttpServiceClient("http://service", transport=httpx.MockTransport(respond)).tasks()
+    assert [request.headers["X-API-Key"] for request in requests] == ["secret"]
 
 
 def test_a_folder_without_manifest_brings_its_videos_without_captions(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("b.mp4", "deep/a.MKV", "notes.txt"):
         (tmp_path / name).touch()
-    base, videos = _read(tmp_path)
+    base, videos = read_videos(tmp_path)
     assert base == tmp_path
     assert [(video.uri, video.captions) for video in videos] == [("b.mp4", []), ("deep/a.MKV", [])]
 
 
 def test_a_manifest_in_a_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "manifest.csv").write_text("uri,captions,split\na.mp4,one|two,test\n")
-    _, (video,) = _read(tmp_path)
+    _, (video,) = read_videos(tmp_path)
     assert (video.uri, video.captions, video.split) == ("a.mp4", ["one", "two"], "test")
 
 
@@ -220,7 +225,7 @@ def test_packing_keeps_bytes_captions_and_splits_and_drops_paths(tmp_path: Path)
     outside.write_bytes(b"video")
     videos = [VideoSpec(uri="../a b.mp4", captions=["x"], split="test")]
     archive = io.BytesIO()
-    _pack(archive, videos, {"../a b.mp4": outside})
+    pack_videos(archive, videos, {"../a b.mp4": outside})
     archive.seek(0)
     with tarfile.open(fileobj=archive) as tar:
         assert tar.getnames() == ["manifest.jsonl", "000000.mp4"]
@@ -236,7 +241,7 @@ def test_two_names_of_one_file_are_packed_as_two_files(tmp_path: Path) -> None:
     os.link(tmp_path / "a.mp4", tmp_path / "b.mp4")
     names = ["a.mp4", "b.mp4"]
     archive = io.BytesIO()
-    _pack(archive, [VideoSpec(uri=name) for name in names], {name: tmp_path / name for name in names})
+    pack_videos(archive, [VideoSpec(uri=name) for name in names], {name: tmp_path / name for name in names})
     archive.seek(0)
     with tarfile.open(fileobj=archive) as tar:
         assert [(member.isreg(), member.size) for member in tar.getmembers()[1:]] == [(True, 5), (True, 5)]
@@ -260,19 +265,19 @@ def test_a_wrong_name_of_a_task_is_not_taken_for_a_wrong_setting(tmp_path: Path)
     ],
 )
 def test_tasks_are_named_after_what_was_given(tmp_path: Path, path: str, name: str) -> None:
-    assert _name(tmp_path / path) == name
+    assert default_name(tmp_path / path) == name
 
 
 def test_settings_are_values_not_words() -> None:
-    assert _settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == {
+    assert parse_settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == {
         "epochs": 5,
         "scale": 1.5,
         "gate": True,
         "mode": "fast",
     }
-    assert _settings([]) is None
+    assert parse_settings([]) is None
     with pytest.raises(typer.Exit):
-        _settings(["epochs"])
+        parse_settings(["epochs"])
 
 
 def test_a_changed_world_is_another_request() -> None:
@@ -280,13 +285,17 @@ def test_a_changed_world_is_another_request() -> None:
 
     spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
     other = TaskSpec(name="a", videos=[VideoSpec(uri="2.mp4")])
-    assert DemoWorld.key(spec) == DemoWorld.key(spec.model_copy()) != DemoWorld.key(other)
+    assert (
+        DemoWorld.idempotency_key(spec)
+        == DemoWorld.idempotency_key(spec.model_copy())
+        != DemoWorld.idempotency_key(other)
+    )
 
 
 def test_the_demo_is_as_large_as_promised() -> None:
     world = DemoWorld()
     assert (world.train, world.test, world.categories, len(world.domains)) == (16, 40, 3, 3)
-    assert world.resized(domains=2, test=2).videos == 2 * 3 * (16 + 4 + 2)
+    assert world.resized(domains=2, test=2).video_count == 2 * 3 * (16 + 4 + 2)
 
 
 def test_conditions_as_a_person_types_them() -> None:
@@ -352,7 +361,7 @@ def test_every_cell_of_the_results_stands_under_its_heading() -> None:
             table = result_table(SimpleNamespace(results=[result]))  # type: ignore[arg-type]
             cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
             expected = {"": "1", "score": "0.500", "task": "cars", "video": "v1", "caption": "a taxi"}
-            expected |= {"right": "50%"} if confidence else {}
+            expected |= {"confidence": "50%"} if confidence else {}
             expected |= {"best moment": "0:40–1:00"} if moments else {}
             assert cells == expected
 

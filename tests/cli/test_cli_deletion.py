@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import service_client
+from cli.http_service_client import HttpServiceClient
 from cli.main import app
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
@@ -53,23 +54,31 @@ def test_videos_are_deleted_and_their_room_is_got_back(
     assert _run("compact", "c").exit_code == 1
 
 
-def test_over_http_every_id_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
+def _recording_client(
+    answers: Callable[[str], dict[str, list[str]]],
+) -> tuple[HttpServiceClient, list[tuple[str, str]]]:
+    """A client whose requests are recorded as (method, path) and answered by path."""
+    requests: list[tuple[str, str]] = []
 
-    def answer(
-        self: service_client.HttpServiceClient, method: str, path: str, **_: object
-    ) -> dict[str, list[str]]:
-        asked.append((method, path))
-        return (
-            {"deleted": ["a b"], "not_found": []}
-            if "a" in path.split("/")[-1]
-            else {"deleted": [], "not_found": ["x"]}
+    def respond(request: httpx.Request) -> httpx.Response:
+        path = request.url.raw_path.decode()
+        requests.append((request.method, path))
+        return httpx.Response(200, json=answers(path))
+
+    return HttpServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(respond)), requests
+
+
+def test_http_client_deletes_videos_one_by_one() -> None:
+    client, requests = _recording_client(
+        lambda path: (
+            {"deleted": [], "not_found": ["x"]}
+            if path.endswith("/x")
+            else {"deleted": ["a/b"], "not_found": []}
         )
-
-    monkeypatch.setattr(service_client.HttpServiceClient, "_ask", answer)
-    told = service_client.HttpServiceClient("http://127.0.0.1:1").delete(["a/b", "x"])
-    assert asked == [("DELETE", "/videos/a%2Fb"), ("DELETE", "/videos/x")]
-    assert (told.deleted, told.not_found) == (["a b"], ["x"])
+    )
+    outcome = client.delete(["a/b", "x"])
+    assert requests == [("DELETE", "/videos/a%2Fb"), ("DELETE", "/videos/x")]
+    assert (outcome.deleted, outcome.not_found) == (["a/b"], ["x"])
 
 
 def _files(folder: Settings, vectors: np.ndarray) -> list[Path]:
@@ -91,7 +100,7 @@ def test_a_whole_task_is_deleted_and_leaves_the_disk(
     lay_down("b", 4)
     theirs, kept = _vectors(folder, "tsk_a"), _vectors(folder, "tsk_b")
     refused = _run("delete", "--task", "a", answer="n\n")
-    assert (refused.exit_code, "Delete task 'a' with all of its 5 videos" in refused.output) == (1, True)
+    assert (refused.exit_code, "Permanently delete task 'a' with all of its 5 videos" in refused.output) == (1, True)
     assert ShardStore(folder.index_dir).manifest().tombstones == {}
     assert "5 deleted" in _run("delete", "--task", "a", answer="y\n").output
     assert "0 deleted" in _run("delete", "--task", "tsk_a", "--yes").output, "twice is like once"
@@ -146,15 +155,7 @@ def test_a_compaction_that_was_killed_before_the_catalog_heard_of_it_is_finished
     assert overview().degraded == {}
 
 
-def test_over_http_a_task_is_asked_for_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def answer(
-        self: service_client.HttpServiceClient, method: str, path: str, **_: object
-    ) -> dict[str, list[str]]:
-        asked.append((method, path))
-        return {"deleted": ["a"], "not_found": []}
-
-    monkeypatch.setattr(service_client.HttpServiceClient, "_ask", answer)
-    assert service_client.HttpServiceClient("http://127.0.0.1:1").delete_task("tsk_1").deleted == ["a"]
-    assert asked == [("DELETE", "/tasks/tsk_1")]
+def test_http_client_deletes_a_task_by_id() -> None:
+    client, requests = _recording_client(lambda path: {"deleted": ["a"], "not_found": []})
+    assert client.delete_task("tsk_1").deleted == ["a"]
+    assert requests == [("DELETE", "/tasks/tsk_1")]

@@ -1,4 +1,4 @@
-"""The doctor looks at everything: each kind of harm is found, and named with what it befell."""
+"""`cinestrata doctor`: each kind of damage is reported with the file, release or task that it affects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Shard, Task, Video
 from service.core.settings import Settings
 
-Harm = Callable[[ShardStore], None]
+Damage = Callable[[ShardStore], None]
 
 
 def _flip(path: Path) -> None:
@@ -47,15 +47,15 @@ def _from_the_future(store: ShardStore) -> None:
     store.manifest_path.write_text(store.manifest_path.read_text().replace('"schema": 2', '"schema": 9'))
 
 
-def _catalog(statement: object) -> Harm:
-    def harm(store: ShardStore) -> None:
+def _catalog(statement: object) -> Damage:
+    def apply(store: ShardStore) -> None:
         with session_scope(write=True) as session:
             session.execute(statement)  # type: ignore[call-overload]
 
-    return harm
+    return apply
 
 
-HARMS: dict[str, tuple[Harm, str]] = {
+DAMAGES: dict[str, tuple[Damage, str]] = {
     "a flipped byte": (
         lambda s: _flip(_shard(s, "tsk_a") / "vectors.faiss"),
         r"task tsk_a: vectors\.faiss was altered",
@@ -79,7 +79,7 @@ HARMS: dict[str, tuple[Harm, str]] = {
     ),
     "a manifest from the future": (_from_the_future, "schema 9.*newer Cinestrata"),
     "an altered manifest": (lambda s: _flip(s.manifest_path), r"manifest\.json"),
-    "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, and the manifest has no shard"),
+    "no manifest": (lambda s: s.manifest_path.unlink(), "task tsk_a is ready, but the manifest has no shard"),
     "a task that the catalog lost": (
         lambda s: [
             _catalog(delete(table).where(column == "tsk_b"))(s)  # type: ignore[func-returns-value]
@@ -89,11 +89,11 @@ HARMS: dict[str, tuple[Harm, str]] = {
     ),
     "a shard that the catalog lost": (
         _catalog(delete(Shard).where(Shard.task_id == "tsk_b")),
-        "tsk_b is ready, and the catalog does not know its shard",
+        "tsk_b is ready, but the catalog has no record of its shard",
     ),
     "a shard that the catalog describes otherwise": (
         _catalog(update(Shard).where(Shard.task_id == "tsk_a").values(fingerprint="x")),
-        "another shard of task tsk_a",
+        "describe different shards of task tsk_a",
     ),
 }
 
@@ -105,26 +105,26 @@ def two(folder: Settings, lay_down: Callable) -> ShardStore:
     return ShardStore(folder.index_dir)
 
 
-def test_a_whole_library_is_well(two: ShardStore, folder: Settings) -> None:
-    assert doctor._index(folder) == (
-        "generation 2, 2 shards, 2 releases, every checksum right, as the catalog says"
+def test_intact_library_passes(two: ShardStore, folder: Settings) -> None:
+    assert doctor.check_index(folder) == (
+        "generation 2, 2 shards, 2 releases, all checksums correct, consistent with the catalog"
     )
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_every_harm_is_found_by_name(two: ShardStore, folder: Settings, harm: str) -> None:
-    do, said = HARMS[harm]
-    do(two)
-    with pytest.raises(Exception, match=said):
-        doctor._index(folder)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> None:
+    apply, message = DAMAGES[damage]
+    apply(two)
+    with pytest.raises(Exception, match=message):
+        doctor.check_index(folder)
 
 
 @pytest.mark.parametrize(
-    ("before", "said"),
+    ("before", "message"),
     [
         (
-            lambda manifest: ParentRelease("0" * 64, 2),
-            r"release \w{12}: it goes on from release 0{12}, which is not there",
+            lambda manifest: Before("0" * 64, 2),
+            r"release \w{12}: its predecessor, release 0{12}, is missing",
         ),
         (
             lambda manifest: ParentRelease(manifest.shards["tsk_a"].release, 2),
@@ -133,71 +133,74 @@ def test_every_harm_is_found_by_name(two: ShardStore, folder: Settings, harm: st
         (lambda manifest: None, "does not know task tsk_a, so that shard cannot be searched"),
     ],
 )
-def test_a_release_that_goes_on_from_nothing_known_is_named(
-    two: ShardStore, folder: Settings, before: Callable[[Manifest], ParentRelease | None], said: str
+def test_release_with_unknown_predecessor_is_reported(
+    two: ShardStore, folder: Settings, before: Callable[[Manifest], Before | None], message: str
 ) -> None:
     newest = _release(two, "tsk_b")
     with two.staging() as staged:
         for path in newest.iterdir():
             shutil.copy(path, staged)
-        there = before(two.manifest())
+        predecessor = before(two.manifest())
         description = json.loads((staged / "release.json").read_text())
-        description["before"] = vars(there) if there else None
+        description["before"] = vars(predecessor) if predecessor else None
         (staged / "release.json").write_text(json.dumps(description))
         release = two.adopt_release(staged)
     two.publish(release=release, shards=[])
-    with pytest.raises(doctor._Trouble, match=said):
-        doctor._index(folder)
+    with pytest.raises(doctor.CheckFailed, match=message):
+        doctor.check_index(folder)
 
 
-def test_several_harms_are_all_named(two: ShardStore, folder: Settings) -> None:
+def test_all_damages_are_reported(two: ShardStore, folder: Settings) -> None:
     _flip(_shard(two, "tsk_a") / "ids.npy")
     _flip(_release(two, "tsk_b") / "release.json")
-    found = audit(two)
-    assert list(found.damaged_releases) == [two.manifest().shards["tsk_b"].release]
-    assert list(found.damaged_shards) == ["tsk_a"]
-    with pytest.raises(doctor._Trouble, match=r"(?s)release \w{12}.*tsk_a") as told:
-        doctor._index(folder)
-    assert str(told.value).count("release.json") == 1, "named by the audit, and not again"
+    result = audit(two)
+    assert list(result.damaged_releases) == [two.manifest().shards["tsk_b"].release]
+    assert list(result.damaged_shards) == ["tsk_a"]
+    with pytest.raises(doctor.CheckFailed, match=r"(?s)release \w{12}.*tsk_a") as caught:
+        doctor.check_index(folder)
+    assert str(caught.value).count("release.json") == 1, "reported by the audit only"
 
 
-def test_what_is_not_in_use_is_told_and_does_no_harm(two: ShardStore, folder: Settings) -> None:
+def test_unused_folders_are_reported_without_failure(two: ShardStore, folder: Settings) -> None:
     two.stage()
     shutil.copytree(_shard(two, "tsk_a"), two.root / "shards" / ("0" * 64))
-    assert doctor._index(folder).endswith("2 folders are not in use (yet)")
+    assert doctor.check_index(folder).endswith("2 folders are not in use (yet)")
 
 
-def test_a_task_that_is_being_published_is_no_harm(two: ShardStore, folder: Settings) -> None:
+def test_task_during_publishing_passes(two: ShardStore, folder: Settings) -> None:
     with session_scope(write=True) as session:
         session.execute(delete(Shard).where(Shard.task_id == "tsk_b"))
         session.execute(update(Task).where(Task.id == "tsk_b").values(state="evaluating"))
-    assert doctor._index(folder).startswith("generation 2")
+    assert doctor.check_index(folder).startswith("generation 2")
 
 
-def test_the_current_release_must_know_every_shard(two: ShardStore, folder: Settings) -> None:
+def test_shard_unknown_to_the_current_release_is_reported(two: ShardStore, folder: Settings) -> None:
     manifest = two.manifest()
     two.manifest_path.write_text(replace(manifest, release=manifest.shards["tsk_a"].release).dumps())
-    with pytest.raises(doctor._Trouble, match="does not know task tsk_b"):
-        doctor._index(folder)
+    with pytest.raises(doctor.CheckFailed, match="does not know task tsk_b"):
+        doctor.check_index(folder)
 
 
-def test_the_whole_is_told_as_json_with_its_status(
+def test_json_report_and_exit_status(
     two: ShardStore, folder: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for other in ("_software", "_broker", "_backbone", "_decoders"):
-        monkeypatch.setattr(doctor, other, lambda settings: "not looked at")
-    well = CliRunner().invoke(app, ["doctor", "--json"])
-    assert (well.exit_code, json.loads(well.stdout)["ok"]) == (0, True)
+    kept = {name: doctor.CHECKS[name] for name in ("data folder", "catalog", "index")}
+    monkeypatch.setattr(doctor, "CHECKS", kept)
+    intact = CliRunner().invoke(app, ["doctor", "--json"])
+    assert (intact.exit_code, json.loads(intact.stdout)["ok"]) == (0, True)
     _flip(_shard(two, "tsk_a") / "vectors.faiss")
-    told = CliRunner().invoke(app, ["doctor", "--json"])
-    assert told.exit_code == 1
-    body = json.loads(told.stdout)
+    damaged = CliRunner().invoke(app, ["doctor", "--json"])
+    assert damaged.exit_code == 1
+    body = json.loads(damaged.stdout)
     assert body["ok"] is False
     assert [entry["check"] for entry in body["checks"] if not entry["ok"]] == ["index"]
     assert "tsk_a" in next(entry["said"] for entry in body["checks"] if not entry["ok"])
 
 
-def test_large_shards_are_told_by_how_they_are_searched() -> None:
-    ivf = AnnStructure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
-    flat = AnnStructure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
-    assert doctor._searched([ivf, flat]) == "ivf (recall 0.995), every vector (no structure passed)"
+def test_ann_structures_are_described() -> None:
+    ivf = Structure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
+    flat = Structure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
+    assert (
+        doctor.describe_structures([ivf, flat])
+        == "ivf (recall 0.995), exact scan (no structure reached the required recall)"
+    )

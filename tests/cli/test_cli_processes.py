@@ -19,13 +19,13 @@ import httpx
 import pytest
 import typer
 
+from cli.data_folder import data_folder_settings
 from cli.demo import demo_command
 from cli.demo.demo_service import embedded_service
-from cli.embedded import child_process as child
-from cli.embedded import up_command
 from cli.embedded.child_process import ChildProcess
-from cli.embedded.data_folder_lock import FolderBusy, data_folder_settings, locked, running
+from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import StartFailed, Supervisor
+from cli.embedded.up_command import readiness_check
 
 
 def script(code: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
         "time.sleep(0 if mark.stat().st_size < 2 else 60)"
     )
     told: list[str] = []
-    supervisor = Supervisor(report=told.append)
+    supervisor = Supervisor(on_restart=told.append)
     supervisor.start(ChildProcess("part", script(code), tmp_path / "part.log"))
     try:
         assert supervisor.wait_until(lambda: mark.exists() and len(mark.read_text()) == 2, 20)
@@ -65,10 +65,7 @@ def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
     assert "part ended with status 0" in told[0]
 
 
-def test_a_log_does_not_grow_for_as_long_as_its_child_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(child, "_LOG_BYTES", 1000)
+def test_a_log_does_not_grow_for_as_long_as_its_child_runs(tmp_path: Path) -> None:
     code = (
         "import pathlib, time\nprint('x' * 2000, flush=True)\n"
         f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)\n"
@@ -76,7 +73,7 @@ def test_a_log_does_not_grow_for_as_long_as_its_child_runs(
     )
     log = tmp_path / "part.log"
     supervisor = Supervisor()
-    supervisor.start(ChildProcess("part", script(code), log))
+    supervisor.start(ChildProcess("part", script(code), log, max_log_bytes=1000))
     try:
         assert supervisor.wait_until(
             lambda: log.with_suffix(".log.1").exists() and not log.stat().st_size, 20
@@ -110,13 +107,15 @@ def test_children_stop_in_order_and_the_stubborn_are_killed(tmp_path: Path) -> N
         "print('up', flush=True)\ntime.sleep(60)"
     )
     children = [
-        ChildProcess("last", [*script(polite), "last"], tmp_path / "last.log", order=2),
-        ChildProcess("first", [*script(polite), "first"], tmp_path / "first.log", order=0),
-        ChildProcess("stubborn", script(stubborn), tmp_path / "stubborn.log", order=1, grace=0.3),
+        ChildProcess("last", [*script(polite), "last"], tmp_path / "last.log", stop_order=2),
+        ChildProcess("first", [*script(polite), "first"], tmp_path / "first.log", stop_order=0),
+        ChildProcess(
+            "stubborn", script(stubborn), tmp_path / "stubborn.log", stop_order=1, grace_seconds=0.3
+        ),
     ]
     supervisor = Supervisor()
     supervisor.start(*children)
-    until(lambda: all("up" in child.last_words() for child in children))
+    until(lambda: all("up" in child.log_tail() for child in children))
     supervisor.stop()
     assert log.read_text().split() == ["first", "last"]
     assert [child.exit_status for child in children] == [0, 0, -signal.SIGKILL]
@@ -127,8 +126,8 @@ def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
     child = ChildProcess("part", script(code), tmp_path / "part.log")
     supervisor = Supervisor()
     supervisor.start(child)
-    until(lambda: child.last_words().strip().isdigit())
-    grandchild = int(child.last_words())
+    until(lambda: child.log_tail().strip().isdigit())
+    grandchild = int(child.log_tail())
     assert alive(grandchild)
     supervisor.stop()
     until(lambda: not alive(grandchild))
@@ -154,10 +153,10 @@ def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
     code = (
         "import os, signal, time\n"
         "from cli.demo.demo_service import interruptible\n"
-        "from cli.demo.demo_world import _children_spared_ctrl_c\n"
+        "from cli.demo.demo_world import interrupt_parent_only\n"
         "with interruptible():\n"
         "    try:\n"
-        "        with _children_spared_ctrl_c():\n"
+        "        with interrupt_parent_only():\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "            for _ in range(500):\n"  # a signal just before a sleep does not shorten it
         "                time.sleep(0.1)\n"
@@ -178,7 +177,7 @@ def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: py
         return clients[-1]
 
     monkeypatch.setattr(httpx, "Client", client)
-    with up_command._answers("http://127.0.0.1:9") as ready:
+    with readiness_check("http://127.0.0.1:9") as ready:
         assert not ready()
         assert not clients[0].is_closed
     assert clients[0].is_closed
@@ -206,37 +205,37 @@ def test_the_demo_says_when_its_service_has_ended(
     slept: list[float] = []
     monkeypatch.setattr("cli.demo.demo_command.time.sleep", slept.append)
     notes: list[dict[str, Any] | None] = [{"pid": 1}, {}, None]
-    monkeypatch.setattr(demo_command, "running", lambda _: notes.pop(0))
+    monkeypatch.setattr(demo_command, "read_lock_holder", lambda _: notes.pop(0))
     with pytest.raises(typer.Exit):
-        demo_command._wait_until_it_ends(tmp_path)
+        demo_command.wait_while_running(tmp_path)
     assert len(slept) == 2
     assert "has ended" in capsys.readouterr().err
 
 
 def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert running(run) is None
-    with locked(run, tmp_path) as lock:
-        lock.note(url="http://127.0.0.1:1234")
+    assert read_lock_holder(run) is None
+    with hold_data_folder(run, tmp_path) as lock:
+        lock.write_record(url="http://127.0.0.1:1234")
         with (
             pytest.raises(FolderBusy, match=rf"process {os.getpid()} at http://127.0.0.1:1234"),
-            locked(run, tmp_path),
+            hold_data_folder(run, tmp_path),
         ):
             pass
-        assert running(run) == {"pid": os.getpid(), "url": "http://127.0.0.1:1234"}
-    assert running(run) is None
-    with locked(run, tmp_path):
+        assert read_lock_holder(run) == {"pid": os.getpid(), "url": "http://127.0.0.1:1234"}
+    assert read_lock_holder(run) is None
+    with hold_data_folder(run, tmp_path):
         pass
 
 
 def test_who_only_looks_is_not_taken_for_a_holder(tmp_path: Path) -> None:
-    with locked(tmp_path / "run", tmp_path):
+    with hold_data_folder(tmp_path / "run", tmp_path):
         pass
     with (tmp_path / "run" / "up.lock").open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         looked = threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN))
         looked.start()
-        with locked(tmp_path / "run", tmp_path):
+        with hold_data_folder(tmp_path / "run", tmp_path):
             looked.join()
 
 
@@ -255,13 +254,16 @@ def test_the_note_is_for_its_user_from_the_first_moment_on(
     path = tmp_path / "run" / "up.lock"
     with monkeypatch.context() as patch:
         patch.setattr(os, "fchmod", lambda *_: None)  # it is made so, not made so afterwards
-        with locked(path.parent, tmp_path):
+        with hold_data_folder(path.parent, tmp_path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)  # as an earlier version left it
-    with locked(path.parent, tmp_path) as lock:
+    with hold_data_folder(path.parent, tmp_path) as lock:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        lock.note(redis_url="redis://:secret@broker:6379/0")
-        assert running(path.parent) == {"pid": os.getpid(), "redis_url": "redis://:secret@broker:6379/0"}
+        lock.write_record(redis_url="redis://:secret@broker:6379/0")
+        assert read_lock_holder(path.parent) == {
+            "pid": os.getpid(),
+            "redis_url": "redis://:secret@broker:6379/0",
+        }
 
 
 def test_who_may_not_read_the_note_is_told_so(
@@ -279,7 +281,7 @@ def test_who_may_not_read_the_note_is_told_so(
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
     for ask in (
-        lambda: running(tmp_path / "run"),
+        lambda: read_lock_holder(tmp_path / "run"),
         lambda: data_folder_settings(tmp_path),
         lambda: _hold(tmp_path),
     ):
@@ -295,22 +297,22 @@ def test_who_may_not_read_the_note_is_told_so(
 
 
 def _hold(folder: Path) -> None:
-    with locked(folder / "run", folder):
+    with hold_data_folder(folder / "run", folder):
         pass
 
 
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     code = (
-        "import pathlib, time\nfrom cli.embedded.data_folder_lock import locked\n"
-        f"with locked(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"
+        "import pathlib, time\nfrom cli.embedded.data_folder_lock import hold_data_folder\n"
+        f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"
         "    print('held', flush=True)\n    time.sleep(60)"
     )
     holder = subprocess.Popen(script(code), stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(FolderBusy), locked(tmp_path / "run", tmp_path):
+    with pytest.raises(FolderBusy), hold_data_folder(tmp_path / "run", tmp_path):
         pass
     holder.kill()
     holder.wait()
-    with locked(tmp_path / "run", tmp_path):
+    with hold_data_folder(tmp_path / "run", tmp_path):
         pass

@@ -1,0 +1,83 @@
+"""Server-sent events of a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from service.catalog.tables import FINAL_STATES
+from service.core.errors import InvalidInput
+from service.core.schemas import TaskEvent
+from service.tasks import commands
+
+__all__ = ["POLL_SECONDS", "router"]
+
+router = APIRouter(prefix="/tasks", tags=["tasks"])
+
+POLL_SECONDS = 0.5
+_HEARTBEAT_POLLS = 30
+
+
+@router.get(
+    "/{task_id}/events",
+    operation_id="watch_task",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {}}, "description": "Events until the task has ended."},
+        204: {"description": "The task has ended and has no further events. Do not reconnect."},
+    },
+)
+async def watch_task(
+    task_id: str, request: Request, last_event_id: Annotated[str | None, Header()] = None
+) -> Response:
+    """Server-sent events: ``state``, ``progress``, ``rejected`` and ``log``. The stream ends with the task."""
+    last_id = _parse_event_id(last_event_id)
+    has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
+    if has_ended and not events and last_id:
+        return Response(status_code=204)
+    return StreamingResponse(
+        _stream(task_id, last_id, request),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _stream(task_id: str, last_id: int, request: Request) -> AsyncIterator[str]:
+    polls = 0
+    while not await request.is_disconnected():
+        has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
+        for event in events:
+            last_id = event.id
+            yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+        if events:
+            continue  # a poll returns a limited number of events
+        if has_ended:
+            return
+        polls += 1
+        if polls % _HEARTBEAT_POLLS == 0:
+            yield ": heartbeat\n\n"
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _events_after(task_id: str, last_id: int) -> tuple[bool, list[TaskEvent]]:
+    """Whether the task has ended, and its events after an id. Raises NotFound."""
+    # The state is read first, so that the events of an ended task include its final event.
+    has_ended = commands.get_task(task_id).state in FINAL_STATES
+    return has_ended, commands.events_after(task_id, last_id)
+
+
+def _parse_event_id(value: str | None) -> int:
+    if not value:
+        return 0
+    if not (value.isascii() and value.isdecimal() and len(value) < 19):
+        raise InvalidInput.at(
+            "Last-Event-ID",
+            "The value is not an event id.",
+            "Send the id of the last received event, or omit the header.",
+        )
+    return int(value)

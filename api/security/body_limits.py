@@ -1,0 +1,66 @@
+"""Size limits of request bodies."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.types import Message, Receive
+
+from service.core.errors import TooLarge
+from service.core.settings import Settings
+
+__all__ = ["body_limit", "check_content_length", "limit_body"]
+
+_MAX_TASK_BYTES = 64 * 1024**2  # a task of 20,000 videos with long captions, as JSON
+_MAX_BATCH_BYTES = 4 * 1024**2  # 256 long queries with long filters
+_MAX_OTHER_BYTES = 64 * 1024  # small forms and JSON objects
+
+
+def body_limit(request: Request, settings: Settings) -> int:
+    """The maximum body size of a request in bytes."""
+    path = request.scope["path"]
+    if path == "/search":
+        return _MAX_BATCH_BYTES
+    if path == "/search/clip":
+        return settings.max_clip_bytes + _MAX_OTHER_BYTES  # the clip and the multipart headers around it
+    if request.method == "DELETE":  # a list of video ids
+        return _MAX_TASK_BYTES
+    if path != "/tasks":
+        return _MAX_OTHER_BYTES
+    is_multipart = request.headers.get("content-type", "").startswith("multipart/")
+    return settings.max_upload_bytes if is_multipart else _MAX_TASK_BYTES
+
+
+def check_content_length(value: str, limit: int) -> None:
+    """Check the Content-Length header of a request against a limit.
+
+    Raises:
+        TooLarge: The declared size exceeds the limit.
+    """
+    if not (value.isascii() and value.isdecimal()):
+        return
+    # The digits are compared first, because int() refuses numbers of thousands of digits.
+    if len(value.lstrip("0")) > len(str(limit)) or int(value) > limit:
+        raise _too_large(limit)
+
+
+def limit_body(receive: Receive, limit: int) -> Receive:
+    """Wrap an ASGI receive channel so that a body above the limit raises :class:`TooLarge`.
+
+    This covers chunked requests, which declare no size.
+    """
+    received = 0
+
+    async def receive_within_limit() -> Message:
+        nonlocal received
+        message = await receive()
+        if message["type"] == "http.request":
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise _too_large(limit)
+        return message
+
+    return receive_within_limit
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body exceeds {limit} bytes; send less data, or split it into several requests.")

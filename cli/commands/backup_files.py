@@ -1,0 +1,223 @@
+"""The files of a backup: description, checksums, and reading and writing as a folder or a tar archive.
+
+A backup has these files::
+
+    snapshot.json        name → size and SHA-256 of every other file
+    catalog.sqlite3      copy of an SQLite catalog
+    index/…              the manifest and the folders that it names
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from cli.console import progress_bar
+from index.files.durable_files import sync
+
+__all__ = [
+    "CATALOG",
+    "DESCRIPTION",
+    "MANIFEST",
+    "BackupDamaged",
+    "BackupFile",
+    "FileOpener",
+    "copy_and_verify",
+    "open_backup",
+    "read_description",
+    "require_intact_catalog",
+    "verify_files",
+    "write_backup",
+    "write_description",
+]
+
+CATALOG, DESCRIPTION, MANIFEST = "catalog.sqlite3", "snapshot.json", "index/manifest.json"
+_SCHEMA = 1
+_CHUNK_BYTES = 1 << 20
+
+FileOpener = Callable[[str], IO[bytes]]
+
+
+class BackupDamaged(Exception):
+    """A file of a backup is missing, changed or not readable. The message names it."""
+
+
+@dataclass(frozen=True)
+class BackupFile:
+    """A file of a backup.
+
+    Attributes:
+        path: Path of its source.
+        bytes: Size in bytes.
+        sha256: Hexadecimal SHA-256 of its content.
+    """
+
+    path: Path
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def from_path(cls, path: Path) -> BackupFile:
+        """Read a file for its size and checksum."""
+        with path.open("rb") as file:
+            return cls(path, *_copy(file))
+
+
+def write_description(
+    path: Path, files: Mapping[str, BackupFile], *, generation: int, release: str | None
+) -> BackupFile:
+    """Write ``snapshot.json``, the description of a backup.
+
+    Args:
+        path: Target file.
+        files: Files of the backup by name.
+        generation: Generation of the manifest.
+        release: Current release of the manifest.
+    """
+    description = {
+        "schema": _SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "generation": generation,
+        "release": release,
+        "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in files.items()},
+    }
+    path.write_text(json.dumps(description, indent=1), encoding="utf-8")
+    return BackupFile.from_path(path)
+
+
+def read_description(open_file: FileOpener) -> dict[str, BackupFile]:
+    """The files that a backup's description lists.
+
+    Raises:
+        BackupDamaged: The description is not readable, or names a file outside the data folder.
+    """
+    try:
+        with open_file(DESCRIPTION) as file:
+            body: dict[str, Any] = json.load(file)
+        if body["schema"] != _SCHEMA:
+            raise BackupDamaged(
+                f"it has schema {body['schema']}, but this version reads schema {_SCHEMA}; use the version that "
+                "wrote it"
+            )
+        files = {
+            name: BackupFile(Path(name), entry["bytes"], entry["sha256"])
+            for name, entry in body["files"].items()
+        }
+    except (KeyError, FileNotFoundError) as error:
+        raise BackupDamaged(f"it is not a backup ({error})") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BackupDamaged(f"{DESCRIPTION} is not readable ({error})") from error
+    for name in files:
+        path = PurePosixPath(name)
+        is_expected = name == CATALOG or (path.parts[:1] == ("index",) and len(path.parts) > 1)
+        if ".." in path.parts or "\0" in name or not is_expected:
+            raise BackupDamaged(f"{DESCRIPTION} names a file outside the data folder ({name!r})")
+    if MANIFEST not in files:
+        raise BackupDamaged(f"{MANIFEST} is missing")
+    return files
+
+
+def write_backup(target: Path, files: Mapping[str, BackupFile]) -> None:
+    """Write the files durably, to a tar archive if the target ends in ``.tar`` and to a folder otherwise."""
+    (_write_tar if target.suffix == ".tar" else _write_folder)(target, files)
+
+
+def _write_folder(target: Path, files: Mapping[str, BackupFile]) -> None:
+    for name, file in _with_progress(files):
+        with file.path.open("rb") as source:
+            _copy(source, target / name)
+    for folder in [target, *(path for path in target.rglob("*") if path.is_dir())]:
+        sync(folder)
+
+
+def _write_tar(target: Path, files: Mapping[str, BackupFile]) -> None:
+    with tarfile.open(target, "w") as archive:
+        for name, file in _with_progress(files):
+            member = tarfile.TarInfo(name)
+            member.size = file.bytes
+            with file.path.open("rb") as source:
+                archive.addfile(member, source)
+    sync(target)
+
+
+def _with_progress(files: Mapping[str, BackupFile]) -> Iterator[tuple[str, BackupFile]]:
+    with progress_bar("bytes") as bar:
+        task = bar.add_task("Copying", total=sum(file.bytes for file in files.values()))
+        for name, file in files.items():
+            yield name, file
+            bar.advance(task, file.bytes)
+
+
+@contextmanager
+def open_backup(source: Path) -> Iterator[FileOpener]:
+    """A function that opens the files of a backup by name."""
+    if source.is_dir():
+        yield lambda name: (source / name).open("rb")
+        return
+    with tarfile.open(source, "r:") as archive:
+
+        def open_member(name: str) -> IO[bytes]:
+            member = archive.extractfile(name)
+            if member is None:
+                raise BackupDamaged(f"{name} is not a file")
+            return member
+
+        yield open_member
+
+
+def verify_files(open_file: FileOpener, files: Mapping[str, BackupFile]) -> None:
+    """Read all files and compare their checksums.
+
+    Raises:
+        BackupDamaged: A file differs from its description.
+    """
+    for name, file in files.items():
+        copy_and_verify(open_file, name, file)
+
+
+def copy_and_verify(open_file: FileOpener, name: str, file: BackupFile, target: Path | None = None) -> None:
+    """Read a file, compare its checksum, and write it durably to ``target`` if that is given.
+
+    Raises:
+        BackupDamaged: The file differs from its description.
+    """
+    with open_file(name) as source:
+        if _copy(source, target) != (file.bytes, file.sha256):
+            raise BackupDamaged(f"{name} differs from the published file")
+
+
+def require_intact_catalog(path: Path) -> None:
+    """Check the pages of an SQLite catalog.
+
+    Raises:
+        BackupDamaged: SQLite reports a fault.
+    """
+    with closing(sqlite3.connect(path)) as connection:
+        result = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    if result != "ok":
+        raise BackupDamaged(f"the catalog is damaged ({result})")
+
+
+def _copy(source: IO[bytes], target: Path | None = None) -> tuple[int, str]:
+    """Size and SHA-256 of a file, which is written durably to ``target`` if that is given."""
+    digest, size = hashlib.sha256(), 0
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") if target else open(os.devnull, "wb") as copy:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            copy.write(chunk)
+        if target is not None:
+            copy.flush()
+            os.fsync(copy.fileno())
+    return size, digest.hexdigest()

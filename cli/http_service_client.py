@@ -1,0 +1,149 @@
+"""Client of a running service over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
+
+import httpx
+
+from cli.service_client import MethodSettings
+from service.core.errors import CinestrataError, FieldError, InvalidInput
+from service.core.schemas import (
+    DeletionResult,
+    RecallMatrix,
+    Readiness,
+    SearchResponse,
+    SimilarVideosResponse,
+    TaskSpec,
+    TaskDetails,
+)
+
+if TYPE_CHECKING:
+    from service.core.settings import QueryMode
+
+__all__ = ["HttpServiceClient"]
+
+
+class HttpServiceClient:
+    """Calls the HTTP API. Problem responses are raised as the errors of the service.
+
+    Args:
+        url: Base URL of the service.
+        timeout: Seconds until a request fails.
+        transport: Transport of httpx; the default opens network connections.
+    """
+
+    def __init__(self, url: str, timeout: float = 60, transport: httpx.BaseTransport | None = None) -> None:
+        key = os.environ.get("CINESTRATA_API_KEY")
+        headers = {"X-API-Key": key} if key else {}
+        # A proxy from the environment cannot reach a service on this machine.
+        is_local = httpx.URL(url).host in ("127.0.0.1", "::1", "localhost")
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"),
+            headers=headers,
+            timeout=timeout,
+            trust_env=not is_local,
+            transport=transport,
+        )
+
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
+        """Create a task. Requests with the same idempotency key create one task."""
+        body = spec.model_dump(mode="json", exclude_none=True)
+        headers = {"Idempotency-Key": key} if key else {}
+        return TaskDetails.model_validate(self._request("POST", "/tasks", json=body, headers=headers))
+
+    def create_task_from_archive(
+        self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: MethodSettings
+    ) -> TaskDetails:
+        """Create a task from an archive of videos with a manifest."""
+        fields = {"name": name} | ({"method": method} if method else {})
+        if settings:
+            fields["settings"] = json.dumps(settings)
+        files = {"archive": (filename, archive)}
+        return TaskDetails.model_validate(
+            self._request("POST", "/tasks", data=fields, files=files, timeout=None)
+        )
+
+    def tasks(self) -> list[TaskDetails]:
+        """All tasks, oldest first."""
+        return [TaskDetails.model_validate(task) for task in self._request("GET", "/tasks")]
+
+    def task(self, task_id: str) -> TaskDetails:
+        """The current state of a task."""
+        return TaskDetails.model_validate(self._request("GET", f"/tasks/{task_id}"))
+
+    def cancel(self, task_id: str) -> TaskDetails:
+        """Request that a task stops."""
+        return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/cancel"))
+
+    def retry(self, task_id: str) -> TaskDetails:
+        """Queue a failed or cancelled task again."""
+        return TaskDetails.model_validate(self._request("POST", f"/tasks/{task_id}/retry"))
+
+    def delete(self, videos: list[str]) -> DeletionResult:
+        """Delete videos permanently."""
+        answers = [
+            DeletionResult.model_validate(self._request("DELETE", f"/videos/{quote(video, safe='')}"))
+            for video in videos
+        ]
+        return DeletionResult(
+            deleted=[video for answer in answers for video in answer.deleted],
+            not_found=[video for answer in answers for video in answer.not_found],
+        )
+
+    def delete_task(self, task_id: str) -> DeletionResult:
+        """Delete all videos of a task permanently."""
+        return DeletionResult.model_validate(self._request("DELETE", f"/tasks/{task_id}"))
+
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **fields: Any
+    ) -> SearchResponse:
+        """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
+        values = {"q": query, "k": k, "task": task, "mode": mode, **fields}
+        parameters = {name: _query_value(value) for name, value in values.items() if value is not None}
+        return SearchResponse.model_validate(self._request("GET", "/search", params=parameters))
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
+        """Videos similar to a video."""
+        parameters = {"k": k, "scope": scope}
+        return SimilarVideosResponse.model_validate(
+            self._request("GET", f"/videos/{quote(video_id)}/similar", params=parameters)
+        )
+
+    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
+        """The recall matrix and the measures of forgetting."""
+        return RecallMatrix.model_validate(
+            self._request("GET", "/forgetting", params={"mode": mode} if mode else None)
+        )
+
+    def ready(self) -> Readiness:
+        """Readiness and the release that answers searches; not an error if the service is not ready."""
+        return Readiness.model_validate_json(self._http.get("/readyz").content)
+
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        response = self._http.request(method, path, **options)
+        if response.is_error:
+            raise _error_from(response)
+        return response.json()
+
+
+def _query_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _error_from(response: httpx.Response) -> CinestrataError:
+    """The error that a problem response describes."""
+    try:
+        problem = response.json()
+        fields = [FieldError(e["field"], e["message"], e.get("hint", "")) for e in problem.get("errors", [])]
+        detail = str(problem.get("detail") or problem["title"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        fields, detail = [], f"The service answered {response.status_code} {response.reason_phrase}."
+    kind = InvalidInput if response.status_code == 422 else CinestrataError
+    return kind(detail, fields)

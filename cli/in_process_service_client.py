@@ -1,0 +1,102 @@
+"""Client that runs the service's functions in this process, on a data folder."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import structlog
+
+from cli.data_folder import data_folder_settings
+from cli.service_client import MethodSettings
+from service.catalog.migrations import upgrade
+from service.library import deletion, recall_matrix
+from service.tasks import commands
+
+if TYPE_CHECKING:
+    from service.core.schemas import (
+        DeletionResult,
+        RecallMatrix,
+        SearchResponse,
+        SimilarVideosResponse,
+        TaskSpec,
+        TaskDetails,
+    )
+    from service.core.settings import QueryMode
+    from service.search.engine import SearchEngine
+
+__all__ = ["InProcessServiceClient"]
+
+
+class InProcessServiceClient:
+    """Works on the catalog, the broker and the index of a data folder, without a running API.
+
+    Args:
+        data: Data folder; None takes it from the environment.
+    """
+
+    def __init__(self, data: Path | None) -> None:
+        self._settings = data_folder_settings(data)
+        # The command prints successes itself.
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        upgrade(self._settings)
+
+    def create_task(self, spec: TaskSpec, key: str | None = None) -> TaskDetails:
+        """Create a task. Requests with the same idempotency key create one task."""
+        return commands.create_task(spec, idempotency_key=key, caller="cli").task
+
+    def create_task_from_archive(
+        self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: MethodSettings
+    ) -> TaskDetails:
+        """Create a task from an archive of videos with a manifest."""
+        outcome = commands.create_task_from_archive(
+            archive, filename, name=name, method=method, settings=settings, caller="cli"
+        )
+        return outcome.task
+
+    def tasks(self) -> list[TaskDetails]:
+        """All tasks, oldest first."""
+        return commands.list_tasks()
+
+    def task(self, task_id: str) -> TaskDetails:
+        """The current state of a task."""
+        return commands.get_task(task_id)
+
+    def cancel(self, task_id: str) -> TaskDetails:
+        """Request that a task stops."""
+        return commands.cancel_task(task_id)
+
+    def retry(self, task_id: str) -> TaskDetails:
+        """Queue a failed or cancelled task again."""
+        return commands.retry_task(task_id)
+
+    def delete(self, videos: list[str]) -> DeletionResult:
+        """Delete videos permanently."""
+        return deletion.delete_videos(videos)
+
+    def delete_task(self, task_id: str) -> DeletionResult:
+        """Delete all videos of a task permanently."""
+        return deletion.delete_task(task_id)
+
+    def search(
+        self, query: str, k: int, task: list[str] | None, mode: QueryMode | None, **fields: Any
+    ) -> SearchResponse:
+        """Search with a text; ``fields`` are the other fields of ``SearchQuery``."""
+        return self._query_service().search(query, k, task, mode, **fields)
+
+    def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
+        """Videos similar to a video."""
+        return self._query_service().search_similar(video_id, k, scope)
+
+    def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
+        """The recall matrix and the measures of forgetting."""
+        return recall_matrix.read_recall_matrix(mode)
+
+    def _query_service(self) -> SearchEngine:
+        # Imported here because only searches need torch.
+        from service.search.engine import SearchEngine
+
+        service = SearchEngine(self._settings)
+        service.refresh()
+        return service
