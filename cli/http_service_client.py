@@ -14,12 +14,12 @@ from cli.service_client import MethodSettings
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.core.schemas import (
     DeletionResult,
-    RecallMatrix,
     Readiness,
+    RecallMatrix,
     SearchResponse,
     SimilarVideosResponse,
-    TaskSpec,
     TaskDetails,
+    TaskSpec,
 )
 
 if TYPE_CHECKING:

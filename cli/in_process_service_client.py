@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         RecallMatrix,
         SearchResponse,
         SimilarVideosResponse,
-        TaskSpec,
         TaskDetails,
+        TaskSpec,
     )
     from service.core.settings import QueryMode
     from service.search.engine import SearchEngine

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
         RecallMatrix,
         SearchResponse,
         SimilarVideosResponse,
-        TaskSpec,
         TaskDetails,
+        TaskSpec,
     )
     from service.core.settings import QueryMode
 

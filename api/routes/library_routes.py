@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.dependencies import QueryDep
-from service.core.schemas import RecallMatrix, LibraryOverview
+from service.core.schemas import LibraryOverview, RecallMatrix
 from service.core.settings import QueryMode
 from service.library.overview import overview
 from service.library.recall_matrix import read_recall_matrix

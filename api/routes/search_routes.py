@@ -21,7 +21,9 @@ __all__ = ["get_search_router", "router"]
 router = APIRouter(tags=["search"])
 get_search_router = APIRouter(tags=["search"], route_class=ParameterModelRoute)
 
-_STAGE_SECONDS = {stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields}
+_STAGE_SECONDS = {
+    stage: prometheus_metrics.SEARCH_SECONDS.labels(stage) for stage in SearchTiming.model_fields
+}
 
 
 @get_search_router.get(

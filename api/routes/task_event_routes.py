@@ -15,12 +15,12 @@ from service.core.errors import InvalidInput
 from service.core.schemas import TaskEvent
 from service.tasks import commands
 
-__all__ = ["POLL_SECONDS", "router"]
+__all__ = ["HEARTBEAT_POLLS", "POLL_SECONDS", "event_stream", "router"]
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
 POLL_SECONDS = 0.5
-_HEARTBEAT_POLLS = 30
+HEARTBEAT_POLLS = 30
 
 
 @router.get(
@@ -41,13 +41,14 @@ async def watch_task(
     if has_ended and not events and last_id:
         return Response(status_code=204)
     return StreamingResponse(
-        _stream(task_id, last_id, request),
+        event_stream(task_id, last_id, request),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _stream(task_id: str, last_id: int, request: Request) -> AsyncIterator[str]:
+async def event_stream(task_id: str, last_id: int, request: Request) -> AsyncIterator[str]:
+    """Server-sent events of a task after an id, with heartbeats, until the task has ended or the client disconnects."""
     polls = 0
     while not await request.is_disconnected():
         has_ended, events = await run_in_threadpool(_events_after, task_id, last_id)
@@ -59,7 +60,7 @@ async def _stream(task_id: str, last_id: int, request: Request) -> AsyncIterator
         if has_ended:
             return
         polls += 1
-        if polls % _HEARTBEAT_POLLS == 0:
+        if polls % HEARTBEAT_POLLS == 0:
             yield ": heartbeat\n\n"
         await asyncio.sleep(POLL_SECONDS)
 

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from api.dependencies import CallerDep
 from api.openapi import TASK_BODY
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import TaskSpec, TaskDetails
+from service.core.schemas import TaskDetails, TaskSpec
 from service.tasks import commands
 from service.tasks.commands import CreateOutcome
 

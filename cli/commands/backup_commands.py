@@ -112,7 +112,7 @@ def run_restore(source: Path, data: Path | None) -> None:
             _require_empty_target(settings, catalog, has_catalog=CATALOG in files)
             for name, file in files.items():
                 copy_and_verify(open_file, name, file, work / name)
-            faults = audit(library_store(settings.model_copy(update={"data_dir": work}))).wrong
+            faults = audit(library_store(settings.model_copy(update={"data_dir": work}))).problems
             if faults:
                 raise BackupDamaged("; ".join(faults))
             if catalog and CATALOG in files:

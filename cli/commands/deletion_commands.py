@@ -57,7 +57,13 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
         data: Data folder; None takes it from the environment.
     """
     from service.catalog.migrations import upgrade
-    from service.library.compaction import compact, storage_usage, sweep_index, sweep_orphan_images, update_shard_rows
+    from service.library.compaction import (
+        compact,
+        storage_usage,
+        sweep_index,
+        sweep_orphan_images,
+        update_shard_rows,
+    )
     from service.storage import index_manifest
 
     upgrade(data_folder_settings(data))

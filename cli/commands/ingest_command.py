@@ -18,7 +18,7 @@ from cli.commands.task_commands import follow
 from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient, connect
 from service.core.errors import InvalidInput
-from service.core.schemas import TaskSpec, TaskDetails, VideoSpec
+from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
 from service.tasks.archives import parse_manifest
 
 __all__ = ["default_name", "pack_videos", "parse_settings", "read_videos", "run_ingest"]

@@ -29,8 +29,8 @@ def check_releases(settings: Settings, audit: Audit) -> list[str]:
         One sentence per fault.
     """
     from index.shard_store import ShardStore
-    from models.errors import ModelError
     from models.encoders.encoder_registry import read_query_release
+    from models.errors import ModelError
     from models.releases.release_files import read_lineage
 
     store, manifest = ShardStore(settings.index_dir), audit.manifest

@@ -44,7 +44,11 @@ def test_a_batch_names_what_it_does_not_know(client: TestClient) -> None:
     ("headers", "body", "said"),
     [
         ({}, b'{"queries": [{"q": "a taxi"}]}', "Content-Type: application/json"),
-        ({"Content-Type": "text/plain"}, b'{"queries": []}', "text/plain' is not supported here; add the header"),
+        (
+            {"Content-Type": "text/plain"},
+            b'{"queries": []}',
+            "text/plain' is not supported here; add the header",
+        ),
         (JSON, b"[]", "not a JSON object"),
         (JSON, b"\xff\xfe\x00", "not valid JSON"),
         (JSON, b'{"queries": ' + b"[" * 200_000, "not valid JSON"),

@@ -13,7 +13,7 @@ import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
 
-from api.routes import task_routes as routes
+from api.routes import task_event_routes
 from benchmarks.data.world import DOMAINS
 
 FIRST = next(iter(DOMAINS))
@@ -217,8 +217,8 @@ def test_a_quiet_stream_says_that_it_is_alive_and_ends_with_its_task(
     client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = client.post("/tasks", json=_body(world, "streamed")).json()["id"]
-    monkeypatch.setattr(routes, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(routes, "_HEARTBEAT_POLLS", 2)
+    monkeypatch.setattr(task_event_routes, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(task_event_routes, "HEARTBEAT_POLLS", 2)
 
     async def silent() -> dict[str, Any]:
         await asyncio.sleep(3600)
@@ -226,7 +226,9 @@ def test_a_quiet_stream_says_that_it_is_alive_and_ends_with_its_task(
 
     async def watched() -> list[str]:
         lines = []
-        async for line in routes._stream(task, 0, Request({"type": "http", "headers": []}, silent)):
+        async for line in task_event_routes.event_stream(
+            task, 0, Request({"type": "http", "headers": []}, silent)
+        ):
             lines.append(line)
             if line.startswith(":") and sum(entry.startswith(":") for entry in lines) == 1:
                 client.post(f"/tasks/{task}/cancel")

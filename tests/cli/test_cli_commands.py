@@ -25,7 +25,7 @@ from cli.commands.search_commands import parse_conditions, result_table
 from cli.demo.demo_world import DemoWorld
 from cli.http_service_client import HttpServiceClient
 from cli.main import app
-from index import DeviceMissing
+from index.errors import DeviceMissing
 from service.core.errors import InvalidInput
 from service.core.schemas import MomentMatch, SearchResult, VideoSpec
 

@@ -100,7 +100,10 @@ def test_a_whole_task_is_deleted_and_leaves_the_disk(
     lay_down("b", 4)
     theirs, kept = _vectors(folder, "tsk_a"), _vectors(folder, "tsk_b")
     refused = _run("delete", "--task", "a", answer="n\n")
-    assert (refused.exit_code, "Permanently delete task 'a' with all of its 5 videos" in refused.output) == (1, True)
+    assert (refused.exit_code, "Permanently delete task 'a' with all of its 5 videos" in refused.output) == (
+        1,
+        True,
+    )
     assert ShardStore(folder.index_dir).manifest().tombstones == {}
     assert "5 deleted" in _run("delete", "--task", "a", answer="y\n").output
     assert "0 deleted" in _run("delete", "--task", "tsk_a", "--yes").output, "twice is like once"

@@ -123,7 +123,7 @@ def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> N
     ("before", "message"),
     [
         (
-            lambda manifest: Before("0" * 64, 2),
+            lambda manifest: ParentRelease("0" * 64, 2),
             r"release \w{12}: its predecessor, release 0{12}, is missing",
         ),
         (
@@ -134,7 +134,7 @@ def test_damage_is_reported(two: ShardStore, folder: Settings, damage: str) -> N
     ],
 )
 def test_release_with_unknown_predecessor_is_reported(
-    two: ShardStore, folder: Settings, before: Callable[[Manifest], Before | None], message: str
+    two: ShardStore, folder: Settings, before: Callable[[Manifest], ParentRelease | None], message: str
 ) -> None:
     newest = _release(two, "tsk_b")
     with two.staging() as staged:
@@ -198,8 +198,8 @@ def test_json_report_and_exit_status(
 
 
 def test_ann_structures_are_described() -> None:
-    ivf = Structure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
-    flat = Structure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
+    ivf = AnnStructure("ivf", 9, 0.9951, 0.99, 100, 500, 300_000, 0.04, {})
+    flat = AnnStructure("flat", 0, 1.0, 0.99, 100, 500, 300_000, 1.0, {"ivf": 0.9, "hnsw": 0.8, "sq8": 0.98})
     assert (
         doctor.describe_structures([ivf, flat])
         == "ivf (recall 0.995), exact scan (no structure reached the required recall)"
