@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import structlog
 
-from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
 from service.library import deletion, recall_matrix

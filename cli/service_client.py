@@ -1,8 +1,7 @@
-"""The service as the commands see it, with one implementation over HTTP and one in this process."""
+"""The interface between commands and the service."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     )
     from service.core.settings import QueryMode
 
-__all__ = ["MethodSettings", "ServiceClient", "connect"]
+__all__ = ["MethodSettings", "ServiceClient"]
 
 MethodSettings = dict[str, bool | int | float | str | None] | None  # None: the method's defaults
 
@@ -60,17 +59,3 @@ class ServiceClient(Protocol):
 
     def forgetting(self, mode: QueryMode | None = None) -> RecallMatrix:
         """The recall matrix and the measures of forgetting."""
-
-
-def connect(url: str | None, data: Path | None) -> ServiceClient:
-    """A client of the service at ``url``, or of the data folder without a URL.
-
-    Only the chosen implementation is imported: a client over HTTP needs neither torch nor a database.
-    """
-    if url:
-        from cli.http_service_client import HttpServiceClient
-
-        return HttpServiceClient(url)
-    from cli.in_process_service_client import InProcessServiceClient
-
-    return InProcessServiceClient(data)

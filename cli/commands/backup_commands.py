@@ -31,7 +31,7 @@ from cli.commands.backup_files import (
     write_description,
 )
 from cli.console import console, fail
-from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder
 from index.files.durable_files import sync
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.console import console, error_console, fail
-from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder import data_folder_settings
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -31,7 +31,7 @@ def run_delete(
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
-    from cli.service_client import connect
+    from cli.connection import connect
 
     if bool(videos) is (task is not None):
         fail("Name videos, or one task with --task.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.console import console, error_console
-from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 from cli.embedded.private_broker import redis_argv
 

@@ -15,8 +15,9 @@ import typer
 from pydantic import ValidationError
 
 from cli.commands.task_commands import follow
+from cli.connection import connect
 from cli.console import console, fail, progress_bar
-from cli.service_client import MethodSettings, ServiceClient, connect
+from cli.service_client import MethodSettings, ServiceClient
 from service.core.errors import InvalidInput
 from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
 from service.tasks.archives import parse_manifest

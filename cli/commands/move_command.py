@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from cli.console import console, fail, progress_bar
-from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder import data_folder_settings
 
 __all__ = ["run_move"]
 

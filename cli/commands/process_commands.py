@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.console import console, fail
-from cli.data_folder import data_folder_settings
+from cli.embedded.data_folder import data_folder_settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

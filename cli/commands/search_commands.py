@@ -44,7 +44,7 @@ def run_search(
     """
     from rich.markup import escape
 
-    from cli.service_client import connect
+    from cli.connection import connect
 
     with console.status("Loading the model …" if url is None else "Searching …"):
         response = connect(url, data).search(
@@ -78,7 +78,7 @@ def run_similar(video_id: str, k: int, scope: str, url: str | None, data: Path |
         url: URL of a running service; None searches the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
-    from cli.service_client import connect
+    from cli.connection import connect
 
     with console.status("Searching …"):
         response = connect(url, data).similar(video_id, k, scope)

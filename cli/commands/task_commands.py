@@ -34,7 +34,7 @@ TaskId = Annotated[str, typer.Argument(help="Id of the task (see `cinestrata tas
 @report_errors
 def list_(url: Url = None, data: Data = None) -> None:
     """List all tasks, oldest first."""
-    from cli.service_client import connect
+    from cli.connection import connect
 
     console.print(task_table(connect(url, data).tasks(), show_ids=True))
 
@@ -43,7 +43,7 @@ def list_(url: Url = None, data: Data = None) -> None:
 @report_errors
 def show(task_id: TaskId, url: Url = None, data: Data = None) -> None:
     """Print all fields of a task as JSON."""
-    from cli.service_client import connect
+    from cli.connection import connect
 
     console.print_json(connect(url, data).task(task_id).model_dump_json())
 
@@ -52,7 +52,7 @@ def show(task_id: TaskId, url: Url = None, data: Data = None) -> None:
 @report_errors
 def cancel(task_id: TaskId, url: Url = None, data: Data = None) -> None:
     """Cancel a task. Vectors that it has already published stay searchable."""
-    from cli.service_client import connect
+    from cli.connection import connect
 
     _print_state(connect(url, data).cancel(task_id))
 
@@ -61,7 +61,7 @@ def cancel(task_id: TaskId, url: Url = None, data: Data = None) -> None:
 @report_errors
 def retry(task_id: TaskId, url: Url = None, data: Data = None) -> None:
     """Queue a failed or cancelled task again."""
-    from cli.service_client import connect
+    from cli.connection import connect
 
     _print_state(connect(url, data).retry(task_id))
 

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from cli.commands.task_commands import follow
 from cli.console import console, error_console, fail
-from cli.data_folder import data_folder_settings
 from cli.demo.demo_report import (
     forgetting_record,
     print_forgetting,
@@ -23,6 +22,7 @@ from cli.demo.demo_report import (
 from cli.demo.demo_service import embedded_service, interruptible
 from cli.demo.demo_world import DemoWorld
 from cli.demo.stage_timer import StageTimer
+from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 from cli.http_service_client import HttpServiceClient
 from service.core.schemas import TaskDetails

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 from cli.console import console, fail
-from cli.data_folder import data_folder_settings
 from cli.embedded.child_process import die_with_parent
+from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 
 __all__ = ["embedded_service", "interruptible"]

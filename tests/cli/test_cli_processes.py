@@ -19,10 +19,10 @@ import httpx
 import pytest
 import typer
 
-from cli.data_folder import data_folder_settings
 from cli.demo import demo_command
 from cli.demo.demo_service import embedded_service
 from cli.embedded.child_process import ChildProcess
+from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import FolderBusy, hold_data_folder, read_lock_holder
 from cli.embedded.process_supervisor import StartFailed, Supervisor
 from cli.embedded.up_command import readiness_check
