@@ -56,9 +56,9 @@ bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, l
 bench-search: $(VENV)/.runtime ## Measure searching beside its bounds and rivals (OUT=folder)
 	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
 	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is left out: it needs a C++ compiler."
-	@$(BIN)/python -m benchmarks.search --out $(OUT)
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan --structures --out $(OUT)
-	@$(BIN)/python -m benchmarks.search.query_forward | tee $(OUT)/query-forward.md
+	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --structures --out $(OUT)
+	@$(BIN)/python -m benchmarks.search.query_encoding | tee $(OUT)/query-forward.md
 	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: clean

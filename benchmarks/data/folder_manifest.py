@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from benchmarks.errors import ProtocolError
 
-__all__ = ["MANIFESTS", "Entry", "manifest_in", "read_manifest"]
+__all__ = ["MANIFEST_NAMES", "ManifestEntry", "find_manifest", "read_manifest"]
 
-MANIFESTS = ("manifest.jsonl", "manifest.csv")
+MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv")
 
 
-class Entry(BaseModel):
+class ManifestEntry(BaseModel):
     """One video; fields that are not listed here are the user's own."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -36,12 +36,12 @@ class Entry(BaseModel):
         return self.id or self.uri
 
 
-def manifest_in(folder: Path) -> Path | None:
+def find_manifest(folder: Path) -> Path | None:
     """The manifest of a folder, if it has one."""
-    return next((folder / name for name in MANIFESTS if (folder / name).is_file()), None)
+    return next((folder / name for name in MANIFEST_NAMES if (folder / name).is_file()), None)
 
 
-def read_manifest(path: Path) -> list[Entry]:
+def read_manifest(path: Path) -> list[ManifestEntry]:
     """The videos that a manifest names, in its order.
 
     Raises:
@@ -51,10 +51,10 @@ def read_manifest(path: Path) -> list[Entry]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from error
-    found: dict[str, Entry] = {}
+    found: dict[str, ManifestEntry] = {}
     for number, fields in (_csv if path.suffix == ".csv" else _jsonl)(text, path):
         try:
-            entry = Entry.model_validate(fields)
+            entry = ManifestEntry.model_validate(fields)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.learning.method_variants import Entry
+from benchmarks.learning.method_runner import run_method
+from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
-from benchmarks.learning.run_results import Result, read_result, result_path, write_result
-from benchmarks.learning.runner import run_method
+from benchmarks.learning.run_results import RunResult, read_result, result_path, write_result
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from trainer.methods import METHODS, configure
@@ -37,11 +37,11 @@ __all__ = ["Campaign", "Run"]
 class Run:
     """One method with one seed."""
 
-    entry: Entry
+    variant: MethodVariant
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.entry.label}, seed {self.seed}"
+        return f"{self.variant.label}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -74,30 +74,30 @@ class Campaign:
         ]
         return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos)
 
-    def runs(self, entries: Sequence[Entry], seeds: int | None = None) -> list[Run]:
-        """Every entry with every seed, seed by seed, so that a table is there early. Where nothing is trained, one
+    def runs(self, variants: Sequence[MethodVariant], seeds: int | None = None) -> list[Run]:
+        """Every variant with every seed, seed by seed, so that a table is there early. Where nothing is trained, one
         seed says all.
 
         Args:
-            seeds: how many for every entry; by default what the entry says, or else the protocol.
+            seeds: how many for every variant; by default what the variant says, or else the protocol.
         """
         wanted = [
-            Run(entry, seed)
-            for entry in entries
+            Run(variant, seed)
+            for variant in variants
             for seed in range(
-                (seeds or entry.seeds or self.protocol.seeds) if METHODS[entry.method].is_trainable else 1
+                (seeds or variant.seeds or self.protocol.seeds) if METHODS[variant.method].is_trainable else 1
             )
         ]
         return sorted(wanted, key=lambda run: run.seed)
 
     def identity(self, run: Run) -> str:
         """Identity of everything that a result depends on, besides code."""
-        config = configure(run.entry.method, self.backbone, self._settings(run)).model_dump(mode="json")
-        return run_identity(self.data, run.entry.method, config, self._prior(run), run.entry.reindex)
+        config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
+        return run_identity(self.data, run.variant.method, config, self._prior(run), run.variant.reindex)
 
-    def done(self, run: Run) -> Result | None:
+    def existing_result(self, run: Run) -> RunResult | None:
         """The result of an earlier campaign on the same data with the same settings."""
-        found = read_result(result_path(self.out, run.entry.label, run.seed))
+        found = read_result(result_path(self.out, run.variant.label, run.seed))
         return found if found is not None and found.run == self.identity(run) else None
 
     def execute(
@@ -135,17 +135,17 @@ class Campaign:
 
     def _attempt(self, run: Run, loaded: Backbone | None, report: Callable[[Run, str], None]) -> str:
         """Make one run and write its result; what went wrong, or nothing."""
-        log = result_path(self.out, run.entry.label, run.seed).with_suffix(".error.txt")
+        log = result_path(self.out, run.variant.label, run.seed).with_suffix(".error.txt")
         try:
             backbone = loaded or load_backbone(self.backbone, self.frames).to(self.device)
             outcome = run_method(
-                run.entry.method,
+                run.variant.method,
                 backbone,
                 self.tasks,
                 seed=run.seed,
-                settings=self.protocol.settings_of(run.entry),
+                settings=self.protocol.settings_of(run.variant),
                 prior=self._prior(run),
-                reindex=run.entry.reindex,
+                reindex=run.variant.reindex,
                 queries=self.protocol.queries,
                 report=lambda line: report(run, line),
             )
@@ -155,10 +155,10 @@ class Campaign:
             return f"{type(error).__name__}: {error} (all of it in {log})"
         log.unlink(missing_ok=True)
         meter = outcome.meter
-        result = Result(
+        result = RunResult(
             protocol=self.protocol.name,
-            label=run.entry.label,
-            method=run.entry.method,
+            label=run.variant.label,
+            method=run.variant.method,
             seed=run.seed,
             data=self.data,
             run=self.identity(run),
@@ -213,10 +213,10 @@ class Campaign:
                 finish(run, text)
 
     def _settings(self, run: Run) -> dict[str, Any]:
-        return {**self.protocol.settings_of(run.entry), "seed": run.seed}
+        return {**self.protocol.settings_of(run.variant), "seed": run.seed}
 
     def _prior(self, run: Run) -> float:
-        return self.protocol.prior if run.entry.prior is None else run.entry.prior
+        return self.protocol.prior if run.variant.prior is None else run.variant.prior
 
     def facts(self, run: Run) -> dict[str, Any]:
         """How a run came to be: command, commit, versions, machine."""
@@ -235,7 +235,7 @@ class Campaign:
             "backbone": {"name": self.backbone, "fingerprint": self.fingerprint, "frames": self.frames},
             "protocol": self.protocol.model_dump(mode="json", exclude={"methods"}),
             "prior": self._prior(run),
-            "reindex": run.entry.reindex,
+            "reindex": run.variant.reindex,
             "videos": {
                 task.task_id: {"train": len(task.train), "val": len(task.val), "test": len(task.test)}
                 for task in self.tasks

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from benchmarks.errors import ProtocolError
 from trainer.methods import METHODS
 
-__all__ = ["Entry", "choose", "parse_assignment", "parse_entry"]
+__all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
 
 _MEASUREMENT = ("reindex", "prior")
 
 
-class Entry(BaseModel):
+class MethodVariant(BaseModel):
     """A row of the tables.
 
     Attributes:
@@ -51,8 +51,8 @@ class Entry(BaseModel):
             return {**facts, "label": _label(str(facts.get("method")), {**facts.get("settings", {}), **own})}
         return facts
 
-    def with_settings(self, more: Mapping[str, Any]) -> Entry:
-        """The entry with further settings, which its label then names."""
+    def with_settings(self, more: Mapping[str, Any]) -> MethodVariant:
+        """The variant with further settings, which its label then names."""
         if not more:
             return self
         settings, own = _sorted_out(more)
@@ -60,36 +60,36 @@ class Entry(BaseModel):
         return _validated({**facts, "label": _label(self.label, more)})
 
 
-def choose(
-    listed: Sequence[Entry], names: Sequence[str] | None, overrides: Mapping[str, Any] | None = None
-) -> list[Entry]:
-    """The entries to run.
+def select_variants(
+    listed: Sequence[MethodVariant], names: Sequence[str] | None, overrides: Mapping[str, Any] | None = None
+) -> list[MethodVariant]:
+    """The variants to run.
 
     Args:
         listed: those of the protocol; empty means every method there is.
-        names: labels of these, or entries in the short form; None for all of the listed.
-        overrides: settings for every chosen entry.
+        names: labels of these, or variants in the short form; None for all of the listed.
+        overrides: settings for every chosen variant.
 
     Raises:
-        ProtocolError: an entry that cannot be read, an unknown method, or a label that two entries share.
+        ProtocolError: an variant that cannot be read, an unknown method, or a label that two variants share.
     """
-    known = {entry.label: entry for entry in listed}
+    known = {variant.label: variant for variant in listed}
     if names is None:
-        chosen = list(listed) or [parse_entry(name) for name in METHODS]
+        chosen = list(listed) or [parse_variant(name) for name in METHODS]
     else:
-        chosen = [known.get(name) or parse_entry(name) for name in names]
-    chosen = [entry.with_settings(overrides or {}) for entry in chosen]
-    for index, entry in enumerate(chosen):
-        if entry.method not in METHODS:
+        chosen = [known.get(name) or parse_variant(name) for name in names]
+    chosen = [variant.with_settings(overrides or {}) for variant in chosen]
+    for index, variant in enumerate(chosen):
+        if variant.method not in METHODS:
             raise ProtocolError(
-                f"unknown method {entry.method!r}: choose one of {', '.join(sorted({*METHODS, *known}))}"
+                f"unknown method {variant.method!r}: choose one of {', '.join(sorted({*METHODS, *known}))}"
             )
-        if any(entry.label == other.label for other in chosen[:index]):
-            raise ProtocolError(f"two methods are called {entry.label!r}; leave one out")
+        if any(variant.label == other.label for other in chosen[:index]):
+            raise ProtocolError(f"two methods are called {variant.label!r}; leave one out")
     return chosen
 
 
-def parse_entry(text: str) -> Entry:
+def parse_variant(text: str) -> MethodVariant:
     """``method@setting=value@…``.
 
     Raises:
@@ -138,9 +138,9 @@ def _spelled(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _validated(facts: Mapping[str, Any]) -> Entry:
+def _validated(facts: Mapping[str, Any]) -> MethodVariant:
     try:
-        return Entry.model_validate(facts)
+        return MethodVariant.model_validate(facts)
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise ProtocolError(f"{facts['label']}: {'; '.join(wrong)}") from error

@@ -23,13 +23,13 @@ from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
 
-__all__ = ["Recipe", "pretrain"]
+__all__ = ["PretrainingRecipe", "pretrain"]
 
 _MAX_SCALE = 100.0  # CLIP's bound on 1/τ, which keeps early training stable
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PretrainingRecipe:
     """Settings of the committed weights."""
 
     steps: int = 4800
@@ -44,7 +44,7 @@ class Recipe:
 class _Clips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
     """An endless stream of (frames ``[M, H, W, 3]``, caption), seeded per worker."""
 
-    def __init__(self, recipe: Recipe, size: int) -> None:
+    def __init__(self, recipe: PretrainingRecipe, size: int) -> None:
         self._recipe = recipe
         self._size = size
 
@@ -60,7 +60,7 @@ class _Clips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
 
 def pretrain(
     destination: Path,
-    recipe: Recipe | None = None,
+    recipe: PretrainingRecipe | None = None,
     *,
     device: str = "cpu",
     workers: int = 1,
@@ -75,7 +75,7 @@ def pretrain(
         workers: processes that render; each has clips of its own, so the weights depend on how many there are.
         report: called with the step and the mean loss of the last steps.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or PretrainingRecipe()
     torch.manual_seed(recipe.seed)
     backbone = tiny_backbone().to(device).requires_grad_(True).train()
     loader = iter(
@@ -120,7 +120,7 @@ def pretrain(
     )
 
 
-def _factor(step: int, recipe: Recipe) -> float:
+def _factor(step: int, recipe: PretrainingRecipe) -> float:
     """Linear warm-up, then half a cosine to zero."""
     warm = recipe.warmup * recipe.steps
     if step < warm:

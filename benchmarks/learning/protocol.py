@@ -1,4 +1,4 @@
-"""A protocol: what is learned in which order, with which recipe, and what is measured. Facts, read from a file.
+"""A protocol: what is learned in which order, with which recipe, and what is measured. StrictModel, read from a file.
 
 The files are in ``benchmarks/protocols/``; the path of a file of one's own does as well.
 """
@@ -13,9 +13,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from benchmarks.data.sources import Facts, Source
+from benchmarks.data.protocol_sources import Source, StrictModel
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.method_variants import Entry
+from benchmarks.learning.method_variants import MethodVariant
 from models.routing.defaults import DEFAULT_PRIOR
 
 __all__ = ["Protocol", "load_protocol", "protocol_names"]
@@ -23,7 +23,7 @@ __all__ = ["Protocol", "load_protocol", "protocol_names"]
 Scalar = bool | int | float | str
 
 
-class Protocol(Facts):
+class Protocol(StrictModel):
     """What a file in ``benchmarks/protocols/`` says."""
 
     name: str
@@ -45,11 +45,11 @@ class Protocol(Facts):
     recipes: dict[str, dict[str, Scalar]] = Field(
         default_factory=dict, description="of single methods, over those of all"
     )
-    methods: tuple[Entry, ...] = Field(default=(), description="none: every method there is")
+    methods: tuple[MethodVariant, ...] = Field(default=(), description="none: every method there is")
 
-    def settings_of(self, entry: Entry) -> dict[str, Any]:
+    def settings_of(self, variant: MethodVariant) -> dict[str, Any]:
         """The settings of a method under this protocol, over those of its own recipe."""
-        return {**self.settings, **self.recipes.get(entry.method, {}), **entry.settings}
+        return {**self.settings, **self.recipes.get(variant.method, {}), **variant.settings}
 
 
 def protocol_names() -> list[str]:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Meter"]
+__all__ = ["ResourceMeter"]
 
 _MIB = 1024**2
 _RESET = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
 
 
-class Meter:
+class ResourceMeter:
     """Time and memory by phase, one number for every time that a phase was gone through.
 
     Attributes:

@@ -18,14 +18,14 @@ from benchmarks.errors import ProtocolError
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from trainer.methods import METHODS
 
-__all__ = ["Result", "plain", "read_result", "read_results", "result_path", "write_result"]
+__all__ = ["RunResult", "read_result", "read_results", "result_path", "to_json_value", "write_result"]
 
 Matrix = list[list[float | None]]
 _FOLDER = "results"
 
 
 @dataclass
-class Result:
+class RunResult:
     """One method with one seed.
 
     Attributes:
@@ -33,7 +33,7 @@ class Result:
         data: identity of what it was measured on; only results of the same data stand in one table.
         run: identity of everything it depends on besides code: data, method, settings, seed.
         tasks: ids, in the order in which they were learned.
-        rows: after each task the whole :class:`trainer.evaluation.recall_row.RecallRow` as plain values (recalls 0..1); None
+        rows: after each task the whole :class:`trainer.evaluation.recall_row.RecallRow` as to_json_value values (recalls 0..1); None
             where nothing was measured: joint training, which learns all tasks at once, has the last row alone.
         steps: optimiser steps per task.
         losses: mean loss of each epoch, per task.
@@ -144,23 +144,23 @@ class Result:
         return None if recall is None else 100 * recall["r1"]
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Anything made of data classes, mappings, sequences and numpy's values as what JSON can hold.
 
     What is no finite number becomes None.
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return to_json_value(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, str | bool | int) or value is None:
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return to_json_value(value.tolist())
     if isinstance(value, Sequence | set | frozenset):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     return str(value)
 
 
@@ -169,12 +169,12 @@ def result_path(folder: Path, label: str, seed: int) -> Path:
     return folder / _FOLDER / f"{re.sub(r'[^A-Za-z0-9._=@+-]', '_', label)}-seed{seed}.json"
 
 
-def write_result(folder: Path, result: Result) -> Path:
+def write_result(folder: Path, result: RunResult) -> Path:
     """Write a result, all of it or nothing, with the figures that follow from it."""
     path = result_path(folder, result.label, result.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     galleries = {mode: list(result._last["recalls"][mode]) for mode in result.modes}
-    content = plain(result) | {
+    content = to_json_value(result) | {
         "summary": {m: {g: result.measures(m, g) for g in names} for m, names in galleries.items()},
         "matrices": {m: {g: result.matrix(m, g) for g in names} for m, names in galleries.items()},
     }
@@ -184,16 +184,16 @@ def write_result(folder: Path, result: Result) -> Path:
     return path
 
 
-def read_result(path: Path) -> Result | None:
+def read_result(path: Path) -> RunResult | None:
     """A result; None when there is no file, or not one of ours."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Result(**{f.name: content[f.name] for f in fields(Result)})
+        return RunResult(**{f.name: content[f.name] for f in fields(RunResult)})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def read_results(folder: Path, data: str | None = None) -> list[Result]:
+def read_results(folder: Path, data: str | None = None) -> list[RunResult]:
     """All results below a folder that ``bench run`` wrote to, in the order of tables.
 
     Args:

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.data.footage import Filmed, store
+from benchmarks.data.frame_sources import FileFrames, write_frames
 from benchmarks.data.world import make_domain, write_mp4
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.resource_meter import Meter
+from benchmarks.learning.resource_meter import ResourceMeter
 from models.backbones.backbone import Backbone, FrameSpec
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.open_clip_backbone import OPEN_CLIP_PREFIX, OpenClipBackbone
@@ -35,7 +35,7 @@ from trainer.methods import METHODS, Method, configure, start_method
 from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
 from trainer.training_loop import fit
 
-__all__ = ["LOOPS", "Loop", "Plan", "Row", "Speed", "measure", "table"]
+__all__ = ["LOOPS", "LoopSpeed", "LoopVariant", "SpeedPlan", "SpeedReport", "measure_speed", "speed_table"]
 
 _CAPTIONS = 5  # of a video
 _KINDS = 3  # of things in the domain
@@ -43,7 +43,7 @@ _RANDOM = "/random"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SpeedPlan:
     """What is measured.
 
     Attributes:
@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopVariant:
     """A way to train: the devices that it has.
 
     Attributes:
@@ -91,8 +91,8 @@ class Loop:
     kept: bool = True
 
 
-_STRAIGHTFORWARD = Loop("straightforward")
-_ALL = Loop("all three", cached=True, mixed=True, short=True)
+_STRAIGHTFORWARD = LoopVariant("straightforward")
+_ALL = LoopVariant("all three", cached=True, mixed=True, short=True)
 _PRODUCT = replace(_ALL, label="the product", product=True)
 LOOPS = (
     _STRAIGHTFORWARD,
@@ -110,7 +110,7 @@ LOOPS = (
 
 
 @dataclass
-class Row:
+class LoopSpeed:
     """A loop's figures.
 
     Attributes:
@@ -120,14 +120,14 @@ class Row:
             allocates there. None where it was not measured.
     """
 
-    loop: Loop
+    loop: LoopVariant
     rates: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     peak_mib: float | None = None
 
 
 @dataclass
-class Speed:
+class SpeedReport:
     """What was found.
 
     Attributes:
@@ -136,8 +136,8 @@ class Speed:
         bfloat16: whether the hardware has it.
     """
 
-    plan: Plan
-    rows: list[Row]
+    plan: SpeedPlan
+    rows: list[LoopSpeed]
     reading: float
     padding: tuple[float, float]
     threads: int
@@ -147,12 +147,12 @@ class Speed:
         """Write ``speed.json`` and ``speed.md``."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "speed.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        (folder / "speed.md").write_text(table(self), encoding="utf-8")
+        (folder / "speed.md").write_text(speed_table(self), encoding="utf-8")
 
 
-def measure(
-    plan: Plan, folder: Path, *, report: Callable[[int, int], None] = lambda done, total: None
-) -> Speed:
+def measure_speed(
+    plan: SpeedPlan, folder: Path, *, report: Callable[[int, int], None] = lambda done, total: None
+) -> SpeedReport:
     """Train with every loop in turn.
 
     Args:
@@ -163,10 +163,10 @@ def measure(
         ProtocolError: the method does not train, or the backbone is not one that this can measure.
     """
     bench = _Bench(plan, folder)
-    rows = [Row(loop) for loop in LOOPS if loop.kept or bench.freezes]
+    rows = [LoopSpeed(loop) for loop in LOOPS if loop.kept or bench.freezes]
     total, done = (plan.repeats + 1) * len(rows), 0
     for turn in range(plan.repeats + 1):
-        meter = Meter(bench.backbone.device)
+        meter = ResourceMeter(bench.backbone.device)
         for row in rows if turn % 2 else rows[::-1]:
             bench.run(row.loop, meter)
             done += 1
@@ -180,7 +180,7 @@ def measure(
         if row.loop.product or row.loop == _STRAIGHTFORWARD:
             row.peak_mib = _peak_alone(row.loop, plan, folder)
     product = next(row for row in rows if row.loop == _PRODUCT)
-    return Speed(
+    return SpeedReport(
         plan=plan,
         rows=rows,
         reading=float(np.median(product.rates)) / bench.reading_rate(),
@@ -190,7 +190,7 @@ def measure(
     )
 
 
-def table(speed: Speed) -> str:
+def speed_table(speed: SpeedReport) -> str:
     """All of it as Markdown."""
     plan = speed.plan
     note = "" if speed.bfloat16 else " This hardware has no bfloat16, so it is never used."
@@ -218,13 +218,13 @@ def table(speed: Speed) -> str:
 class _Bench:
     """A backbone, a task of real mp4 files, and every loop over them."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: SpeedPlan, folder: Path) -> None:
         self.plan = plan
         self.backbone = _load(plan)
         self._padded = _padded(self.backbone)
         self.task, self._files = _videos(plan, self.backbone.spec, folder)
 
-    def run(self, loop: Loop, meter: Meter) -> None:
+    def run(self, loop: LoopVariant, meter: ResourceMeter) -> None:
         """Train from fresh weights; only the training is measured."""
         settings = {
             "epochs": 1,
@@ -254,7 +254,7 @@ class _Bench:
             load_frames(clips[start : start + self.plan.size])
         return len(clips) / (time.perf_counter() - began)
 
-    def padding(self, loop: Loop) -> float:
+    def padding(self, loop: LoopVariant) -> float:
         """Share of tokens that come after the end of their text."""
         backbone, tokens, texts = self._backbone(loop), 0, 0
         for batch in self._batches():
@@ -263,7 +263,7 @@ class _Bench:
             texts += int((backbone.end_of_text(ids) + 1).sum())
         return 1 - texts / tokens
 
-    def _train(self, method: Method, loop: Loop) -> None:
+    def _train(self, method: Method, loop: LoopVariant) -> None:
         """A training loop as one writes it first."""
         device = self.backbone.device
         optimiser = torch.optim.AdamW(method.parameter_groups())
@@ -281,7 +281,7 @@ class _Bench:
             method.after_step()
         method.train(False)
 
-    def _backbone(self, loop: Loop) -> Backbone:
+    def _backbone(self, loop: LoopVariant) -> Backbone:
         return self.backbone if loop.short else self._padded
 
     def _batches(self) -> list[list[Pair]]:
@@ -289,10 +289,10 @@ class _Bench:
 
     def _decode(self, clips: Sequence[Clip]) -> Tensor:
         spec = self.backbone.spec
-        return torch.from_numpy(np.stack([Filmed(self._files[clip.id]).frames(*spec) for clip in clips]))
+        return torch.from_numpy(np.stack([FileFrames(self._files[clip.id]).frames(*spec) for clip in clips]))
 
 
-def _videos(plan: Plan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[str, Path]]:
+def _videos(plan: SpeedPlan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[str, Path]]:
     """A task with as many captions as all steps take, its frames in the cache; and the mp4 file of every clip."""
     pairs = plan.size * plan.steps
     count = max(plan.size, -(-pairs // _CAPTIONS))
@@ -313,13 +313,13 @@ def _videos(plan: Plan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[s
         if not files[clip.id].exists():
             write_mp4(clip, files[clip.id])
         if not frames.exists():
-            store((Filmed(files[clip.id]), frames), *spec)
+            write_frames((FileFrames(files[clip.id]), frames), *spec)
         captions = clip.captions[: pairs // count + (number < pairs % count)]
         clips.append(Clip(clip.id, number, frames, captions, "train"))
     return TaskData("speed", "speed", tuple(clips)), files
 
 
-def _load(plan: Plan) -> Backbone:
+def _load(plan: SpeedPlan) -> Backbone:
     if plan.method in METHODS and not METHODS[plan.method].is_trainable:
         raise ProtocolError(f"method {plan.method!r} trains nothing; choose another one")
     shape = plan.backbone.startswith(OPEN_CLIP_PREFIX) and plan.backbone.endswith(_RANDOM)
@@ -337,7 +337,7 @@ def _load(plan: Plan) -> Backbone:
 
 
 def random_backbone(name: str, frames: int) -> Backbone:
-    """The shape of an open_clip model, by a name as in :class:`Plan`: speed does not depend on what the weights are."""
+    """The shape of an open_clip model, by a name as in :class:`SpeedPlan`: speed does not depend on what the weights are."""
     model = name.removeprefix(OPEN_CLIP_PREFIX).removesuffix(_RANDOM)
     if open_clip.get_model_config(model) is None:
         raise ProtocolError(f"open_clip knows no model {model!r}")
@@ -362,17 +362,17 @@ def _padded(backbone: Backbone) -> Backbone:
     return padded
 
 
-def _peak_alone(loop: Loop, plan: Plan, folder: Path) -> float:
-    """See :class:`Row`."""
+def _peak_alone(loop: LoopVariant, plan: SpeedPlan, folder: Path) -> float:
+    """See :class:`LoopSpeed`."""
     # Spawned: a fork would begin with the memory of this process.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_peak, loop, plan, folder, torch.get_num_threads()).result()
 
 
-def _peak(loop: Loop, plan: Plan, folder: Path, threads: int) -> float:
+def _peak(loop: LoopVariant, plan: SpeedPlan, folder: Path, threads: int) -> float:
     torch.set_num_threads(threads)
     bench = _Bench(replace(plan, steps=min(plan.steps, 2)), folder)
-    meter = Meter(bench.backbone.device)
+    meter = ResourceMeter(bench.backbone.device)
     with meter.phase("before"):
         pass
     bench.run(loop, meter)

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign, Run
-from benchmarks.learning.method_variants import Entry
-from benchmarks.learning.resource_meter import Meter
-from benchmarks.learning.run_results import plain, result_path
+from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.run_results import result_path, to_json_value
 from benchmarks.merging.score_calibration import (
     bank_norms,
     centroids,
@@ -60,9 +60,9 @@ __all__ = [
     "Learned",
     "Measure",
     "Way",
-    "compare",
-    "learn",
-    "measure",
+    "compare_merging",
+    "learn_shards",
+    "measure_merging",
     "reference_of",
 ]
 
@@ -115,14 +115,14 @@ class Learned:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def learn(
+def learn_shards(
     name: str,
     backbone: Backbone,
     tasks: Sequence[TaskData],
     settings: Mapping[str, Any],
     report: Callable[[str], None] = lambda line: None,
 ) -> Learned:
-    """Learn the tasks in order, and embed the videos of each once, as :func:`benchmarks.learning.runner.run_method` does.
+    """Learn the tasks in order, and embed the videos of each once, as :func:`benchmarks.learning.method_runner.run_method` does.
 
     Raises:
         ProtocolError: the method has no shards of its own tasks, or a task has nothing to calibrate with.
@@ -403,8 +403,8 @@ class Measure:
     accuracy: float | None = None
 
 
-def measure(learned: Learned) -> list[Measure]:
-    """Mean-pooled videos under every rule and router; late interaction under the plain, served and best rules."""
+def measure_merging(learned: Learned) -> list[Measure]:
+    """Mean-pooled videos under every rule and router; late interaction under the to_json_value, served and best rules."""
     tuned: list[Split] = ["val" if any(c.captions for c in task.val) else "train" for task in learned.tasks]
     captions: dict[Split, _Captions] = {
         "train": _captions(learned.tasks, ["train"] * len(tuned)),
@@ -503,7 +503,7 @@ class Comparison:
         vectors: that a video takes under each pooling.
         dim: of a vector, in float32.
         seconds: of learning (with embedding) and measuring.
-        settings, facts: as in :class:`benchmarks.learning.run_results.Result`.
+        settings, facts: as in :class:`benchmarks.learning.run_results.RunResult`.
     """
 
     protocol: str
@@ -525,23 +525,23 @@ class Comparison:
         return max(ways, key=lambda one: one.validation or 0.0)
 
 
-def compare(
-    campaign: Campaign, entry: Entry, backbone: Backbone, seed: int, report: Callable[[str], None]
+def compare_merging(
+    campaign: Campaign, variant: MethodVariant, backbone: Backbone, seed: int, report: Callable[[str], None]
 ) -> Comparison:
     """Learn with one seed, measure, and write the result as JSON into ``results/`` of the campaign's folder."""
-    if entry.reindex or entry.prior is not None:
-        raise ProtocolError(f"{entry.label}: reindex and prior are compared here; leave them out")
-    settings = {**campaign.protocol.settings_of(entry), "seed": seed}
-    meter = Meter(backbone.device)
+    if variant.reindex or variant.prior is not None:
+        raise ProtocolError(f"{variant.label}: reindex and prior are compared here; leave them out")
+    settings = {**campaign.protocol.settings_of(variant), "seed": seed}
+    meter = ResourceMeter(backbone.device)
     with meter.phase("learning"):
-        learned = learn(entry.method, backbone, campaign.tasks, settings, report)
+        learned = learn_shards(variant.method, backbone, campaign.tasks, settings, report)
     with meter.phase("measuring"):
-        measures = measure(learned)
+        measures = measure_merging(learned)
     frames = {"max": campaign.frames, "softmax": campaign.frames} if learned.frames is not None else {}
     comparison = Comparison(
         protocol=campaign.protocol.name,
-        label=entry.label,
-        method=entry.method,
+        label=variant.label,
+        method=variant.method,
         seed=seed,
         data=campaign.data,
         tasks=[task.task_id for task in campaign.tasks],
@@ -550,12 +550,12 @@ def compare(
         dim=learned.videos[0].shape[1],
         seconds=meter.seconds,
         settings=learned.settings,
-        facts=campaign.facts(Run(entry, seed)),
+        facts=campaign.facts(Run(variant, seed)),
     )
-    path = result_path(campaign.out, entry.label, seed)
+    path = result_path(campaign.out, variant.label, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_suffix(f".{os.getpid()}.staged")
-    staged.write_text(json.dumps(plain(comparison), allow_nan=False) + "\n", encoding="utf-8")
+    staged.write_text(json.dumps(to_json_value(comparison), allow_nan=False) + "\n", encoding="utf-8")
     staged.replace(path)
     report(f"measured in {sum(meter.seconds['measuring']):.0f} s")
     return comparison

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from benchmarks.merging.comparison import COSINE, SERVED, Comparison, Measure, reference_of
-from benchmarks.reporting.markdown import spread, table
+from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 
-__all__ = ["tables"]
+__all__ = ["comparison_tables"]
 
 
-def tables(runs: Sequence[Comparison]) -> str:
+def comparison_tables(runs: Sequence[Comparison]) -> str:
     """Mean ± standard deviation over the seeds, as Markdown."""
     first = runs[0]
     measured = [{one.way: one for one in run.measures} for run in runs]
@@ -31,29 +31,29 @@ def tables(runs: Sequence[Comparison]) -> str:
         f"{reference.rule} with {reference.queries} queries and mean-pooled frames, with its standard error over "
         "the videos.\n\n"
         "**Merging**\n\n"
-        + table(
+        + markdown_table(
             ["queries", "rule", *header, "chosen"],
             [[w.queries, w.rule, *_cells(found[w]), _distinct(m.chosen for m in found[w])] for w in merged],
         )
         + "\n**Routing** (the r likeliest tasks are searched before the others; all alike: see above)\n\n"
-        + table(
+        + markdown_table(
             ["queries", "rule", "router", "r", "routing@r ↑", *header],
             [
                 [
                     *(w.queries, w.rule, w.router, str(w.candidates)),
-                    spread([100 * m.accuracy for m in found[w] if m.accuracy is not None]),
+                    format_mean([100 * m.accuracy for m in found[w] if m.accuracy is not None]),
                     *_cells(found[w]),
                 ]
                 for w in routed
             ],
         )
         + "\n**Frames**\n\n"
-        + table(
+        + markdown_table(
             ["queries", "rule", "frames", "vectors of a video", *header],
             [[w.queries, w.rule, w.frames, size[w.frames], *_cells(found[w])] for w in pooled],
         )
         + "\n**Chosen by validation captions**\n\n"
-        + table(
+        + markdown_table(
             ["of", *header, "chosen"],
             [
                 [name, *_cells(best), _distinct(map(_named, best))]
@@ -72,8 +72,8 @@ def _cells(found: Sequence[Measure]) -> list[str]:
         statistics.fmean(values) for values in zip(*((m.gain, m.error) for m in found), strict=True)
     )
     return [
-        *(spread(values) for values in zip(*shares, strict=True)),
-        spread([r.medr for r in recalls]),
+        *(format_mean(values) for values in zip(*shares, strict=True)),
+        format_mean([r.medr for r in recalls]),
         f"{gain:+.2f} ± {error:.2f}",
     ]
 

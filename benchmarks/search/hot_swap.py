@@ -31,8 +31,8 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 
-from benchmarks.search.library import enter
-from benchmarks.search.load import serving
+from benchmarks.search.server_load import serving
+from benchmarks.search.synthetic_library import enter
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -102,7 +102,7 @@ class _Writer:
         self._before: ParentRelease | None = None
         self._prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
-    def prepare(self, count: int) -> None:
+    def prepare_tasks(self, count: int) -> None:
         """Learn a task of so many videos, all but its publication."""
         name = f"task-{len(self._method.learned_tasks)}"
         captions = [" ".join(self._rng.choice(_WORDS, 3)) for _ in range(64)]
@@ -239,7 +239,7 @@ def _begin(backbone: str) -> None:
 
 
 def _prepare(rows: int) -> None:
-    _writer.prepare(rows)
+    _writer.prepare_tasks(rows)
 
 
 def _publish() -> int:

@@ -100,10 +100,10 @@ def run(
 
     Finished runs are kept: after an interruption, the same command continues with the missing runs.
     """
-    from benchmarks.learning.method_variants import choose, parse_assignment
+    from benchmarks.learning.method_variants import parse_assignment, select_variants
     from benchmarks.learning.protocol import load_protocol
     from benchmarks.learning.run_results import read_results
-    from benchmarks.reporting.report import tables
+    from benchmarks.reporting.benchmark_report import recall_tables
     from trainer.methods import configure
 
     with _reported_errors():
@@ -111,14 +111,14 @@ def run(
         overrides = dict(map(parse_assignment, assignments or ()))
         overrides |= {"reindex": True} if reindex else {}
         overrides |= {} if prior is None else {"prior": prior}
-        entries = choose(plan.methods, methods.split(",") if methods else None, overrides)
+        entries = select_variants(plan.methods, methods.split(",") if methods else None, overrides)
         chosen_backbone = backbone or plan.backbone
         for entry in entries:  # validates the settings before videos are decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
         folder = out or _DEFAULT_FOLDER / plan.name
         campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
         runs = campaign.runs(entries, seeds)
-        finished_runs = [] if again else [run for run in runs if campaign.done(run)]
+        finished_runs = [] if again else [run for run in runs if campaign.existing_result(run)]
         if finished_runs:
             console.print(
                 f"{len(finished_runs)} of {len(runs)} runs already have results; --again repeats them."
@@ -137,7 +137,7 @@ def run(
             pending = [run for run in runs if run not in finished_runs]
             failed = campaign.execute(pending, jobs=jobs, report=report, finished=on_finished)
         if len(failed) < len(runs):
-            table = tables(read_results(folder, campaign.data))
+            table = recall_tables(read_results(folder, campaign.data))
             (folder / "table.md").write_text(table, encoding="utf-8")
             console.print(table, markup=False, soft_wrap=True)
             console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
@@ -178,16 +178,16 @@ def merging(
     Every caption of every held-out video is a query to the shards of all tasks after the last task. Calibration uses
     captions of training and validation videos only.
     """
-    from benchmarks.learning.method_variants import choose
+    from benchmarks.learning.method_variants import select_variants
     from benchmarks.learning.protocol import load_protocol
-    from benchmarks.merging.comparison import compare
-    from benchmarks.merging.merging_tables import tables
+    from benchmarks.merging.comparison import compare_merging
+    from benchmarks.merging.merging_tables import comparison_tables
     from models.backbones.backbone_loading import load_backbone
     from trainer.methods import configure
 
     with _reported_errors():
         plan = load_protocol(protocol)
-        (entry,) = choose(plan.methods, [method])
+        (entry,) = select_variants(plan.methods, [method])
         configure(entry.method, plan.backbone, plan.settings_of(entry))
         folder = out or _DEFAULT_FOLDER / f"{plan.name}-merging"
         campaign = _prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
@@ -201,9 +201,9 @@ def merging(
                 def report(line: str, seed: int = seed) -> None:
                     bar.console.print(f"{entry.label}, seed {seed}: {line}", markup=False)
 
-                runs.append(compare(campaign, entry, backbone, seed, report))
+                runs.append(compare_merging(campaign, entry, backbone, seed, report))
                 bar.advance(progress)
-        table = tables(runs)
+        table = comparison_tables(runs)
         (folder / "table.md").write_text(f"    {campaign.command}\n\n{table}", encoding="utf-8")
         console.print(table, markup=False, soft_wrap=True)
         console.print(f"Written to {folder}.", soft_wrap=True)
@@ -233,18 +233,18 @@ def speed(
     / "speed",
 ) -> None:
     """Compare the speed of the training loop with a plain loop, and measure each of its optimizations."""
-    from benchmarks.learning.training_speed import Plan, measure, table
+    from benchmarks.learning.training_speed import SpeedPlan, measure_speed, speed_table
 
-    plan = Plan(backbone, method, batch, frames, steps, repeats, _device(device))
+    plan = SpeedPlan(backbone, method, batch, frames, steps, repeats, _device(device))
     with _reported_errors(), progress_bar("runs") as bar:
         progress = bar.add_task("Measuring", total=None)
-        result = measure(
+        result = measure_speed(
             plan,
             out / "videos",
             report=lambda done, total: bar.update(progress, completed=done, total=total),
         )
     result.save(out)
-    console.print(table(result), markup=False, soft_wrap=True)
+    console.print(speed_table(result), markup=False, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
 
@@ -256,7 +256,7 @@ def report(
     ],
 ) -> None:
     """Write tables and figures of all results in a folder: report.md and figures.html."""
-    from benchmarks.reporting.report import write_report
+    from benchmarks.reporting.benchmark_report import write_report
 
     with _reported_errors():
         written = write_report(folder)
@@ -278,9 +278,9 @@ def pretrain(
     ] = None,
 ) -> None:
     """Pre-train the `tiny` backbone from random weights."""
-    from benchmarks.learning.pretraining_recipe import Recipe, pretrain
+    from benchmarks.learning.pretraining_recipe import PretrainingRecipe, pretrain
 
-    recipe = Recipe() if steps is None else Recipe(steps=steps)
+    recipe = PretrainingRecipe() if steps is None else PretrainingRecipe(steps=steps)
     out.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with progress_bar("steps") as bar:
@@ -304,12 +304,12 @@ def _prepare_campaign(
 ) -> Campaign:
     """The runs of a protocol, with the frames of its videos in the cache."""
     from benchmarks.learning.campaign import Campaign
-    from benchmarks.learning.preparation import prepare
+    from benchmarks.learning.task_preparation import prepare_tasks
     from models.backbones.backbone_loading import frame_spec, load_backbone
 
     with progress_bar("videos") as bar:
         progress = bar.add_task("Frames", total=None)
-        prepared = prepare(
+        prepared = prepare_tasks(
             plan,
             frame_spec(backbone, plan.frames),
             cache,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.learning.preparation import prepare
 from benchmarks.learning.protocol import Protocol, load_protocol
+from benchmarks.learning.task_preparation import prepare_tasks
 from models.backbones.backbone import FrameSpec
 from trainer.task_data import TaskData
 
@@ -57,4 +57,4 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[TaskData]:
     """The tasks of the small protocol with their frames."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL))
-    return prepare(load_protocol(str(folder / "small.yaml")), SPEC, folder / "frames")
+    return prepare_tasks(load_protocol(str(folder / "small.yaml")), SPEC, folder / "frames")

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.learning.pretraining_recipe import Recipe, pretrain
+from benchmarks.learning.pretraining_recipe import PretrainingRecipe, pretrain
 
 
 def test_pre_training_learns_and_repeats(tmp_path: Path) -> None:
     losses: list[float] = []
-    recipe = Recipe(steps=40, batch_size=8)
+    recipe = PretrainingRecipe(steps=40, batch_size=8)
     pretrain(tmp_path / "a.safetensors", recipe, workers=0, report=lambda step, loss: losses.append(loss))
     assert losses[-1] < losses[0]
     pretrain(tmp_path / "b.safetensors", recipe, workers=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.merging.confidence import Learned, learn, measure
+from benchmarks.merging.confidence_quality import Learned, learn, measure
 from models.backbones.backbone_loading import load_backbone
 from models.routing.confidence_model import ConfidenceModel
 from trainer.task_data import TaskData

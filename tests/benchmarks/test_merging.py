@@ -15,8 +15,18 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.runner import run_method
-from benchmarks.merging.comparison import SERVED, Learned, Measure, Meeting, Way, _gain, learn, measure, rules
+from benchmarks.learning.method_runner import run_method
+from benchmarks.merging.comparison import (
+    SERVED,
+    Learned,
+    Measure,
+    Meeting,
+    Way,
+    _gain,
+    learn_shards,
+    measure_merging,
+    rules,
+)
 from benchmarks.merging.score_calibration import (
     Affine,
     bank_norms,
@@ -149,13 +159,13 @@ def test_no_other_temperature_is_likelier(meeting: Meeting) -> None:
 
 
 def test_no_other_temperature_bias_or_weight_of_words_is_likelier(meeting: Meeting) -> None:
-    plain = fit_affine(meeting.cosines, meeting.columns, meeting.truth)
-    assert plain.words == 0
+    to_json_value = fit_affine(meeting.cosines, meeting.columns, meeting.truth)
+    assert to_json_value.words == 0
     weighed = fit_affine(meeting.cosines, meeting.columns, meeting.truth, meeting.evidence)
     assert weighed.words > 0
     others = [replace(weighed, words=weighed.words + step) for step in (-0.3, 0.3)]
     assert all(_likelihood(meeting, one) < _likelihood(meeting, weighed) for one in others)
-    for fitted in (plain, weighed):
+    for fitted in (to_json_value, weighed):
         best = _likelihood(meeting, fitted)
         assert all(_likelihood(meeting, one) < best for w in ("scale", "shift") for one in _others(fitted, w))
 
@@ -322,7 +332,7 @@ def _learned(tests: Callable[[str], str] = lambda caption: caption) -> Learned:
 
 @pytest.fixture(scope="module")
 def measures() -> dict[Way, Measure]:
-    return {one.way: one for one in measure(_learned())}
+    return {one.way: one for one in measure_merging(_learned())}
 
 
 @pytest.mark.parametrize("mode", Coder.modes)
@@ -373,7 +383,9 @@ def test_what_is_served_is_the_reference(measures: dict[Way, Measure]) -> None:
 
 
 def test_nothing_is_learned_from_test_queries(measures: dict[Way, Measure]) -> None:
-    poisoned = {one.way: one for one in measure(_learned(lambda caption: "c poison " + caption[::-1]))}
+    poisoned = {
+        one.way: one for one in measure_merging(_learned(lambda caption: "c poison " + caption[::-1]))
+    }
     fitted = {way: one for way, one in measures.items() if one.validation is not None}
     assert len(fitted) > 40
     for way, one in fitted.items():
@@ -387,14 +399,14 @@ def test_without_validation_videos_training_captions_serve(measures: dict[Way, M
         replace(task, clips=tuple(replace(c, captions=()) if c.split == "val" else c for c in task.clips))
         for task in learned.tasks
     ]
-    found = {one.way: one for one in measure(replace(learned, tasks=tasks))}
+    found = {one.way: one for one in measure_merging(replace(learned, tasks=tasks))}
     way = Way("pinned", "mean", "cosine")
     assert found[way].recall == measures[way].recall
     assert found[way].validation != measures[way].validation
 
 
 def test_methods_without_frame_vectors_are_mean_pooled_alone(measures: dict[Way, Measure]) -> None:
-    pooled = {one.way: one for one in measure(replace(_learned(), frames=None))}
+    pooled = {one.way: one for one in measure_merging(replace(_learned(), frames=None))}
     assert pooled == {way: one for way, one in measures.items() if way.frames == "mean"}
 
 
@@ -404,10 +416,10 @@ def test_methods_without_frame_vectors_are_mean_pooled_alone(measures: dict[Way,
 def test_what_cannot_be_merged_is_refused(tasks: list[TaskData]) -> None:
     backbone = load_backbone("tiny", 2)
     with pytest.raises(ProtocolError, match="joint embeds everything anew"):
-        learn("joint", backbone, tasks, {})
+        learn_shards("joint", backbone, tasks, {})
     silent = replace(tasks[1], clips=tuple(replace(clip, captions=()) for clip in tasks[1].clips))
     with pytest.raises(ProtocolError, match="microscope has no training captions"):
-        learn("zero_shot", backbone, [tasks[0], silent], {})
+        learn_shards("zero_shot", backbone, [tasks[0], silent], {})
 
 
 def test_the_command_measures_what_the_runner_measures(

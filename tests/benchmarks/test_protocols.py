@@ -14,13 +14,13 @@ import av
 import numpy as np
 import pytest
 
-from benchmarks.data.footage import Drawn, Filmed
-from benchmarks.data.sources import CtvrSource, Part, WorldSource
+from benchmarks.data.frame_sources import FileFrames, WorldFrames
+from benchmarks.data.protocol_sources import CtvrSource, SourceTask, WorldSource
 from benchmarks.data.world import DEMO_DOMAINS, DOMAINS
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.method_variants import choose, parse_entry
-from benchmarks.learning.preparation import prepare
+from benchmarks.learning.method_variants import parse_variant, select_variants
 from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
+from benchmarks.learning.task_preparation import prepare_tasks
 from cli.demo.demo_world import DemoWorld
 from media import VideoDecoder, load_frames
 from models.backbones.backbone import FrameSpec
@@ -50,7 +50,7 @@ CTVR: dict[str, tuple[int, list[int]]] = {
 def test_a_protocol_says_which_settings_its_methods_have(name: str) -> None:
     protocol = load_protocol(name)
     assert protocol.name == name
-    for entry in choose(protocol.methods, None):
+    for entry in select_variants(protocol.methods, None):
         settings = protocol.settings_of(entry)
         config = configure(entry.method, protocol.backbone, settings).model_dump()
         assert {key: config[key] for key in settings} == settings
@@ -104,7 +104,7 @@ def test_the_recipe_is_the_paper_s(name: str, frames: int, batch: int) -> None:
         assert (protocol.frames, protocol.prior, protocol.seeds) == (frames, 0, 3)
         assert protocol.backbone == "open_clip:ViT-B-32/openai"
         config = configure(
-            "ffa_tame", protocol.backbone, protocol.settings_of(parse_entry("ffa_tame"))
+            "ffa_tame", protocol.backbone, protocol.settings_of(parse_variant("ffa_tame"))
         ).model_dump()
         expected = {
             "epochs": 20,
@@ -147,7 +147,7 @@ def test_an_unknown_protocol_is_answered_with_the_known_ones(tmp_path: Path) -> 
 
 
 def test_a_variant_is_called_by_its_settings() -> None:
-    entry = parse_entry("finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0")
+    entry = parse_variant("finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0")
     assert entry.label == "finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0"
     assert entry.settings == {"learning_rate": 1e-4, "schedule": "step"}
     assert (entry.method, entry.reindex, entry.prior) == ("finetune", True, 0)
@@ -161,7 +161,7 @@ def test_a_protocol_lists_variants_in_either_form(write: Callable[..., str]) -> 
     ]
     entries = load_protocol(write(methods=listed)).methods
     assert [e.label for e in entries] == ["finetune@epochs=2", "finetune@epochs=3@reindex=true", "Ours"]
-    chosen = choose(entries, ["Ours", "zero_shot"], {"batch_size": 2})
+    chosen = select_variants(entries, ["Ours", "zero_shot"], {"batch_size": 2})
     assert [e.label for e in chosen] == ["Ours@batch_size=2", "zero_shot@batch_size=2"]
     assert chosen[0].settings == {"rank": 2, "batch_size": 2}
     assert chosen[0].seeds == 1
@@ -169,12 +169,12 @@ def test_a_protocol_lists_variants_in_either_form(write: Callable[..., str]) -> 
 
 def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write: Callable[..., str]) -> None:
     protocol = load_protocol(write(recipes={"finetune": {"batch_size": 2, "warmup": 0.1}}))
-    assert protocol.settings_of(parse_entry("finetune@warmup=0.5")) == {
+    assert protocol.settings_of(parse_variant("finetune@warmup=0.5")) == {
         "epochs": 1,
         "batch_size": 2,
         "warmup": 0.5,
     }
-    assert protocol.settings_of(parse_entry("zero_shot")) == {"epochs": 1, "batch_size": 4}
+    assert protocol.settings_of(parse_variant("zero_shot")) == {"epochs": 1, "batch_size": 4}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write
 )
 def test_wrong_entries_are_named(names: list[str], says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
-        choose((), names)
+        select_variants((), names)
 
 
 # --- MSR-VTT and ActivityNet ---
@@ -229,7 +229,7 @@ def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CTVR)
 def test_counts_are_those_of_the_published_splits(name: str, request: pytest.FixtureRequest) -> None:
     train, test = CTVR[name]
-    parts = list(_listed(name).parts(request.getfixturevalue(name.split("-")[0]), None))
+    parts = list(_listed(name).tasks(request.getfixturevalue(name.split("-")[0]), None))
     counts = [Counter(video.split for video in part.videos) for part in parts]
     assert [count["test"] for count in counts] == test
     assert {count["train"] for count in counts} == {train}
@@ -244,20 +244,20 @@ def test_counts_are_those_of_the_published_splits(name: str, request: pytest.Fix
 @pytest.mark.parametrize("name", ["msrvtt", "actnet"])
 def test_twenty_tasks_are_the_ten_cut_in_two(name: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(name)
-    ten, twenty = (list(_listed(f"{name}-{tasks}").parts(folder, None)) for tasks in (10, 20))
+    ten, twenty = (list(_listed(f"{name}-{tasks}").tasks(folder, None)) for tasks in (10, 20))
     for number, whole in enumerate(ten):
         halves = twenty[2 * number].videos + twenty[2 * number + 1].videos
         assert whole.videos == halves
 
 
-def _test_captions(parts: list[Part]) -> list[str]:
+def _test_captions(parts: list[SourceTask]) -> list[str]:
     videos = [video for part in parts for video in part.videos if video.split == "test"]
     assert all(len(video.captions) == 1 for video in videos)
     return [video.captions[0] for video in videos]
 
 
 def test_msr_vtt_has_the_official_test_split_and_all_training_captions(msrvtt: Path) -> None:
-    parts = list(_listed("msrvtt-10").parts(msrvtt, None))
+    parts = list(_listed("msrvtt-10").tasks(msrvtt, None))
     videos = [video for part in parts for video in part.videos]
     numbers = {split: [int(v.id[5:]) for v in videos if v.split == split] for split in ("train", "test")}
     assert sorted(numbers["test"]) == list(range(7010, 10000))
@@ -270,9 +270,9 @@ def test_msr_vtt_has_the_official_test_split_and_all_training_captions(msrvtt: P
 
 
 def test_activitynet_s_clips_are_parts_of_their_videos(actnet: Path) -> None:
-    parts = list(_listed("actnet-20").parts(actnet, None))
+    parts = list(_listed("actnet-20").tasks(actnet, None))
     videos = [video for part in parts for video in part.videos]
-    spans = [video.footage.span for video in videos if isinstance(video.footage, Filmed)]
+    spans = [video.frame_source.span for video in videos if isinstance(video.frame_source, FileFrames)]
     assert len(spans) == 8110
     assert all(span is not None and 0 <= span[0] < span[1] for span in spans)
     assert 51 < statistics.fmean(end - start for start, end in filter(None, spans)) < 54
@@ -281,38 +281,38 @@ def test_activitynet_s_clips_are_parts_of_their_videos(actnet: Path) -> None:
         "v_ciXArKhjAv8",
         ("A little boy is standing eating ice cream.",),
     )
-    assert isinstance(first.footage, Filmed)
-    assert first.footage.span == (0, 3.89)
+    assert isinstance(first.frame_source, FileFrames)
+    assert first.frame_source.span == (0, 3.89)
     assert statistics.fmean(len(c.split()) for c in _test_captions(parts)) == pytest.approx(15.0, abs=0.1)
 
 
 def test_what_is_not_there_is_asked_for(msrvtt: Path, tmp_path: Path) -> None:
     source = _listed("msrvtt-10")
     with pytest.raises(ProtocolError, match=r"3310 videos are needed.*--videos.*MSRVTT_data\.json"):
-        list(source.parts(None, None))
+        list(source.tasks(None, None))
     with pytest.raises(ProtocolError, match="is not a folder"):
-        list(source.parts(tmp_path / "nowhere", None))
+        list(source.tasks(tmp_path / "nowhere", None))
     with pytest.raises(
         ProtocolError, match=r"lacks 337 of 337 videos: video414, .* …\. It must hold.*\.webm"
     ):
-        list(source.parts(tmp_path, 1))
+        list(source.tasks(tmp_path, 1))
     for path in list(msrvtt.rglob("*.mp4")):
         if path.stem not in ("video414", "video7016"):
             (tmp_path / path.name).touch()
     with pytest.raises(ProtocolError, match=r"lacks 2 of 3310 videos: video414, video7016\. "):
-        list(source.parts(tmp_path, None))
+        list(source.tasks(tmp_path, None))
     for name in ("video414.avi", "video7016.MKV"):
         (tmp_path / name).touch()
     with pytest.raises(ProtocolError, match=r"lacks MSRVTT_data\.json"):
-        list(source.parts(tmp_path, None))
+        list(source.tasks(tmp_path, None))
     captions = tmp_path / "MSRVTT_data.json"
     captions.write_text("[]")
     with pytest.raises(ProtocolError, match="'sentences'"):
-        list(source.parts(tmp_path, None))
+        list(source.tasks(tmp_path, None))
     told = [{"video_id": "video414", "caption": "a"}]
     captions.write_text(json.dumps({"sentences": told}))
     with pytest.raises(ProtocolError, match="none for video2749"):
-        list(source.parts(tmp_path, None))
+        list(source.tasks(tmp_path, None))
 
 
 # --- folders with manifests ---
@@ -325,7 +325,7 @@ def _manifest(folder: Path, lines: list[dict[str, Any]]) -> None:
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _splits(part: Part) -> dict[str, str | None]:
+def _splits(part: SourceTask) -> dict[str, str | None]:
     return {video.id: video.split for video in part.videos}
 
 
@@ -344,7 +344,7 @@ def test_every_folder_with_a_manifest_is_a_task(tmp_path: Path) -> None:
     ]
     _manifest(tmp_path / "a", lines)
     (tmp_path / "c").mkdir()
-    first, second = _folder().source.parts(tmp_path, None)
+    first, second = _folder().source.tasks(tmp_path, None)
     assert (first.id, second.id) == ("a", "b")
     assert _splits(first) == {"2.mp4": "val", "three": "train", "4.mp4": None, "5.mp4": "test"}
     assert first.videos[0].captions == ("x", "y")
@@ -355,13 +355,13 @@ def test_without_a_test_split_the_same_share_is_held_out_every_time(tmp_path: Pa
     lines += [{"uri": "silent.mp4"}]
     _manifest(tmp_path / "one" / "a", lines)
     _manifest(tmp_path / "two" / "a", lines[::-1])
-    (one,) = _folder().source.parts(tmp_path / "one", None)
-    (two,) = _folder().source.parts(tmp_path / "two", None)
+    (one,) = _folder().source.tasks(tmp_path / "one", None)
+    (two,) = _folder().source.tasks(tmp_path / "two", None)
     assert _splits(one) == _splits(two)
     assert Counter(_splits(one).values()) == {"test": 4, "train": 16, None: 1}
     _manifest(tmp_path / "few" / "a", lines[:2])
     _manifest(tmp_path / "few" / "b", lines[:1])
-    pair, single = _folder().source.parts(tmp_path / "few", None)
+    pair, single = _folder().source.tasks(tmp_path / "few", None)
     assert sorted(filter(None, _splits(pair).values())) == ["test", "train"]
     assert _splits(single) == {"0.mp4": "train"}
 
@@ -383,7 +383,7 @@ def test_a_wrong_manifest_is_refused_by_its_line(tmp_path: Path, name: str, cont
     (tmp_path / "a" / "a.mp4").touch()
     (tmp_path / "a" / name).write_text(content)
     with pytest.raises(ProtocolError, match=says):
-        list(_folder().source.parts(tmp_path, None))
+        list(_folder().source.tasks(tmp_path, None))
 
 
 def test_a_table_may_give_a_video_several_rows(tmp_path: Path) -> None:
@@ -393,15 +393,15 @@ def test_a_table_may_give_a_video_several_rows(tmp_path: Path) -> None:
     (tmp_path / "a" / "manifest.csv").write_text(
         "uri,captions,split\na.mp4,one|two,test\na.mp4,three,\nb.mp4,,\n"
     )
-    (part,) = _folder().source.parts(tmp_path, None)
+    (part,) = _folder().source.tasks(tmp_path, None)
     assert [(v.captions, v.split) for v in part.videos] == [(("one", "two", "three"), "test"), ((), None)]
 
 
 def test_without_a_folder_it_says_what_a_task_is(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"--videos.*manifest\.jsonl"):
-        list(_folder().source.parts(None, None))
+        list(_folder().source.tasks(None, None))
     with pytest.raises(ProtocolError, match="no folder in"):
-        list(_folder().source.parts(tmp_path, None))
+        list(_folder().source.tasks(tmp_path, None))
 
 
 # --- five data sets ---
@@ -410,7 +410,7 @@ def test_without_a_folder_it_says_what_a_task_is(tmp_path: Path) -> None:
 def test_five_data_sets_ask_for_five_manifests(tmp_path: Path) -> None:
     source = load_protocol("cvlm").source
     with pytest.raises(ProtocolError) as told:
-        list(source.parts(None, None))
+        list(source.tasks(None, None))
     for line in (
         "vatex/manifest.jsonl: VATEX, 25991 train, 3000 val, 6000 test",
         "activitynet/manifest.jsonl: ActivityNet (val1), 10009 train, 4917 test",
@@ -421,9 +421,9 @@ def test_five_data_sets_ask_for_five_manifests(tmp_path: Path) -> None:
         assert line in str(told.value)
     _manifest(tmp_path / "vatex", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}])
     with pytest.raises(ProtocolError, match="no manifest for activitynet, msrvtt, didemo, msvd"):
-        list(source.parts(tmp_path, None))
+        list(source.tasks(tmp_path, None))
     with pytest.raises(ProtocolError, match="1 train videos where the protocol has 25991, 0 val"):
-        list(source.parts(tmp_path, 1))
+        list(source.tasks(tmp_path, 1))
 
 
 def test_paragraphs_are_joined_and_validation_videos_held_out(
@@ -443,7 +443,7 @@ def test_paragraphs_are_joined_and_validation_videos_held_out(
     protocol = load_protocol(
         write(source={"kind": "datasets", "needs": "something", "datasets": [dataset]}, queries="all")
     )
-    (part,) = protocol.source.parts(tmp_path, None)
+    (part,) = protocol.source.tasks(tmp_path, None)
     assert Counter(_splits(part).values()) == {"train": 8, "val": 2, "test": 1}
     assert part.videos[-1].captions == ("a b c",)
 
@@ -452,7 +452,7 @@ def test_paragraphs_are_joined_and_validation_videos_held_out(
 
 
 def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
-    first = prepare(small, SPEC, tmp_path)
+    first = prepare_tasks(small, SPEC, tmp_path)
     assert [(t.name, len(t.train), len(t.val), len(t.test)) for t in first] == [
         ("night-traffic", 4, 2, 6),
         ("microscope", 4, 2, 6),
@@ -469,7 +469,7 @@ def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
     assert sorted(stamps) == sorted((tmp_path / "2x56").iterdir()), "nothing half-made is left"
     paths[0].write_bytes(paths[0].read_bytes()[:5000])  # a broken one is made again, the others are not
     made: list[tuple[int, int]] = []
-    again = prepare(small, SPEC, tmp_path, progress=lambda done, total: made.append((done, total)))
+    again = prepare_tasks(small, SPEC, tmp_path, progress=lambda done, total: made.append((done, total)))
     assert again == first
     assert made == [(1, 1)]
     assert {path: path.stat().st_mtime_ns for path in paths[1:]} == {p: stamps[p] for p in paths[1:]}
@@ -478,8 +478,12 @@ def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
 
 def test_a_clip_s_place_follows_from_what_is_on_it(small: Protocol) -> None:
     def keys(protocol: Protocol) -> dict[str, str]:
-        (part,) = protocol.source.parts(None, 1)
-        return {video.id: video.footage.key for video in part.videos if isinstance(video.footage, Drawn)}
+        (part,) = protocol.source.tasks(None, 1)
+        return {
+            video.id: video.frame_source.key
+            for video in part.videos
+            if isinstance(video.frame_source, WorldFrames)
+        }
 
     assert keys(small) == keys(small)
     assert len(set(keys(small).values())) == 12
@@ -489,10 +493,10 @@ def test_a_clip_s_place_follows_from_what_is_on_it(small: Protocol) -> None:
 
 
 def test_fewer_tasks_are_the_first_ones(small: Protocol, tmp_path: Path) -> None:
-    (only,) = prepare(small, SPEC, tmp_path, tasks=1)
+    (only,) = prepare_tasks(small, SPEC, tmp_path, tasks=1)
     assert only.name == "night-traffic"
     with pytest.raises(ProtocolError, match="leave --videos out"):
-        prepare(small, SPEC, tmp_path, videos=tmp_path)
+        prepare_tasks(small, SPEC, tmp_path, videos=tmp_path)
 
 
 def _video(path: Path, seconds: int = 8, rate: int = 8) -> Path:
@@ -512,7 +516,7 @@ def test_a_whole_file_is_sampled_as_the_service_samples_it(tmp_path: Path) -> No
     with VideoDecoder() as decoder:
         info = decoder.decode(path, frames=4, size=56, cache=tmp_path)
     served = load_frames(tmp_path / "4x56" / f"{info.content_hash}.npy")
-    assert np.array_equal(Filmed(path).frames(4, 56), served)
+    assert np.array_equal(FileFrames(path).frames(4, 56), served)
 
 
 @pytest.mark.parametrize(
@@ -528,7 +532,7 @@ def test_a_whole_file_is_sampled_as_the_service_samples_it(tmp_path: Path) -> No
 def test_a_part_of_a_file_is_sampled_between_its_times(
     tmp_path: Path, kind: str, span: tuple[float, float], times: tuple[float, float]
 ) -> None:
-    frames = Filmed(_video(tmp_path / f"ramp.{kind}"), span).frames(2, 56)
+    frames = FileFrames(_video(tmp_path / f"ramp.{kind}"), span).frames(2, 56)
     assert frames.shape == (2, 56, 56, 3)
     assert frames.mean(axis=(1, 2, 3)) == pytest.approx([20 * time for time in times], abs=5)
 
@@ -541,10 +545,10 @@ def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ProtocolError, match=r"1 of 2 videos cannot be used: 2\.mp4: .*what is decoded is kept"
     ):
-        prepare(_folder(), SPEC, tmp_path / "frames", videos=tmp_path / "videos", workers=2)
+        prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path / "videos", workers=2)
     _video(folder / "2.mp4", seconds=2)
     made: list[int] = []
-    (task,) = prepare(
+    (task,) = prepare_tasks(
         _folder(),
         SPEC,
         tmp_path / "frames",
@@ -558,10 +562,10 @@ def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
 def test_nothing_to_learn_or_to_measure_is_said_before_anything_is_decoded(tmp_path: Path) -> None:
     _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}, {"uri": "2.mp4"}])
     with pytest.raises(ProtocolError, match="nothing to measure"):
-        prepare(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
+        prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
     _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "test"}])
     with pytest.raises(ProtocolError, match="nothing to learn from"):
-        prepare(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
+        prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
 
 
 def test_every_protocol_is_written_about_and_all_of_them_are_small() -> None:

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.errors import ProtocolError
-from benchmarks.learning.run_results import Result, read_results, write_result
-from benchmarks.reporting.figures import HeatMap, LineChart
-from benchmarks.reporting.report import tables, write_report
+from benchmarks.learning.run_results import RunResult, read_results, write_result
+from benchmarks.reporting.benchmark_report import recall_tables, write_report
+from benchmarks.reporting.charts import HeatMap, LineChart
 
 TASKS = ["one", "two", "three"]
 FACTS: dict[str, Any] = {
@@ -58,9 +58,9 @@ def _result(
     matrix: list[list[float] | None] | None = None,
     queries: list[int] | None = None,
     **fields: Any,
-) -> Result:
+) -> RunResult:
     rows = matrix or [[0.6], [0.5, 0.4], [0.3, 0.35, 0.5]]
-    return Result(
+    return RunResult(
         **{
             "protocol": "x",
             "label": label,
@@ -113,7 +113,7 @@ def test_a_global_gallery_counts_queries_and_a_local_one_tasks() -> None:
 
 def test_tables_give_mean_and_deviation_over_the_seeds() -> None:
     other = _result(seed=1, matrix=[[0.6], [0.5, 0.4], [0.6, 0.35, 0.5]])
-    over_all, own = _cells(tables([_result(), other]), "finetune")
+    over_all, own = _cells(recall_tables([_result(), other]), "finetune")
     # R@1 is 38.33 and 48.33, BWF 17.5 and 2.5.
     assert over_all[:2] == ["latest", "43.33 ± 7.07"]
     assert over_all[6:] == ["10.00 ± 10.61", "75.00 ± 0.00", "2"]
@@ -122,13 +122,13 @@ def test_tables_give_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_one_seed_has_no_deviation() -> None:
-    over_all, _ = _cells(tables([_result()]), "finetune")
+    over_all, _ = _cells(recall_tables([_result()]), "finetune")
     assert over_all[1] == "38.33"
 
 
 def test_joint_training_has_a_last_row_and_nothing_to_forget() -> None:
     joint = _result("joint", matrix=[None, None, [0.5, 0.6, 0.7]])
-    over_all, own = _cells(tables([joint]), "joint")
+    over_all, own = _cells(recall_tables([joint]), "joint")
     assert (over_all[1], over_all[6]) == ("60.00", "–")
     assert (own[1], own[6:9]) == ("60.00", ["–", "–", "–"])
 

@@ -14,19 +14,19 @@ import pytest
 import torch
 
 import benchmarks.learning.campaign
-import benchmarks.learning.runner
+import benchmarks.learning.method_runner
 from benchmarks.learning.campaign import Campaign, Run
-from benchmarks.learning.method_variants import choose, parse_entry
+from benchmarks.learning.method_runner import RunOutcome, run_method
+from benchmarks.learning.method_variants import parse_variant, select_variants
 from benchmarks.learning.protocol import Protocol, load_protocol
 from benchmarks.learning.run_results import (
-    Result,
-    plain,
+    RunResult,
     read_result,
     read_results,
     result_path,
+    to_json_value,
     write_result,
 )
-from benchmarks.learning.runner import Outcome, run_method
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from trainer.errors import TrainingDiverged
@@ -48,9 +48,9 @@ def backbone() -> Backbone:
     return load_backbone("tiny", 2)
 
 
-def _result(outcome: Outcome, tasks: list[TaskData], method: str = "finetune") -> Result:
+def _result(outcome: RunOutcome, tasks: list[TaskData], method: str = "finetune") -> RunResult:
     names = [task.task_id for task in tasks]
-    return Result("small", method, method, 0, "d", "r", names, outcome.rows, before=outcome.before)
+    return RunResult("small", method, method, 0, "d", "r", names, outcome.rows, before=outcome.before)
 
 
 def _local(method: Method, task: TaskData) -> float:
@@ -99,9 +99,9 @@ def test_time_and_memory_are_noted_by_phase_and_task(backbone: Backbone, tasks: 
 
 
 def test_memory_is_that_of_the_phase() -> None:
-    from benchmarks.learning.resource_meter import Meter
+    from benchmarks.learning.resource_meter import ResourceMeter
 
-    meter = Meter(torch.device("cpu"))
+    meter = ResourceMeter(torch.device("cpu"))
     if not meter.memory.startswith("VmHWM"):
         pytest.skip("the kernel does not reset its high-water mark here")
     for name in ("small", "large", "small"):
@@ -127,7 +127,7 @@ def test_joint_training_learns_the_union_once(backbone: Backbone, tasks: list[Ta
     in_sequence = run_method("finetune", backbone, tasks, seed=5, settings=SETTINGS)
     assert sum(outcome.steps) == sum(in_sequence.steps) == 8
     assert outcome.rows[0] is None
-    # By hand: the same as plain fine-tuning on one task that holds everything.
+    # By hand: the same as to_json_value fine-tuning on one task that holds everything.
     union = TaskData("union", "union", tuple(clip for task in tasks for clip in task.clips))
     method = start_method("finetune", backbone, {**SETTINGS, "seed": 5}, None)
     assert outcome.losses == [learn_task(method, union)]
@@ -163,7 +163,7 @@ def test_reindexing_asks_all_galleries_with_the_encoder_that_made_them(
 
 
 def test_every_caption_may_be_a_query(backbone: Backbone, tasks: list[TaskData]) -> None:
-    def asked(outcome: Outcome) -> list[int]:
+    def asked(outcome: RunOutcome) -> list[int]:
         row = outcome.rows[-1]
         assert row is not None
         return [recall["queries"] for recall in row["recalls"]["latest"]["local"].values()]
@@ -179,7 +179,7 @@ def test_new_measures_come_along_by_themselves() -> None:
         reached: dict[int, float] = dataclasses.field(default_factory=dict)
 
     row = Richer(newest={"a": np.float32(0.5), "b": np.array([1, 2]), "c": float("nan")}, reached={1: 0.25})
-    content = plain(row)
+    content = to_json_value(row)
     assert set(content) == {field.name for field in dataclasses.fields(Richer)}
     assert content["newest"] == {"a": 0.5, "b": [1, 2], "c": None}
     assert content["reached"] == {"1": 0.25}
@@ -193,7 +193,7 @@ def test_a_task_is_looked_for_before_it_is_learned(backbone: Backbone, tasks: li
     texts = method.query_encoder().encode([c.captions[0] for c in tasks[1].test], [tasks[0].task_id])[:, 0]
     ids = [clip.vector_id for clip in tasks[1].test]
     by_hand = compute_recall(texts, ids, embed_clips(method.encode_videos, tasks[1].test), ids)
-    assert outcome.before == [None, plain(by_hand)]
+    assert outcome.before == [None, to_json_value(by_hand)]
 
 
 def test_queries_drift_unless_they_are_pinned(backbone: Backbone, tasks: list[TaskData]) -> None:
@@ -232,7 +232,7 @@ def test_rows_go_on_from_the_last_and_equal_rows_afresh(
         modes.append(mode)
         return row
 
-    monkeypatch.setattr(benchmarks.learning.runner, "evaluate_row", both)
+    monkeypatch.setattr(benchmarks.learning.method_runner, "evaluate_row", both)
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA)
     assert known == [{}, {}, {"pinned": 1}, {"pinned": 1}]
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, reindex=True)
@@ -252,8 +252,8 @@ def campaign(small: Protocol, tasks: list[TaskData], backbone: Backbone, tmp_pat
 
 
 def test_seeds_are_counted_from_zero_and_what_never_trains_runs_once(campaign: Campaign) -> None:
-    entries = [*choose(campaign.protocol.methods, None), parse_entry("finetune@epochs=2")]
-    labels = [(run.entry.label, run.seed) for run in campaign.runs(entries)]
+    entries = [*select_variants(campaign.protocol.methods, None), parse_variant("finetune@epochs=2")]
+    labels = [(run.variant.label, run.seed) for run in campaign.runs(entries)]
     assert labels == [
         ("zero_shot", 0),
         ("finetune", 0),
@@ -262,15 +262,15 @@ def test_seeds_are_counted_from_zero_and_what_never_trains_runs_once(campaign: C
         ("finetune@epochs=2", 1),
     ]
     assert len(campaign.runs(entries, seeds=3)) == 7
-    once = [parse_entry("finetune").model_copy(update={"seeds": 1})]
+    once = [parse_variant("finetune").model_copy(update={"seeds": 1})]
     assert len(campaign.runs(once)) == 1
     assert len(campaign.runs(once, seeds=3)) == 3
 
 
 def test_a_result_holds_all_that_its_figures_need(campaign: Campaign) -> None:
-    (run,) = campaign.runs([parse_entry("finetune@prior=0")], seeds=1)
+    (run,) = campaign.runs([parse_variant("finetune@prior=0")], seeds=1)
     assert campaign.execute([run]) == []
-    path = result_path(campaign.out, run.entry.label, 0)
+    path = result_path(campaign.out, run.variant.label, 0)
     written = json.loads(path.read_text())
     result = read_result(path)
     assert result is not None
@@ -297,19 +297,19 @@ def test_a_result_holds_all_that_its_figures_need(campaign: Campaign) -> None:
 
 
 def test_a_campaign_that_was_stopped_makes_what_is_missing(campaign: Campaign) -> None:
-    runs = campaign.runs(choose(campaign.protocol.methods, None))
+    runs = campaign.runs(select_variants(campaign.protocol.methods, None))
 
     def stop(run: Run, line: str) -> None:
-        if run.entry.label == "finetune" and run.seed == 1:
+        if run.variant.label == "finetune" and run.seed == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         campaign.execute(runs, report=stop)
-    assert [bool(campaign.done(run)) for run in runs] == [True, True, False]
-    paths = [result_path(campaign.out, run.entry.label, run.seed) for run in runs]
+    assert [bool(campaign.existing_result(run)) for run in runs] == [True, True, False]
+    paths = [result_path(campaign.out, run.variant.label, run.seed) for run in runs]
     stamps = [path.stat().st_mtime_ns for path in paths[:2]]
     made: list[Run] = []
-    missing = [run for run in runs if not campaign.done(run)]
+    missing = [run for run in runs if not campaign.existing_result(run)]
     campaign.execute(missing, finished=lambda run, error: made.append(run))
     assert made == [runs[2]]
     assert [path.stat().st_mtime_ns for path in paths[:2]] == stamps
@@ -323,9 +323,9 @@ def test_a_campaign_that_was_stopped_makes_what_is_missing(campaign: Campaign) -
 def test_a_result_is_kept_for_the_same_data_and_settings_only(
     campaign: Campaign, write: Callable[..., str]
 ) -> None:
-    (run,) = campaign.runs([parse_entry("zero_shot")])
+    (run,) = campaign.runs([parse_variant("zero_shot")])
     campaign.execute([run])
-    assert campaign.done(run)
+    assert campaign.existing_result(run)
 
     def changed(**fields: Any) -> Campaign:
         return dataclasses.replace(campaign, **fields)
@@ -333,29 +333,29 @@ def test_a_result_is_kept_for_the_same_data_and_settings_only(
     def wanted(protocol: str) -> Campaign:
         return changed(protocol=load_protocol(protocol))
 
-    assert wanted(write("again", title="Another title")).done(run)
-    assert not wanted(write("more", settings={"epochs": 2, "batch_size": 4})).done(run)
-    assert not wanted(write("raw", prior=0.0)).done(run)
-    assert not wanted(write("all", queries="all")).done(run)
-    assert not changed(tasks=campaign.tasks[:1]).done(run)
-    assert not changed(fingerprint="0" * 64).done(run)
-    reindexed = Run(run.entry.model_copy(update={"reindex": True}), 0)
-    assert not campaign.done(reindexed)
+    assert wanted(write("again", title="Another title")).existing_result(run)
+    assert not wanted(write("more", settings={"epochs": 2, "batch_size": 4})).existing_result(run)
+    assert not wanted(write("raw", prior=0.0)).existing_result(run)
+    assert not wanted(write("all", queries="all")).existing_result(run)
+    assert not changed(tasks=campaign.tasks[:1]).existing_result(run)
+    assert not changed(fingerprint="0" * 64).existing_result(run)
+    reindexed = Run(run.variant.model_copy(update={"reindex": True}), 0)
+    assert not campaign.existing_result(reindexed)
     path = result_path(campaign.out, "zero_shot", 0)
     path.write_text(path.read_text()[:100])
-    assert not campaign.done(run), "half a file is no result"
+    assert not campaign.existing_result(run), "half a file is no result"
 
 
 def test_a_run_that_fails_spares_the_others(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(name: str, *arguments: Any, **more: Any) -> Outcome:
+    def broken(name: str, *arguments: Any, **more: Any) -> RunOutcome:
         if name == "finetune":
             raise TrainingDiverged("the loss became nan at step 3")
         return run_method(name, *arguments, **more)
 
     monkeypatch.setattr(benchmarks.learning.campaign, "run_method", broken)
-    runs = campaign.runs([parse_entry("finetune"), parse_entry("zero_shot")], seeds=1)
+    runs = campaign.runs([parse_variant("finetune"), parse_variant("zero_shot")], seeds=1)
     ((failed, error),) = campaign.execute(runs)
-    assert failed.entry.label == "finetune"
+    assert failed.variant.label == "finetune"
     assert "the loss became nan at step 3" in error
     log = result_path(campaign.out, "finetune", 0).with_suffix(".error.txt")
     assert "Traceback" in log.read_text()
@@ -366,7 +366,7 @@ def test_a_run_that_fails_spares_the_others(campaign: Campaign, monkeypatch: pyt
 
 
 def test_several_processes_come_to_the_same_and_one_may_die(campaign: Campaign) -> None:
-    entries = [parse_entry(name) for name in ("finetune", "zero_shot", "finetune@epochs=30")]
+    entries = [parse_variant(name) for name in ("finetune", "zero_shot", "finetune@epochs=30")]
     runs = campaign.runs(entries, seeds=1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -378,11 +378,11 @@ def test_several_processes_come_to_the_same_and_one_may_die(campaign: Campaign) 
     apart = dataclasses.replace(campaign, out=campaign.out / "apart")
 
     def kill(run: Run, line: str) -> None:
-        if run.entry.label == "finetune@epochs=30":
+        if run.variant.label == "finetune@epochs=30":
             next(child for child in multiprocessing.active_children() if child.name == str(run)).kill()
 
     ((failed, error),) = apart.execute(runs[::-1], jobs=2, report=kill)
-    assert failed.entry.label == "finetune@epochs=30"
+    assert failed.variant.label == "finetune@epochs=30"
     assert "died with exit status -9" in error
     together = read_results(apart.out)
     assert [(r.label, r.rows, r.losses) for r in together] == [(r.label, r.rows, r.losses) for r in alone]
@@ -392,7 +392,7 @@ def test_several_processes_come_to_the_same_and_one_may_die(campaign: Campaign) 
 def test_a_task_without_queries_has_no_figures(tmp_path: Path) -> None:
     nothing = {"latest": {"local": {"a": None}, "global": {"a": None}}}
     row = {"recalls": nothing, "pooled": {"latest": {"local": None, "global": None}}, "to_text": nothing}
-    result = Result("p", "x", "finetune", 0, "d", "r", ["a"], [row])
+    result = RunResult("p", "x", "finetune", 0, "d", "r", ["a"], [row])
     assert read_result(write_result(tmp_path, result)) == result
     for gallery in ("local", "global"):
         assert set(result.measures("latest", gallery).values()) == {None}

@@ -9,8 +9,8 @@ import faiss
 import numpy as np
 import pytest
 
-from benchmarks.search import scan
-from benchmarks.search.scan import Plan, measure, table, texts_and_videos
+from benchmarks.search import scan_rivals
+from benchmarks.search.scan_rivals import Plan, measure, table, texts_and_videos
 from index.scanning import search_threads
 
 
@@ -50,6 +50,6 @@ def test_one_thread_or_nothing(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(SystemExit):
-        scan.main(["--out", str(tmp_path)])
+        scan_rivals.main(["--out", str(tmp_path)])
     assert "set OMP_NUM_THREADS=1 and OPENBLAS_NUM_THREADS=1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

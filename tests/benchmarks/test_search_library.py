@@ -9,8 +9,8 @@ import pytest
 import torch
 from sqlalchemy import func, select
 
-from benchmarks.search.end_to_end import bound, compare, recall_of_routes, serve
-from benchmarks.search.library import Library, make_library
+from benchmarks.search.search_latency import bound, compare, recall_of_routes, serve
+from benchmarks.search.synthetic_library import Library, make_library
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service.catalog.database import session_scope

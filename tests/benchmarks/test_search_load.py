@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from benchmarks.search.load import load
+from benchmarks.search.server_load import load
 
 _CLIENTS = 3
 

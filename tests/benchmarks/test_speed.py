@@ -12,13 +12,13 @@ import torch
 
 from benchmarks.errors import ProtocolError
 from benchmarks.learning import training_speed
-from benchmarks.learning.resource_meter import Meter
-from benchmarks.learning.training_speed import LOOPS, Plan, measure, table
+from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.training_speed import LOOPS, SpeedPlan, measure_speed, speed_table
 from models.encoders.tower_forward import encode_texts
 from trainer.methods import start_method
 from trainer.task_data import load_frames
 
-PLAN = Plan(batch=2, frames=2, steps=2, repeats=2)
+PLAN = SpeedPlan(batch=2, frames=2, steps=2, repeats=2)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_rates_and_ratios_of_every_loop(
 ) -> None:
     runs: list[str] = []
 
-    class Timed(Meter):
+    class Timed(ResourceMeter):
         """The n-th run takes n seconds."""
 
         def phase(self, name):  # type: ignore[no-untyped-def]
@@ -39,10 +39,10 @@ def test_rates_and_ratios_of_every_loop(
             self.seconds[name] = [float(len(runs))]
             return super().phase("really")
 
-    monkeypatch.setattr(training_speed, "Meter", Timed)
+    monkeypatch.setattr(training_speed, "ResourceMeter", Timed)
     monkeypatch.setattr(training_speed, "_peak_alone", lambda loop, plan, folder: 7.0)
     told: list[tuple[int, int]] = []
-    found = measure(PLAN, folder, report=lambda done, total: told.append((done, total)))
+    found = measure_speed(PLAN, folder, report=lambda done, total: told.append((done, total)))
     labels = [
         loop.label for loop in LOOPS if loop.kept
     ]  # of `tiny` nothing is frozen below the first adapter
@@ -59,7 +59,7 @@ def test_rates_and_ratios_of_every_loop(
     found.save(tmp_path)
     assert len(json.loads((tmp_path / "speed.json").read_text())["rows"]) == n
     written = (tmp_path / "speed.md").read_text()
-    assert written == table(found)
+    assert written == speed_table(found)
     assert written.count("\n| ") == n + 2
 
 
@@ -85,7 +85,7 @@ def test_the_straightforward_loop_decodes_at_every_step(
     monkeypatch.setattr(bench, "_decode", lambda clips: (decoded.append(len(clips)), load_frames(clips))[1])
     for loop in LOOPS:
         decoded.clear()
-        bench.run(loop, Meter(torch.device("cpu")))
+        bench.run(loop, ResourceMeter(torch.device("cpu")))
         assert decoded == ([] if loop.cached else [2, 2]), loop.label
 
 
@@ -102,7 +102,7 @@ def test_frozen_blocks_run_at_every_step_only_where_it_is_asked_for(
     for loop in LOOPS:
         if loop.product:
             seen.clear()
-            bench.run(loop, Meter(torch.device("cpu")))
+            bench.run(loop, ResourceMeter(torch.device("cpu")))
             assert seen == ([1, 1] if loop.kept else [2, 2]), loop.label  # two videos in each of two steps
 
 
@@ -111,23 +111,23 @@ def _with_two_frozen_blocks(name: str, backbone: Any, settings: dict[str, Any], 
 
 
 def test_peak_memory_is_that_of_the_run(folder: Path) -> None:
-    small, large = (training_speed._peak(LOOPS[1], Plan(batch=b, frames=2), folder, 1) for b in (2, 24))
+    small, large = (training_speed._peak(LOOPS[1], SpeedPlan(batch=b, frames=2), folder, 1) for b in (2, 24))
     assert 0 <= small < large
 
 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (Plan(method="zero_shot"), "zero_shot.*trains nothing"),
-        (Plan(backbone="open_clip:ViT-nothing/random"), "no model 'ViT-nothing'"),
+        (SpeedPlan(method="zero_shot"), "zero_shot.*trains nothing"),
+        (SpeedPlan(backbone="open_clip:ViT-nothing/random"), "no model 'ViT-nothing'"),
     ],
 )
-def test_what_cannot_be_measured_is_said(plan: Plan, said: str, folder: Path) -> None:
+def test_what_cannot_be_measured_is_said(plan: SpeedPlan, said: str, folder: Path) -> None:
     with pytest.raises(ProtocolError, match=said):
-        measure(plan, folder)
+        measure_speed(plan, folder)
 
 
 def test_the_shape_of_a_model_with_random_weights() -> None:
-    backbone = training_speed._load(Plan(backbone="open_clip:ViT-S-32/random", frames=3))
+    backbone = training_speed._load(SpeedPlan(backbone="open_clip:ViT-S-32/random", frames=3))
     assert backbone.spec == (3, 224)
     assert backbone.dim == 384

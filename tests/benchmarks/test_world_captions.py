@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.data.world import DOMAINS, make_domain, sample_pretraining_clip
 from benchmarks.data.world.captions import DETAILS, caption
-from benchmarks.data.world.casting import cast
-from benchmarks.data.world.domains.everyday import PRETRAIN_DOMAINS
-from benchmarks.data.world.semantics import Event
-from benchmarks.data.world.verbs import verb_phrase
+from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
+from benchmarks.data.world.scene_model import Event
+from benchmarks.data.world.scene_sampling import sample_scene
+from benchmarks.data.world.verb_forms import verb_phrase
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_captions_of_two_events_tell_which_came_first() -> None:
     """A reader that knows only "then", "before", "after" and the like finds the order in every sentence."""
     domain = PRETRAIN_DOMAINS["plain-shapes"]
     rng = random.Random(0)
-    scene = cast(domain, domain.entities[0], (Event("left"), Event("vanish")), rng, companion_share=0)
+    scene = sample_scene(domain, domain.entities[0], (Event("left"), Event("vanish")), rng, companion_share=0)
     verbs = {"left": ("move | left",), "vanish": ("vanish",)}
     frames = set()
     for _ in range(400):
@@ -74,7 +74,7 @@ def test_all_details_are_told_when_asked() -> None:
     domain = DOMAINS["night-traffic"]
     rng = random.Random(3)
     for _ in range(50):
-        scene = cast(domain, domain.entities[1], (Event("left"),), rng, companion_share=1.0)
+        scene = sample_scene(domain, domain.entities[1], (Event("left"),), rng, companion_share=1.0)
         text = caption(scene, domain.verbs, domain.sizes, frozenset(DETAILS), rng)
         assert any(phrase in text for phrase in scene.setting.phrases)
         assert any(word in text for word in scene.main.hue.words)

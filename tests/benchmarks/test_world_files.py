@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.data.world import DOMAINS, make_domain, render, write_mp4, write_world
-from benchmarks.data.world.mp4 import frame_times
+from benchmarks.data.world.mp4_writer import frame_times
 
 
 def test_an_mp4_decodes_to_what_was_drawn(tmp_path: Path) -> None:

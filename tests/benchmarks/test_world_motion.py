@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.data.world import DOMAINS, Clip, make_domain, render
-from benchmarks.data.world.motion import MOTIONS, fitted, pose, reverse, start_of
-from benchmarks.data.world.semantics import Event
+from benchmarks.data.world.motion import MOTIONS, limit_extent, pose, reverse, start_around
+from benchmarks.data.world.scene_model import Event
 
 _programmes = st.lists(
     st.builds(Event, st.sampled_from(MOTIONS), st.sampled_from([-1, 1])), min_size=1, max_size=2
@@ -40,8 +40,8 @@ def test_a_pair_has_the_same_frames_in_opposite_order_and_other_captions(name: s
         assert np.abs(forwards - backwards).mean() < 0.05
         # … although the order does, and so do the words.
         assert np.abs(forwards - backwards[::-1]).mean() > 0.2
-        assert one.scene.facts[:-1] == two.scene.facts[:-1]
-        assert one.scene.facts != two.scene.facts
+        assert one.scene.attributes[:-1] == two.scene.attributes[:-1]
+        assert one.scene.attributes != two.scene.attributes
         assert not set(one.captions) & set(two.captions)
 
 
@@ -49,7 +49,7 @@ def test_a_pair_has_the_same_frames_in_opposite_order_and_other_captions(name: s
 def test_the_reverse_of_a_programme_runs_through_its_poses_backwards(
     events: tuple[Event, ...], t: float
 ) -> None:
-    start = start_of(events, (0.5, 0.5))
+    start = start_around(events, (0.5, 0.5))
     motions = [event.motion for event in events]
     # Visibility is a state: what vanishes must be there before, which chance sees to when it casts a scene.
     for index, motion in enumerate(motions):
@@ -69,8 +69,8 @@ def test_the_reverse_of_a_programme_runs_through_its_poses_backwards(
 
 @given(_programmes, st.floats(0.4, 0.8))
 def test_a_fitted_programme_stays_within_its_room(events: tuple[Event, ...], room: float) -> None:
-    events = fitted(events, room)
-    start = start_of(events, (0.5, 0.5))
+    events = limit_extent(events, room)
+    start = start_around(events, (0.5, 0.5))
     poses = [pose(events, start, t) for t in np.linspace(0, 1, 60)]
     for axis in (0, 1):
         places = [at[axis] for at in poses]
@@ -85,7 +85,7 @@ def test_no_motion_hides_from_evenly_spaced_frames(frames: int, second: bool) ->
     looks: dict[str, np.ndarray] = {}
     for motion in MOTIONS:
         events = (Event("stop"), Event(motion)) if second else (Event(motion),)
-        start = start_of(events, (0.5, 0.5))
+        start = start_around(events, (0.5, 0.5))
         poses = np.array([pose(events, start, (i + 0.5) / frames) for i in range(frames)])
         poses[:, :2] -= poses[:, :2].mean(axis=0)  # wherever it happens
         poses[:, 3] /= 360

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.data.world import DOMAINS, make_domain, render
-from benchmarks.data.world.painter import render_scene
+from benchmarks.data.world.renderer import render_scene
 
 
 def test_frames_do_not_depend_on_what_else_is_asked_for() -> None:
@@ -39,7 +39,7 @@ def test_the_object_is_seen_and_of_its_colour(name: str, size: int) -> None:
 
 
 def test_domains_look_different() -> None:
-    """Nearest mean colour layout tells the domain of nearly every clip."""
+    """Nearest mean color layout tells the domain of nearly every clip."""
     looks, labels = [], []
     for name in DOMAINS:
         for clip in make_domain(name, seed=0, train=0, val=0, test=6):

@@ -51,8 +51,8 @@ def test_same_seed_gives_the_same_clips_and_pixels_in_every_process() -> None:
 
 
 def test_another_seed_gives_other_clips() -> None:
-    one = {clip.scene.facts for clip in make_domain("radar", seed=0, train=0, val=0, test=10)}
-    two = {clip.scene.facts for clip in make_domain("radar", seed=1, train=0, val=0, test=10)}
+    one = {clip.scene.attributes for clip in make_domain("radar", seed=0, train=0, val=0, test=10)}
+    two = {clip.scene.attributes for clip in make_domain("radar", seed=1, train=0, val=0, test=10)}
     assert one != two
 
 
@@ -74,7 +74,7 @@ def test_counts_ids_and_splits(name: str) -> None:
         assert [counts[category, split] for split in ("train", "val", "test")] == [16, 4, 40]
     assert len({clip.id for clip in clips}) == len(clips)
     # No two clips anywhere, so none in different splits, show what one sentence describes.
-    assert len({clip.scene.facts for clip in clips}) == len(clips)
+    assert len({clip.scene.attributes for clip in clips}) == len(clips)
     assert all(len(set(clip.captions)) == 5 for clip in clips)
 
 
@@ -91,7 +91,7 @@ def test_the_test_split_does_not_depend_on_the_size_of_the_others() -> None:
 @pytest.mark.parametrize("name", DOMAINS)
 def test_many_test_clips_differ_from_another_in_motion_alone(name: str) -> None:
     clips = [clip for clip in make_domain(name, seed=0, train=0, val=0)]
-    still = Counter((*clip.scene.facts[:-1], clip.scene.look_seed) for clip in clips)
+    still = Counter((*clip.scene.attributes[:-1], clip.scene.look_seed) for clip in clips)
     partnered = sum(count for count in still.values() if count > 1)
     assert partnered / len(clips) > 0.4
 

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.data.world import DOMAINS, PRETRAIN_DOMAINS, make_domain, sample_pretraining_clip
 from benchmarks.data.world.captions import _BESIDE, _ONE, _TWO
-from benchmarks.data.world.domains.everyday import HUES, SHAPE_ENTITIES, SIZES, THINGS, VERBS
+from benchmarks.data.world.domains.everyday_vocabulary import HUES, SHAPE_ENTITIES, SIZES, THINGS, VERBS
 from benchmarks.data.world.polysemy import polysemous_words, senses
-from benchmarks.data.world.verbs import verb_phrase
+from benchmarks.data.world.verb_forms import verb_phrase
 
 
 def _words(*texts: str) -> set[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from benchmarks.data.world.semantics import Actor, Scene
-from benchmarks.data.world.verbs import VerbPhrase, verb_phrase
+from benchmarks.data.world.scene_model import Actor, Scene
+from benchmarks.data.world.verb_forms import VerbPhrase, verb_phrase
 
 __all__ = ["DETAILS", "caption"]
 

@@ -11,9 +11,9 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from benchmarks.data.world.semantics import Event
+from benchmarks.data.world.scene_model import Event
 
-__all__ = ["INVERSE", "MOTIONS", "Pose", "Start", "fitted", "pose", "reverse", "start_of"]
+__all__ = ["INVERSE", "MOTIONS", "MotionStart", "Pose", "limit_extent", "pose", "reverse", "start_around"]
 
 INVERSE = {
     "left": "right", "right": "left", "up": "down", "down": "up",
@@ -37,7 +37,7 @@ _SWEEP = {
     "counterclockwise": (-_ORBIT, _ORBIT, 0.0, 2 * _ORBIT),
 }
 
-Start = tuple[float, float, float, float]  # x, y, log scale, visibility
+MotionStart = tuple[float, float, float, float]  # x, y, log scale, visibility
 
 
 class Pose(NamedTuple):
@@ -82,7 +82,7 @@ def _lit(u: float) -> float:
     return 0.0 if 0.07 < u < 0.19 or 0.4 < u < 0.6 or 0.81 < u < 0.93 else 1.0
 
 
-def _advance(event: Event, u: float, at: Start) -> tuple[Start, float, float, float, float]:
+def _advance(event: Event, u: float, at: MotionStart) -> tuple[MotionStart, float, float, float, float]:
     """State after the share ``u`` of an event, and the passing parts: dx, dy, angle, factor on opacity."""
     x, y, scale, visible = at
     motion = event.motion
@@ -112,7 +112,7 @@ def _advance(event: Event, u: float, at: Start) -> tuple[Start, float, float, fl
     return at, 0.0, 0.0, 0.0, 1.0
 
 
-def pose(events: tuple[Event, ...], start: Start, t: float) -> Pose:
+def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
     """The pose at time ``t`` in [0, 1]; events share the time equally."""
     at, dx, dy, angle, shown = start, 0.0, 0.0, 0.0, 1.0
     place = t * len(events)
@@ -123,7 +123,7 @@ def pose(events: tuple[Event, ...], start: Start, t: float) -> Pose:
     return Pose(at[0] + dx, at[1] + dy, math.exp(at[2]), angle, at[3] * shown)
 
 
-def start_of(events: tuple[Event, ...], centre: tuple[float, float]) -> Start:
+def start_around(events: tuple[Event, ...], centre: tuple[float, float]) -> MotionStart:
     """The start from which a programme sweeps an area around ``centre``, with middling size."""
     hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
     xs, ys, scales = _swept(events)
@@ -135,7 +135,7 @@ def start_of(events: tuple[Event, ...], centre: tuple[float, float]) -> Start:
     )
 
 
-def fitted(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
+def limit_extent(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
     """The programme with its ways shortened, if need be, to sweep no more than ``room`` frame sides."""
     xs, ys, _ = _swept(events)
     way = max(max(xs) - min(xs), max(ys) - min(ys))
@@ -144,7 +144,7 @@ def fitted(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
 
 def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
     """Places and log scales a programme touches when it starts at zero."""
-    at: Start = (0.0, 0.0, 0.0, 1.0)
+    at: MotionStart = (0.0, 0.0, 0.0, 1.0)
     xs, ys, scales = [0.0], [0.0], [0.0]
     for event in events:
         low_x, high_x, low_y, high_y = _SWEEP.get(event.motion, (0.0, 0.0, 0.0, 0.0))
@@ -157,7 +157,7 @@ def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[fl
     return xs, ys, scales
 
 
-def reverse(events: tuple[Event, ...], start: Start) -> tuple[tuple[Event, ...], Start]:
+def reverse(events: tuple[Event, ...], start: MotionStart) -> tuple[tuple[Event, ...], MotionStart]:
     """The programme and start that run through the same poses in the opposite order."""
     at = start
     for event in events:

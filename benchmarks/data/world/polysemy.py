@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.domains.everyday import HUES
+from benchmarks.data.world.domains.everyday_vocabulary import HUES
 
 __all__ = ["polysemous_words", "senses"]
 
@@ -13,7 +13,7 @@ _PLAIN = {word: hue.words[0] for hue in HUES for word in hue.words}
 def senses() -> dict[str, dict[str, str]]:
     """What each word means in each benchmark domain that uses it, in plain words: ``{word: {domain: meaning}}``.
 
-    Nouns mean the thing's gloss, adjectives a plain colour, verbs (with all that belongs to them) a motion.
+    Nouns mean the thing's gloss, adjectives a plain color, verbs (with all that belongs to them) a motion.
     """
     table: dict[str, dict[str, str]] = {}
     for domain in DOMAINS.values():

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.data.world.semantics import Part
+from benchmarks.data.world.scene_model import Part
 
-__all__ = ["OPEN", "SHAPES", "turned"]
+__all__ = ["OPEN_SHAPES", "SHAPES", "part_outline"]
 
 Outline = npt.NDArray[np.float64]
 
@@ -92,10 +92,10 @@ SHAPES: dict[str, Outline] = {
 }  # fmt: skip
 
 # Drawn as thick lines, never filled.
-OPEN = frozenset({"ring", "arc", "stroke", "zigzag", "spiral"})
+OPEN_SHAPES = frozenset({"ring", "arc", "stroke", "zigzag", "spiral"})
 
 
-def turned(part: Part) -> Outline:
+def part_outline(part: Part) -> Outline:
     """A part's outline with its size and turn, around the origin."""
     points = SHAPES[part.shape] * (part.rx, part.ry)
     if part.turn:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.data.world.domains.drawn import BLUEPRINT, CHALKBOARD, PAPER_THEATRE
-from benchmarks.data.world.domains.everyday import PRETRAIN_DOMAINS
-from benchmarks.data.world.domains.luminous import NIGHT_TRAFFIC, PIXEL_ARCADE, RADAR, THERMAL_CAMERA
-from benchmarks.data.world.domains.natural import AQUARIUM, MICROSCOPE, SNOWFIELD
-from benchmarks.data.world.semantics import Domain
+from benchmarks.data.world.domains.drawn_domains import BLUEPRINT, CHALKBOARD, PAPER_THEATRE
+from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
+from benchmarks.data.world.domains.luminous_domains import NIGHT_TRAFFIC, PIXEL_ARCADE, RADAR, THERMAL_CAMERA
+from benchmarks.data.world.domains.natural_domains import AQUARIUM, MICROSCOPE, SNOWFIELD
+from benchmarks.data.world.scene_model import Domain
 
 __all__ = ["DEMO_DOMAINS", "DOMAINS", "PRETRAIN_DOMAINS"]
 

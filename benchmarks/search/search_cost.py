@@ -1,4 +1,4 @@
-"""What a search costs as a whole: ``python -m benchmarks.search --out DIR``, the first part of ``make bench-search``.
+"""What a search costs as a whole: ``python -m benchmarks.search.search_cost --out DIR``, the first part of ``make bench-search``.
 
 Writes search.json and search.md, and what grows with the library as search.html and SVG. Every row compares with a
 peer or a bound in the same run; times by themselves mean nothing on another machine.
@@ -23,11 +23,11 @@ import structlog
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.reporting.figures import LineChart, write_page
-from benchmarks.reporting.markdown import table
-from benchmarks.search.end_to_end import K, bound, compare, recall_of_routes, serve
-from benchmarks.search.library import Library, make_library
-from benchmarks.search.load import Load, load, memory, serving
+from benchmarks.reporting.charts import LineChart, write_page
+from benchmarks.reporting.markdown_tables import markdown_table
+from benchmarks.search.search_latency import K, bound, compare, recall_of_routes, serve
+from benchmarks.search.server_load import Load, load, memory, serving
+from benchmarks.search.synthetic_library import Library, make_library
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service.catalog.migrations import upgrade
@@ -215,7 +215,7 @@ def _shaped_like_vit_b_32(folder: Path) -> Backbone:
 def main() -> None:
     """Run all, print the table, write it."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.search.search_cost", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results")
     parser.add_argument("--vectors", type=int, default=_MILLION, help="of the large libraries")
@@ -269,7 +269,7 @@ def main() -> None:
         (chosen.out / f"{name}.svg").write_text(chart.svg(), encoding="utf-8")
     header = ["measured", "ratio", "target", "met", "figures"]
     cells = [[r.what, f"{r.ratio:.2f}", r.target, "yes" if r.met else "**no**", r.detail] for r in rows]
-    (chosen.out / "search.md").write_text(table(header, cells) + "\n", encoding="utf-8")
+    (chosen.out / "search.md").write_text(markdown_table(header, cells) + "\n", encoding="utf-8")
     facts = {
         "rows": [asdict(row) for row in rows],
         "p50_by_tasks": dict(zip(map(str, tasks), by_tasks, strict=True)),

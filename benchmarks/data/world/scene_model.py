@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
-    "Actor", "Clip", "Colour", "Domain", "Entity", "Event", "Hue", "Part", "Scene", "Setting", "Style", "parts",
+    "Actor", "Clip", "Color", "Domain", "Entity", "Event", "Hue", "Part", "Scene", "Setting", "Style", "parse_drawing",
 ]  # fmt: skip
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Part:
     turn: float = 0.0
 
 
-def parts(text: str) -> tuple[Part, ...]:
+def parse_drawing(text: str) -> tuple[Part, ...]:
     """Read a drawing: ``shape x y rx ry role [turn]``, one primitive after the other, separated by ``;``.
 
-    Roles are ``main`` (the object's colour), ``dark`` and ``light`` (its shades), ``ink``, ``accent`` and
+    Roles are ``main`` (the object's color), ``dark`` and ``light`` (its shades), ``ink``, ``accent`` and
     ``ground`` (colours of the setting) or a literal ``#rrggbb``.
     """
     drawing = []
@@ -55,10 +55,10 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Hue:
-    """A colour and what a domain calls it; the last word is the plain one of everyday language."""
+    """A color and what a domain calls it; the last word is the plain one of everyday language."""
 
     words: tuple[str, ...]
-    colour: Colour
+    color: Color
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Setting:
     """A place: phrases that name it, a vertical gradient, scenery in the unit square, and a pattern."""
 
     phrases: tuple[str, ...]
-    top: Colour
-    bottom: Colour
+    top: Color
+    bottom: Color
     scenery: tuple[Part, ...] = ()
     pattern: str = "none"
-    pattern_colour: Colour = (128, 128, 128)
-    ink: Colour = (20, 20, 24)
-    accent: Colour = (255, 255, 255)
+    pattern_color: Color = (128, 128, 128)
+    ink: Color = (20, 20, 24)
+    accent: Color = (255, 255, 255)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Scene:
     look_seed: int
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def attributes(self) -> tuple[str, ...]:
         """What language can tell apart: two scenes with equal facts would need the same caption."""
         other = self.companion
         return (

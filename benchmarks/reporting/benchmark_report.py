@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.learning.run_results import Result, read_results
-from benchmarks.reporting.figures import HeatMap, LineChart, write_page
-from benchmarks.reporting.markdown import spread, table
+from benchmarks.learning.run_results import RunResult, read_results
+from benchmarks.reporting.charts import HeatMap, LineChart, write_page
+from benchmarks.reporting.markdown_tables import format_mean, markdown_table
 from models.forgetting_measures import backward_forgetting, forward_transfer, learning_gain
 
-__all__ = ["tables", "write_report"]
+__all__ = ["recall_tables", "write_report"]
 
 _RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
 _PRECISION_AT = 10
@@ -21,24 +21,24 @@ _KNOWN = "known task: every query searches the held-out videos of its own task"
 _Figure = float | None
 
 
-def tables(results: Sequence[Result]) -> str:
+def recall_tables(results: Sequence[RunResult]) -> str:
     """The two tables that every run ends with: search over all shards, and inside a query's own shard."""
     return (
         f"**Global gallery** ({_UNKNOWN}; over all queries together)\n\n"
-        + table(
+        + markdown_table(
             ["method", "queries", *_RECALLS, "BWF ↓", "routing@1 ↑", "seeds"],
             [
                 [
                     *_named(runs, mode),
                     *_measured(runs, mode, "global", [*_RECALLS.values(), "bwf"]),
-                    spread([run.routing(1) for run in runs]),
+                    format_mean([run.routing(1) for run in runs]),
                     str(len(runs)),
                 ]
                 for runs, mode in _rows(results)
             ],
         )
         + f"\n**Local gallery** ({_KNOWN}; means over the tasks)\n\n"
-        + table(
+        + markdown_table(
             ["method", "queries", *_RECALLS, "BWF ↓", "FR ↓", "HM ↑", "seeds"],
             [
                 [
@@ -52,7 +52,7 @@ def tables(results: Sequence[Result]) -> str:
     )
 
 
-def write_report(folder: Path, results: Sequence[Result] | None = None) -> Path:
+def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Path:
     """``report.md`` with its drawings, and ``figures.html`` with the same figures to explore.
 
     Raises:
@@ -67,7 +67,7 @@ def write_report(folder: Path, results: Sequence[Result] | None = None) -> Path:
         "",
         "## Search",
         "",
-        tables(found),
+        recall_tables(found),
         "## Recall and forgetting",
         "",
         *_drawings(folder, found),
@@ -104,7 +104,7 @@ def write_report(folder: Path, results: Sequence[Result] | None = None) -> Path:
     return path
 
 
-def _circumstances(results: Sequence[Result]) -> list[str]:
+def _circumstances(results: Sequence[RunResult]) -> list[str]:
     facts = results[0].facts
     videos = facts["videos"].values()
     counts = ", ".join(f"{sum(v[split] for v in videos)} {split}" for split in ("train", "val", "test"))
@@ -126,7 +126,7 @@ def _circumstances(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _rows(results: Sequence[Result]) -> Iterator[tuple[list[Result], str]]:
+def _rows(results: Sequence[RunResult]) -> Iterator[tuple[list[RunResult], str]]:
     """All seeds of a method, once for each of its query modes."""
     for label in dict.fromkeys(result.label for result in results):
         runs = [result for result in results if result.label == label]
@@ -134,16 +134,16 @@ def _rows(results: Sequence[Result]) -> Iterator[tuple[list[Result], str]]:
             yield runs, mode
 
 
-def _named(runs: Sequence[Result], mode: str) -> list[str]:
+def _named(runs: Sequence[RunResult], mode: str) -> list[str]:
     return [runs[0].label, mode]
 
 
-def _measured(runs: Sequence[Result], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
+def _measured(runs: Sequence[RunResult], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
     figures = [run.measures(mode, gallery) for run in runs]
-    return [spread([figure[measure] for figure in figures]) for measure in measures]
+    return [format_mean([figure[measure] for figure in figures]) for measure in measures]
 
 
-def _by_task(results: Sequence[Result]) -> str:
+def _by_task(results: Sequence[RunResult]) -> str:
     rows = []
     for runs, mode in _rows(results):
         matrices = [run.matrix(mode, "local") for run in runs]
@@ -153,42 +153,44 @@ def _by_task(results: Sequence[Result]) -> str:
             lost = _average([_lost(matrix, task) for matrix in matrices]) if runs[0].sequential else None
             cells.append(_number(final) + (f" ({_number(lost)})" if lost is not None else ""))
         rows.append([*_named(runs, mode), *cells])
-    return table(["method", "queries", *results[0].tasks], rows)
+    return markdown_table(["method", "queries", *results[0].tasks], rows)
 
 
-def _further(results: Sequence[Result]) -> str:
+def _further(results: Sequence[RunResult]) -> str:
     untrained = next((result for result in results if result.method == "zero_shot"), None)
     floor = [row[task] for task, row in enumerate(untrained.matrix("latest", "local"))] if untrained else None
     rows = [
         [
             *_named(runs, mode),
-            spread([run.to_text(mode, "local") for run in runs]),
-            spread([run.to_text(mode, "global") for run in runs]),
-            spread([run.mean_ap(mode, "global", _PRECISION_AT) for run in runs]),
-            spread([_forward(run, floor) if mode == "latest" else None for run in runs]),
-            spread([_gain(run, mode, floor) for run in runs]),
-            spread([run.drift(mode) for run in runs]),
-            *(spread([run.routing(m) for run in runs]) for m in (1, 2, 4)),
-            spread([run.hubness(mode) for run in runs]),
+            format_mean([run.to_text(mode, "local") for run in runs]),
+            format_mean([run.to_text(mode, "global") for run in runs]),
+            format_mean([run.mean_ap(mode, "global", _PRECISION_AT) for run in runs]),
+            format_mean([_forward(run, floor) if mode == "latest" else None for run in runs]),
+            format_mean([_gain(run, mode, floor) for run in runs]),
+            format_mean([run.drift(mode) for run in runs]),
+            *(format_mean([run.routing(m) for run in runs]) for m in (1, 2, 4)),
+            format_mean([run.hubness(mode) for run in runs]),
         ]
         for runs, mode in _rows(results)
     ]
     precise = f"mAP@{_PRECISION_AT} global ↑"
     named = ["V→T local ↑", "V→T global ↑", precise, "FWT ↑", "gain ↑", "drift ° ↓"]
-    return table(["method", "queries", *named, *(f"routing@{m} ↑" for m in (1, 2, 4)), "hubness ↓"], rows)
+    return markdown_table(
+        ["method", "queries", *named, *(f"routing@{m} ↑" for m in (1, 2, 4)), "hubness ↓"], rows
+    )
 
 
-def _forward(run: Result, floor: Sequence[_Figure] | None) -> _Figure:
+def _forward(run: RunResult, floor: Sequence[_Figure] | None) -> _Figure:
     if floor is None or not run.sequential:
         return None
     return forward_transfer([100 * recall["r1"] if recall else None for recall in run.before], floor)
 
 
-def _gain(run: Result, mode: str, floor: Sequence[_Figure] | None) -> _Figure:
+def _gain(run: RunResult, mode: str, floor: Sequence[_Figure] | None) -> _Figure:
     return learning_gain(run.matrix(mode, "local"), floor) if floor is not None and run.sequential else None
 
 
-def _matrices(results: Sequence[Result]) -> Iterator[str]:
+def _matrices(results: Sequence[RunResult]) -> Iterator[str]:
     for runs, mode in _rows(results):
         for gallery in ("local", "global"):
             matrix = _mean_matrix([run.matrix(mode, gallery) for run in runs])
@@ -199,30 +201,32 @@ def _matrices(results: Sequence[Result]) -> Iterator[str]:
                 if any(cell is not None for cell in row)
             ]
             yield f"{runs[0].label}, {mode}, {gallery} gallery\n"
-            yield table(["", *runs[0].tasks], rows)
+            yield markdown_table(["", *runs[0].tasks], rows)
 
 
-def _costs(results: Sequence[Result]) -> str:
+def _costs(results: Sequence[RunResult]) -> str:
     rows = []
     for label in dict.fromkeys(result.label for result in results):
         runs = [result for result in results if result.label == label]
-        totals = [spread([sum(run.seconds[phase]) for run in runs], "{:.1f}") for phase in _PHASES]
+        totals = [format_mean([sum(run.seconds[phase]) for run in runs], "{:.1f}") for phase in _PHASES]
         rows.append(
             [
                 label,
                 str(sum(runs[0].steps)),
                 *totals,
-                spread([_growth(run, run.seconds, sum) for run in runs]),
-                spread([max(map(max, run.peak_mib.values())) for run in runs], "{:.0f}"),
-                spread([_growth(run, run.peak_mib, max) for run in runs]),
-                spread([_device_peak(run) for run in runs], "{:.0f}"),
+                format_mean([_growth(run, run.seconds, sum) for run in runs]),
+                format_mean([max(map(max, run.peak_mib.values())) for run in runs], "{:.0f}"),
+                format_mean([_growth(run, run.peak_mib, max) for run in runs]),
+                format_mean([_device_peak(run) for run in runs], "{:.0f}"),
             ]
         )
     header = ["method", "steps", "training s", "indexing s", "evaluation s", "last / 2nd task"]
-    return table([*header, "peak MiB", "last / 2nd task", "GPU MiB"], rows)
+    return markdown_table([*header, "peak MiB", "last / 2nd task", "GPU MiB"], rows)
 
 
-def _growth(run: Result, phases: dict[str, list[float]], combine: Callable[[list[float]], float]) -> _Figure:
+def _growth(
+    run: RunResult, phases: dict[str, list[float]], combine: Callable[[list[float]], float]
+) -> _Figure:
     """What the last task cost over what the second cost; nothing where there is no third, or no sequence at all."""
     if len(run.tasks) < 3 or not run.sequential:
         return None
@@ -230,14 +234,14 @@ def _growth(run: Result, phases: dict[str, list[float]], combine: Callable[[list
     return combine([phase[-1] for phase in spent]) / combine([phase[1] for phase in spent])
 
 
-def _device_peak(run: Result) -> _Figure:
+def _device_peak(run: RunResult) -> _Figure:
     return max(map(max, run.peak_device_mib.values())) if run.peak_device_mib else None
 
 
 # --- figures ---
 
 
-def _curves(results: Sequence[Result], gallery: str, measure: str) -> dict[str, list[_Figure]]:
+def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[str, list[_Figure]]:
     """For every method and mode a figure after each task, mean over the seeds."""
     curves = {}
     for runs, mode in _rows(results):
@@ -264,14 +268,14 @@ _CHARTS = {
 }
 
 
-def _drawings(folder: Path, results: Sequence[Result]) -> Iterator[str]:
+def _drawings(folder: Path, results: Sequence[RunResult]) -> Iterator[str]:
     for name, (title, gallery, measure) in _CHARTS.items():
         drawn = LineChart(title, results[0].tasks, _curves(results, gallery, measure)).svg()
         (folder / f"{name}.svg").write_text(drawn, encoding="utf-8")
         yield f"![{title}]({name}.svg)\n"
 
 
-def _figures(results: Sequence[Result]) -> list[LineChart | HeatMap]:
+def _figures(results: Sequence[RunResult]) -> list[LineChart | HeatMap]:
     charts = [
         LineChart(title, results[0].tasks, _curves(results, gallery, measure))
         for title, gallery, measure in _CHARTS.values()

@@ -1,7 +1,7 @@
 """What turning a text into query vectors costs: runtimes and precisions, and many tasks at once. Prints tables.
 
-    python -m benchmarks.search.query_forward                 # both towers
-    python -m benchmarks.search.query_forward --tower tiny    # one of them
+    python -m benchmarks.search.query_encoding                 # both towers
+    python -m benchmarks.search.query_encoding --tower tiny    # one of them
 
 The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes run in one thread, on a text of 12
 words, and their times are those that this thread spends computing, the median of several runs, so that little depends
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.learning.training_speed import random_backbone
-from benchmarks.reporting.markdown import table
+from benchmarks.reporting.markdown_tables import markdown_table
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -245,11 +245,13 @@ def main() -> None:
         length = backbone.tokenize([_TEXT]).shape[1]
         sys.stdout.write(f"\n{name}, {length} tokens, milliseconds of one thread\n\n")
         sys.stdout.write(
-            table(["frozen text tower", *(f"batch of {n}" for n in _BATCHES)], list(_runtime_rows(backbone)))
+            markdown_table(
+                ["frozen text tower", *(f"batch of {n}" for n in _BATCHES)], list(_runtime_rows(backbone))
+            )
         )
         sys.stdout.write(f"\n{name}, one text under the low-rank updates of {_TASKS} tasks, milliseconds\n\n")
         sys.stdout.write(
-            table(
+            markdown_table(
                 ["words", "tokens", "together", "one by one (ratio)", "open_clip, merged weights (ratio)"],
                 list(_task_rows(backbone)),
             )

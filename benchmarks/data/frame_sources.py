@@ -25,13 +25,13 @@ from media.frame_images import FrameConverter, crop_square
 from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
 
-__all__ = ["Drawn", "Filmed", "Footage", "store"]
+__all__ = ["FileFrames", "FrameSource", "WorldFrames", "write_frames"]
 
 Frames = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class WorldFrames:
     """A clip of the video world."""
 
     clip: Clip
@@ -47,7 +47,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Filmed:
+class FileFrames:
     """A video file, or the part of it between two moments in seconds."""
 
     path: Path
@@ -88,14 +88,14 @@ class Filmed:
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
 
 
-Footage = Drawn | Filmed
+FrameSource = WorldFrames | FileFrames
 
 
-def store(work: tuple[Footage, Path], count: int, size: int) -> str:
+def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
     """Make a video's frames and write them as ``.npy``, all at once; says what is wrong with it, or nothing."""
-    footage, path = work
+    frame_source, path = work
     try:
-        frames = footage.frames(count, size)
+        frames = frame_source.frames(count, size)
     except (MediaError, OSError) as error:
         return str(error)
     staged = staged_path(path, os.getpid())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.data.world.motion import INVERSE, MOTIONS, fitted, start_of
-from benchmarks.data.world.semantics import Actor, Domain, Entity, Event, Hue, Scene, Setting, Style
+from benchmarks.data.world.motion import INVERSE, MOTIONS, limit_extent, start_around
+from benchmarks.data.world.scene_model import Actor, Domain, Entity, Event, Hue, Scene, Setting, Style
 
-__all__ = ["SIZES", "cast", "programme"]
+__all__ = ["SIZES", "sample_events", "sample_scene"]
 
 SIZES = {"small": 0.27, "": 0.36, "large": 0.45}
 # Companions rest in the corners, away from where the main object passes most.
@@ -17,7 +17,7 @@ _COMPANION_SIZE = 0.2
 _NEEDS_PARTNER = frozenset({"stop"})
 
 
-def programme(rng: random.Random, *, two: float = 0.6) -> tuple[Event, ...]:
+def sample_events(rng: random.Random, *, two: float = 0.6) -> tuple[Event, ...]:
     """One or two events that make sense together; two of them with the given probability."""
     if rng.random() >= two:
         return (_event(rng.choice([m for m in MOTIONS if m not in _NEEDS_PARTNER]), rng),)
@@ -43,7 +43,7 @@ def _event(motion: str, rng: random.Random) -> Event:
     return Event(motion, rng.choice((-1, 1)))
 
 
-def cast(
+def sample_scene(
     domain: Domain,
     entity: Entity,
     events: tuple[Event, ...],
@@ -65,7 +65,7 @@ def cast(
     if rng.random() < companion_share:
         companion = _companion(domain, entity, hue, rng)
     # Things may leave the frame by a little, never by half.
-    events = fitted(events, 1.02 - SIZES["large" if changes else word])
+    events = limit_extent(events, 1.02 - SIZES["large" if changes else word])
     centre = (0.5 + rng.uniform(-0.04, 0.04), 0.5 + rng.uniform(-0.04, 0.04))
     return Scene(
         style=style,
@@ -73,7 +73,7 @@ def cast(
         main=main,
         companion=companion,
         events=events,
-        start=start_of(events, centre),
+        start=start_around(events, centre),
         look_seed=rng.getrandbits(31),
     )
 

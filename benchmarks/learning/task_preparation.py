@@ -13,19 +13,19 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-from benchmarks.data.footage import Filmed, Footage, store
+from benchmarks.data.frame_sources import FileFrames, FrameSource, write_frames
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import Protocol
 from models.backbones.backbone import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
-__all__ = ["prepare"]
+__all__ = ["prepare_tasks"]
 
 _NAMED = 5  # videos that a message names
 Progress = Callable[[int, int], None]
 
 
-def prepare(
+def prepare_tasks(
     protocol: Protocol,
     spec: FrameSpec,
     cache: Path,
@@ -49,15 +49,15 @@ def prepare(
         ProtocolError: videos are missing or cannot be decoded; says which.
     """
     folder = cache / f"{spec.frames}x{spec.size}"
-    sources: dict[Path, Footage] = {}
+    sources: dict[Path, FrameSource] = {}
     prepared: list[TaskData] = []
     number = 0
-    for part in protocol.source.parts(videos, tasks or protocol.tasks):
+    for part in protocol.source.tasks(videos, tasks or protocol.tasks):
         clips: list[Clip] = []
         for video in part.videos:
             number += 1
-            path = folder / f"{video.footage.key}.npy"
-            sources[path] = video.footage
+            path = folder / f"{video.frame_source.key}.npy"
+            sources[path] = video.frame_source
             clips.append(Clip(video.id, number, path, video.captions, video.split, video.category))
         prepared.append(TaskData(task_id=part.id, name=part.name, clips=tuple(clips)))
     if not any(clip.captions for task in prepared for clip in task.test):
@@ -72,13 +72,17 @@ def prepare(
 
 
 def _make(
-    missing: Sequence[Clip], sources: dict[Path, Footage], spec: FrameSpec, workers: int, progress: Progress
+    missing: Sequence[Clip],
+    sources: dict[Path, FrameSource],
+    spec: FrameSpec,
+    workers: int,
+    progress: Progress,
 ) -> None:
     work = [(sources[clip.frames_path], clip.frames_path) for clip in missing]
     wrong: list[str] = []
     done = 0
     try:
-        reasons = _run(partial(store, count=spec.frames, size=spec.size), work, workers)
+        reasons = _run(partial(write_frames, count=spec.frames, size=spec.size), work, workers)
         for clip, reason in zip(missing, reasons, strict=True):
             done += 1
             progress(done, len(missing))
@@ -99,10 +103,10 @@ def _make(
 
 
 def _run(
-    write: Callable[[tuple[Footage, Path]], str], work: Sequence[tuple[Footage, Path]], workers: int
+    write: Callable[[tuple[FrameSource, Path]], str], work: Sequence[tuple[FrameSource, Path]], workers: int
 ) -> Iterator[str]:
     """Drawing takes milliseconds and is done here; decoding is spread over processes."""
-    if workers == 1 or not any(isinstance(footage, Filmed) for footage, _ in work):
+    if workers == 1 or not any(isinstance(frame_source, FileFrames) for frame_source, _ in work):
         yield from map(write, work)
         return
     # Spawned, not forked: this process may hold threads and locks of torch.

@@ -1,6 +1,6 @@
 """How fast stored vectors are searched: a shard beside every rival, on the same vectors and queries in one process.
 
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m benchmarks.search.scan --rows 100000 --dim 512 --out folder
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m benchmarks.search.scan_rivals --rows 100000 --dim 512 --out folder
 
 Everything runs in one thread. Rivals take turns within each repetition, in an order that moves on by one, so that other
 work on the machine and what is left in its caches meet all of them. What is told are medians; a ratio is the median of
@@ -314,7 +314,7 @@ def _line(name: str, row: Mapping[str, Any], recall: float | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line; see above."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.search.scan", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.search.scan_rivals", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--rows", type=int, default=Plan.rows)
     parser.add_argument("--dim", type=int, default=Plan.dim)

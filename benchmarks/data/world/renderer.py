@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from benchmarks.data.world.backdrop import backdrop
+from benchmarks.data.world.background import draw_background
 from benchmarks.data.world.motion import Pose, pose
-from benchmarks.data.world.semantics import Actor, Clip, Colour, Part, Scene
-from benchmarks.data.world.shapes import OPEN, turned
+from benchmarks.data.world.scene_model import Actor, Clip, Color, Part, Scene
+from benchmarks.data.world.shapes import OPEN_SHAPES, part_outline
 
 __all__ = ["render", "render_scene"]
 
@@ -40,7 +40,7 @@ def render(clip: Clip, *, size: int, times: Sequence[float]) -> Frames:
 def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
     """As :func:`render`, for a scene without a clip around it."""
     side = size * _OVERSAMPLING
-    back = backdrop(scene.setting, scene.look_seed, side, scene.style.wobble)
+    back = draw_background(scene.setting, scene.look_seed, side, scene.style.wobble)
     other = scene.companion
     if other and not other.sways:
         back = back.copy()
@@ -71,26 +71,26 @@ def _resting(actor: Actor, time: float) -> Pose:
     return Pose(actor.x, actor.y, 1.0, tilt, 1.0)
 
 
-def _shade(colour: Colour, factor: float) -> Colour:
+def _shade(color: Color, factor: float) -> Color:
     if factor <= 1:
-        return int(colour[0] * factor), int(colour[1] * factor), int(colour[2] * factor)
+        return int(color[0] * factor), int(color[1] * factor), int(color[2] * factor)
     t = factor - 1
-    return tuple(int(c + (255 - c) * t) for c in colour)  # type: ignore[return-value]
+    return tuple(int(c + (255 - c) * t) for c in color)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=4096)
-def _literal(role: str) -> Colour:
+def _literal(role: str) -> Color:
     return int(role[1:3], 16), int(role[3:5], 16), int(role[5:7], 16)
 
 
-def _paint(part: Part, actor: Actor, scene: Scene) -> Colour:
+def _paint(part: Part, actor: Actor, scene: Scene) -> Color:
     role = part.role
     if role == "main":
-        return actor.hue.colour
+        return actor.hue.color
     if role == "dark":
-        return _shade(actor.hue.colour, 0.5)
+        return _shade(actor.hue.color, 0.5)
     if role == "light":
-        return _shade(actor.hue.colour, 1.55)
+        return _shade(actor.hue.color, 1.55)
     if role == "ink":
         return scene.setting.ink
     if role == "accent":
@@ -104,14 +104,14 @@ def _paint(part: Part, actor: Actor, scene: Scene) -> Colour:
 @lru_cache(maxsize=2048)
 def _placed(part: Part) -> npt.NDArray[np.float64]:
     """A part's outline in its object's unit square."""
-    return turned(part) + np.array([part.x, part.y])
+    return part_outline(part) + np.array([part.x, part.y])
 
 
 @lru_cache(maxsize=512)
 def _wobbling(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
     """A hand-drawn outline: more points on the way and each a little off."""
     points = _placed(part)
-    closed = part.shape not in OPEN or part.shape == "ring"
+    closed = part.shape not in OPEN_SHAPES or part.shape == "ring"
     if closed:
         points = np.concatenate([points, points[:1]])
     dense = np.concatenate([np.linspace(a, b, 3, endpoint=False) for a, b in pairwise(points)])
@@ -136,7 +136,7 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
         offset = centre + style.shadow * side
         for part in actor.entity.drawing:
             points = (_placed(part) @ turn + offset).ravel().tolist()
-            if part.shape in OPEN:
+            if part.shape in OPEN_SHAPES:
                 pen.line(points, fill=(0, 0, 0, 70), width=max(2, int(0.16 * radius)))
             else:
                 pen.polygon(points, fill=(0, 0, 0, 70))
@@ -147,20 +147,18 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
             _wobbling(part, style.wobble, scene.look_seed % 64 + layer) if style.wobble else _placed(part)
         )
         points = (outline @ turn + centre).ravel().tolist()
-        colour = _paint(part, actor, scene)
-        if part.shape in OPEN:
+        color = _paint(part, actor, scene)
+        if part.shape in OPEN_SHAPES:
             if part.shape == "ring":
                 points += points[:4]
             # An open stroke is as thick as a sixth of the part, but never hair-thin.
             thick = max(2, round(0.2 * radius * max(part.rx, part.ry) ** 0.5))
-            pen.line(
-                points, fill=colour, width=thick if style.fill else max(width, thick // 2), joint="curve"
-            )
+            pen.line(points, fill=color, width=thick if style.fill else max(width, thick // 2), joint="curve")
             continue
         if style.fill:
-            pen.polygon(points, fill=(*colour, opacity) if translucent else colour)
+            pen.polygon(points, fill=(*color, opacity) if translucent else color)
         if style.line:
-            ink = colour if style.line_role == "main" else scene.setting.ink
+            ink = color if style.line_role == "main" else scene.setting.ink
             pen.line(points + points[:4], fill=ink, width=width, joint="curve")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import av
 
-from benchmarks.data.world.painter import render
-from benchmarks.data.world.semantics import Clip
+from benchmarks.data.world.renderer import render
+from benchmarks.data.world.scene_model import Clip
 
 __all__ = ["frame_times", "write_mp4"]
 

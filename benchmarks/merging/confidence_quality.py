@@ -1,4 +1,4 @@
-"""Whether confidence is what it says: ``python -m benchmarks.merging.confidence --out DIR``.
+"""Whether confidence is what it says: ``python -m benchmarks.merging.confidence_quality --out DIR``.
 
 A library of the first domains of a protocol is learned. Confidence is fitted as a worker fits it, to captions of
 ``val`` videos, and tried on two kinds of captions that nothing has seen: those of test videos, which are there to be
@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.learning.method_variants import Entry
-from benchmarks.learning.preparation import prepare
+from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import load_protocol
-from benchmarks.reporting.markdown import table
+from benchmarks.learning.task_preparation import prepare_tasks
+from benchmarks.reporting.markdown_tables import markdown_table
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
@@ -185,7 +185,7 @@ def _quality(
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line; see above."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.merging.confidence", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.merging.confidence_quality", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--protocol", default="world-dev")
     parser.add_argument("--method", default="strata")
@@ -199,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     protocol = load_protocol(chosen.protocol)
     backbone = load_backbone("tiny", protocol.frames)
-    tasks = prepare(protocol, backbone.spec, chosen.cache, tasks=chosen.learned + chosen.unlearned)
-    settings = protocol.settings_of(Entry.model_validate({"method": chosen.method}))
+    tasks = prepare_tasks(protocol, backbone.spec, chosen.cache, tasks=chosen.learned + chosen.unlearned)
+    settings = protocol.settings_of(MethodVariant.model_validate({"method": chosen.method}))
     learned = learn(tasks[: chosen.learned], backbone, chosen.method, settings)
     found = measure(learned, tasks[chosen.learned :])
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (chosen.out / "confidence.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     header = ["first result", "ECE", "right or wrong", "learned or not", "captions"]
     cells = [[q.name, f"{q.error:.3f}", f"{q.right:.3f}", f"{q.learned:.3f}", str(q.captions)] for q in found]
-    print(table(header, cells))
+    print(markdown_table(header, cells))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.search.library import Asked, Library
+from benchmarks.search.synthetic_library import Asked, Library
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.data.world.mp4 import write_mp4
-from benchmarks.data.world.semantics import Clip
-from benchmarks.data.world.splits import make_domain
+from benchmarks.data.world.domain_clips import make_domain
+from benchmarks.data.world.mp4_writer import write_mp4
+from benchmarks.data.world.scene_model import Clip
 
 __all__ = ["manifest_line", "write_world"]
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from benchmarks.data.world.domains.everyday import VERBS
-from benchmarks.data.world.semantics import Colour, Entity, Hue, Setting, parts
+from benchmarks.data.world.domains.everyday_vocabulary import VERBS
+from benchmarks.data.world.scene_model import Color, Entity, Hue, Setting, parse_drawing
 
-__all__ = ["hue", "place", "thing", "verbs"]
-
-
-def thing(words: str, gloss: str, drawing: str) -> Entity:
-    """``thing("gasket/seal", "flat ring that closes a joint", "ring 0 0 1 1 main")``."""
-    return Entity(tuple(words.split("/")), parts(drawing), gloss)
+__all__ = ["entity", "hue", "setting", "verbs"]
 
 
-def hue(words: str, colour: str) -> Hue:
+def entity(words: str, gloss: str, drawing: str) -> Entity:
+    """``entity("gasket/seal", "flat ring that closes a joint", "ring 0 0 1 1 main")``."""
+    return Entity(tuple(words.split("/")), parse_drawing(drawing), gloss)
+
+
+def hue(words: str, color: str) -> Hue:
     """``hue("amber/honey", "#ffa020")``."""
-    return Hue(tuple(words.split("/")), _rgb(colour))
+    return Hue(tuple(words.split("/")), _rgb(color))
 
 
-def place(
+def setting(
     phrases: str,
     top: str,
     bottom: str,
     scenery: str = "",
     *,
     pattern: str = "none",
-    pattern_colour: str = "#808080",
+    pattern_color: str = "#808080",
     ink: str = "#141418",
     accent: str = "#ffffff",
 ) -> Setting:
@@ -34,9 +34,9 @@ def place(
         tuple(phrases.split("/")),
         _rgb(top),
         _rgb(bottom),
-        parts(scenery),
+        parse_drawing(scenery),
         pattern,
-        _rgb(pattern_colour),
+        _rgb(pattern_color),
         _rgb(ink),
         _rgb(accent),
     )
@@ -53,5 +53,5 @@ def verbs(**own: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _rgb(text: str) -> Colour:
+def _rgb(text: str) -> Color:
     return int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)

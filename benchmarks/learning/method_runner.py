@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.learning.resource_meter import Meter
-from benchmarks.learning.run_results import plain
+from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.run_results import to_json_value
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import select_query_tensors
 from models.releases.release_state import ReleaseState
@@ -29,18 +29,18 @@ from trainer.task_data import Clip, StoredVectors, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 
-__all__ = ["Outcome", "run_method"]
+__all__ = ["RunOutcome", "run_method"]
 
 Queries = Literal["first", "all"]
 Report = Callable[[str], None]
 
 
 @dataclass
-class Outcome:
-    """What a run measured; fields as in :class:`benchmarks.learning.run_results.Result`."""
+class RunOutcome:
+    """What a run measured; fields as in :class:`benchmarks.learning.run_results.RunResult`."""
 
     settings: dict[str, Any]
-    meter: Meter
+    meter: ResourceMeter
     rows: list[dict[str, Any] | None] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     losses: list[list[float]] = field(default_factory=list)
@@ -58,7 +58,7 @@ def run_method(
     reindex: bool = False,
     queries: Queries = "first",
     report: Report = lambda line: None,
-) -> Outcome:
+) -> RunOutcome:
     """Learn the tasks in order with one method, and measure after each.
 
     Args:
@@ -98,8 +98,8 @@ class _Run:
         self._memory: QueryMemory = {}
         self._served: RankLedger = {}
         self._ledger: RankLedger = {}
-        self._meter = Meter(backbone.device)
-        self.outcome = Outcome({}, self._meter)
+        self._meter = ResourceMeter(backbone.device)
+        self.outcome = RunOutcome({}, self._meter)
 
     def learn_in_sequence(self) -> None:
         previous: Method | None = None
@@ -152,7 +152,7 @@ class _Run:
             newest = self._galleries[-1].task
             encoder = previous.query_encoder(self._pinned)
             found = recall_before_learning(encoder, newest, previous.encode_videos, task.test, queries)
-        self.outcome.before.append(plain(found))
+        self.outcome.before.append(to_json_value(found))
 
     def _note(self, method: Method, steps: int, losses: list[float]) -> None:
         self.outcome.settings = method.config.model_dump(mode="json")
@@ -197,7 +197,7 @@ class _Run:
                 memory=self._memory,
                 ledger=self._ledger,
             )
-        self.outcome.rows.append(plain(row))
+        self.outcome.rows.append(to_json_value(row))
 
 
 class _Steps:

@@ -18,12 +18,21 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from benchmarks.data.folder_manifest import MANIFESTS, Entry, manifest_in, read_manifest
-from benchmarks.data.footage import Drawn, Filmed, Footage
+from benchmarks.data.folder_manifest import MANIFEST_NAMES, ManifestEntry, find_manifest, read_manifest
+from benchmarks.data.frame_sources import FileFrames, FrameSource, WorldFrames
 from benchmarks.data.world import make_domain
 from benchmarks.errors import ProtocolError
 
-__all__ = ["CtvrSource", "DatasetsSource", "Facts", "FolderSource", "Part", "Source", "Video", "WorldSource"]
+__all__ = [
+    "CtvrSource",
+    "DatasetsSource",
+    "FolderSource",
+    "Source",
+    "SourceTask",
+    "SourceVideo",
+    "StrictModel",
+    "WorldSource",
+]
 
 Split = Literal["train", "val", "test"]
 _NAMED = 5  # files that a message names
@@ -31,32 +40,32 @@ _KINDS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif
 
 
 @dataclass(frozen=True)
-class Video:
+class SourceVideo:
     """A video before its frames are there."""
 
     id: str
     captions: tuple[str, ...]
     split: Split | None  # None: only indexed
-    footage: Footage
+    frame_source: FrameSource
     category: str | None = None  # where the data has classes
 
 
 @dataclass(frozen=True)
-class Part:
+class SourceTask:
     """One task of a protocol."""
 
     id: str
     name: str
-    videos: tuple[Video, ...]
+    videos: tuple[SourceVideo, ...]
 
 
-class Facts(BaseModel):
+class StrictModel(BaseModel):
     """A part of a protocol's file; a word that it does not know is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WorldSource(Facts):
+class WorldSource(StrictModel):
     """Domains of the video world; counts are per category."""
 
     kind: Literal["world"]
@@ -68,7 +77,7 @@ class WorldSource(Facts):
     categories: int = Field(ge=1)
     captions: int = Field(ge=1, description="of every video")
 
-    def parts(self, videos: Path | None, count: int | None) -> Iterator[Part]:
+    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` tasks; nothing is needed of anybody."""
         if videos is not None:
             raise ProtocolError("this protocol draws its own videos; leave --videos out")
@@ -85,11 +94,11 @@ class WorldSource(Facts):
                 )
             except ValueError as error:
                 raise ProtocolError(f"source: {error}") from error
-            drawn = (Video(c.id, c.captions, c.split, Drawn(c), c.category) for c in clips)  # type: ignore[arg-type]
-            yield Part(domain, domain, tuple(drawn))
+            drawn = (SourceVideo(c.id, c.captions, c.split, WorldFrames(c), c.category) for c in clips)  # type: ignore[arg-type]
+            yield SourceTask(domain, domain, tuple(drawn))
 
 
-class CtvrSource(Facts):
+class CtvrSource(StrictModel):
     """Categories of a published data set, some to a task (ctvr-ffa-tame, section 4.1)."""
 
     kind: Literal["ctvr"]
@@ -100,7 +109,7 @@ class CtvrSource(Facts):
     )
     needs: str = Field(description="what has to be fetched, in words")
 
-    def parts(self, videos: Path | None, count: int | None) -> Iterator[Part]:
+    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` tasks.
 
         Raises:
@@ -118,7 +127,7 @@ class CtvrSource(Facts):
                 for split, row in category.rows()
             ]
             name = ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
-            yield Part(f"task-{number:02d}", name, tuple(listed))
+            yield SourceTask(f"task-{number:02d}", name, tuple(listed))
 
     def _groups(self) -> list[list[_Category]]:
         packed = (resources.files("benchmarks") / "protocols" / self.facts).read_bytes()
@@ -164,7 +173,7 @@ class CtvrSource(Facts):
         return {video: tuple(captions) for video, captions in told.items()}
 
 
-class DatasetFacts(Facts):
+class DatasetSpec(StrictModel):
     """One data set as a task: ``<folder of the videos>/<folder>/manifest.jsonl`` (or ``.csv``)."""
 
     name: str
@@ -179,14 +188,14 @@ class DatasetFacts(Facts):
     )
 
 
-class DatasetsSource(Facts):
+class DatasetsSource(StrictModel):
     """A sequence of data sets, each with the manifest that its task has in ``cinestrata ingest``."""
 
     kind: Literal["datasets"]
-    datasets: tuple[DatasetFacts, ...] = Field(min_length=1)
+    datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
     needs: str = Field(description="what has to be fetched, in words")
 
-    def parts(self, videos: Path | None, count: int | None) -> Iterator[Part]:
+    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` data sets.
 
         Raises:
@@ -194,7 +203,7 @@ class DatasetsSource(Facts):
         """
         wanted = self.datasets[:count]
         listed = "\n".join(
-            f"  {dataset.folder}/{MANIFESTS[0]}: {dataset.name}, "
+            f"  {dataset.folder}/{MANIFEST_NAMES[0]}: {dataset.name}, "
             + ", ".join(f"{number} {split}" for split, number in dataset.videos.items())
             for dataset in wanted
         )
@@ -202,7 +211,7 @@ class DatasetsSource(Facts):
             raise ProtocolError(
                 f"the videos are not here: give their folder with --videos. It must hold\n{listed}\n{self.needs}"
             )
-        absent = [dataset.folder for dataset in wanted if manifest_in(videos / dataset.folder) is None]
+        absent = [dataset.folder for dataset in wanted if find_manifest(videos / dataset.folder) is None]
         if absent:
             raise ProtocolError(
                 f"{videos} has no manifest for {', '.join(absent)}. It must hold\n{listed}\n{self.needs}"
@@ -220,7 +229,7 @@ class DatasetsSource(Facts):
             yield part
 
 
-class FolderSource(Facts):
+class FolderSource(StrictModel):
     """Any folder of folders with manifests: each is a task, in the order of their names."""
 
     kind: Literal["folder"]
@@ -228,7 +237,7 @@ class FolderSource(Facts):
         ge=0, lt=1, description="share that is held out where a manifest gives no test split"
     )
 
-    def parts(self, videos: Path | None, count: int | None) -> Iterator[Part]:
+    def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` folders.
 
         Raises:
@@ -238,7 +247,7 @@ class FolderSource(Facts):
             raise ProtocolError(
                 "give a folder with --videos; every folder in it with a manifest.jsonl or manifest.csv is a task"
             )
-        folders = [folder for folder in sorted(videos.glob("*/")) if manifest_in(folder)]
+        folders = [folder for folder in sorted(videos.glob("*/")) if find_manifest(folder)]
         if not folders:
             raise ProtocolError(
                 f"no folder in {videos} has a manifest.jsonl or manifest.csv; each that has one is a task"
@@ -266,7 +275,9 @@ class _Category:
         yield from (("test", row) for row in self.test)
 
 
-def _clip(row: list, split: Split, path: Path, told: Mapping[str, tuple[str, ...]], category: str) -> Video:
+def _clip(
+    row: list, split: Split, path: Path, told: Mapping[str, tuple[str, ...]], category: str
+) -> SourceVideo:
     identifier, *more = row
     captions = tuple(more[:1]) or told.get(identifier, ())
     if not captions:
@@ -274,30 +285,32 @@ def _clip(row: list, split: Split, path: Path, told: Mapping[str, tuple[str, ...
             f"the file of training captions has none for {identifier}; fetch the complete one"
         )
     span = (more[1], more[2]) if len(more) == 3 else None
-    return Video(identifier, captions, split, Filmed(path, span), category)
+    return SourceVideo(identifier, captions, split, FileFrames(path, span), category)
 
 
-def _of_manifest(folder: Path, identifier: str, name: str) -> Part:
+def _of_manifest(folder: Path, identifier: str, name: str) -> SourceTask:
     """A folder as a task; captioned videos without a split are for training, others are only indexed."""
-    manifest = manifest_in(folder)
-    entries: list[Entry] = read_manifest(manifest) if manifest else []
+    manifest = find_manifest(folder)
+    entries: list[ManifestEntry] = read_manifest(manifest) if manifest else []
     lacking = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]
     if lacking:
         raise ProtocolError(
             f"{manifest} names {len(lacking)} of {len(entries)} files that are not there: {_some(lacking)}. "
             "Paths start at the manifest's own folder"
         )
-    return Part(
+    return SourceTask(
         identifier,
         name,
         tuple(
-            Video(e.name, e.captions, e.split or ("train" if e.captions else None), Filmed(folder / e.uri))
+            SourceVideo(
+                e.name, e.captions, e.split or ("train" if e.captions else None), FileFrames(folder / e.uri)
+            )
             for e in entries
         ),
     )
 
 
-def _check_sizes(part: Part, dataset: DatasetFacts, videos: Path) -> None:
+def _check_sizes(part: SourceTask, dataset: DatasetSpec, videos: Path) -> None:
     counted = Counter(video.split for video in part.videos)
     wrong = [
         f"{counted[split]} {split} videos where the protocol has {number}"
@@ -311,7 +324,7 @@ def _check_sizes(part: Part, dataset: DatasetFacts, videos: Path) -> None:
         )
 
 
-def _held_out(part: Part, share: float, *, of: Split, to: Split) -> Part:
+def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> SourceTask:
     """Move a share of a split to another: those whose ids have the lowest hashes, so the same ones every time.
 
     At least one is moved, and at least one stays.
@@ -323,7 +336,7 @@ def _held_out(part: Part, share: float, *, of: Split, to: Split) -> Part:
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:
-    """Video files at any depth, by their name up to the first dot."""
+    """SourceVideo files at any depth, by their name up to the first dot."""
     if not folder.is_dir():
         raise ProtocolError(f"{folder} is not a folder; give the one that holds the videos with --videos")
     files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _KINDS)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarks.data.world.semantics import Domain, Entity, Hue, Setting, Style, parts
+from benchmarks.data.world.scene_model import Domain, Entity, Hue, Setting, Style, parse_drawing
 
 __all__ = ["HUES", "PRETRAIN_DOMAINS", "SHAPE_ENTITIES", "SIZES", "THINGS", "VERBS"]
 
 
 def _shape(words: str, shape: str, rx: float = 1, ry: float = 1) -> Entity:
     names = tuple(words.split("/"))
-    return Entity(names, parts(f"{shape} 0 0 {rx} {ry} main"), names[0])
+    return Entity(names, parse_drawing(f"{shape} 0 0 {rx} {ry} main"), names[0])
 
 
 def _thing(words: str, drawing: str) -> Entity:
     names = tuple(words.split("/"))
-    return Entity(names, parts(drawing), names[0])
+    return Entity(names, parse_drawing(drawing), names[0])
 
 
 SHAPE_ENTITIES = (
@@ -182,12 +182,12 @@ PRETRAIN_DOMAINS = {
         ),
         _plain(
             "toy-box", "everyday things in a pale room", Style(shadow=0.012),
-            (Setting(("indoors", "in a room"), (214, 226, 236), (236, 222, 200), parts("square 0 .85 1.2 .3 #c9a77c")),),
+            (Setting(("indoors", "in a room"), (214, 226, 236), (236, 222, 200), parse_drawing("square 0 .85 1.2 .3 #c9a77c")),),
             THINGS[:14],
         ),
         _plain(
             "meadow", "everyday things on a meadow", Style(blur=0.004),
-            (Setting(("on a meadow", "on the grass"), (188, 224, 244), (216, 238, 240), parts("square 0 .75 1.2 .4 #9fce7f")),),
+            (Setting(("on a meadow", "on the grass"), (188, 224, 244), (216, 238, 240), parse_drawing("square 0 .75 1.2 .4 #9fce7f")),),
             THINGS[14:],
         ),
         _plain(

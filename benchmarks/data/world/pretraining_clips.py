@@ -6,10 +6,9 @@ import random
 
 import numpy as np
 
-from benchmarks.data.world.backdrop import PATTERNS
+from benchmarks.data.world.background import PATTERNS
 from benchmarks.data.world.captions import DETAILS, caption
-from benchmarks.data.world.casting import cast, programme
-from benchmarks.data.world.domains.everyday import (
+from benchmarks.data.world.domains.everyday_vocabulary import (
     HUES,
     PRETRAIN_DOMAINS,
     SHAPE_ENTITIES,
@@ -17,7 +16,8 @@ from benchmarks.data.world.domains.everyday import (
     THINGS,
     VERBS,
 )
-from benchmarks.data.world.semantics import Clip, Colour, Domain, Hue, Part, Scene, Setting, Style
+from benchmarks.data.world.scene_model import Clip, Color, Domain, Hue, Part, Scene, Setting, Style
+from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 
 __all__ = ["sample_pretraining_clip"]
 
@@ -48,10 +48,10 @@ def sample_pretraining_clip(rng: np.random.Generator) -> Clip:
         style, setting = _style(chance), _setting(chance)
     hues = [hue for hue in HUES if _visible(hue, setting)]
     hue = _varied(chance.choice(hues), chance)
-    events = programme(chance, two=0.45)
+    events = sample_events(chance, two=0.45)
     while entity.name in _ROUND and any(event.motion == "spin" for event in events):
-        events = programme(chance, two=0.45)
-    scene = cast(domain, entity, events, chance, style=style, setting=setting, hue=hue)
+        events = sample_events(chance, two=0.45)
+    scene = sample_scene(domain, entity, events, chance, style=style, setting=setting, hue=hue)
     captions = tuple(_caption(scene, chance) for _ in range(_CAPTIONS))
     return Clip(f"pretrain-{seed:016x}", domain.name, entity.name, "train", scene, captions, seed)
 
@@ -68,7 +68,7 @@ def _style(chance: random.Random) -> Style:
     return Style(
         fill=fill,
         line=line,
-        # An outline alone has to carry the colour.
+        # An outline alone has to carry the color.
         line_role="main" if not fill or chance.random() < 0.4 else "ink",
         wobble=chance.uniform(0.01, 0.05) if chance.random() < 0.2 else 0.0,
         opacity=chance.uniform(0.6, 0.95) if chance.random() < 0.2 else 1.0,
@@ -86,7 +86,7 @@ def _style(chance: random.Random) -> Style:
 def _setting(chance: random.Random) -> Setting:
     dark = chance.random() < 0.45
     low, high = (5, 90) if dark else (150, 250)
-    top = _colour(chance, low, high)
+    top = _color(chance, low, high)
     bottom = top if chance.random() < 0.5 else _near(top, 40, chance)
     pattern = chance.choice(PATTERNS) if chance.random() < 0.6 else "none"
     scenery = tuple(
@@ -100,25 +100,25 @@ def _setting(chance: random.Random) -> Setting:
     ink = (240, 240, 240) if dark else (20, 20, 24)
     shade = _near(top, 34, chance)
     return Setting(
-        _DARK if dark else _LIGHT, top, bottom, scenery, pattern, shade, ink, _colour(chance, 0, 255)
+        _DARK if dark else _LIGHT, top, bottom, scenery, pattern, shade, ink, _color(chance, 0, 255)
     )
 
 
-def _colour(chance: random.Random, low: int, high: int) -> Colour:
+def _color(chance: random.Random, low: int, high: int) -> Color:
     return chance.randint(low, high), chance.randint(low, high), chance.randint(low, high)
 
 
-def _near(colour: Colour, spread: int, chance: random.Random) -> Colour:
-    r, g, b = (min(255, max(0, c + chance.randint(-spread, spread))) for c in colour)
+def _near(color: Color, spread: int, chance: random.Random) -> Color:
+    r, g, b = (min(255, max(0, c + chance.randint(-spread, spread))) for c in color)
     return r, g, b
 
 
 def _varied(hue: Hue, chance: random.Random) -> Hue:
-    return Hue(hue.words, _near(hue.colour, 16, chance))
+    return Hue(hue.words, _near(hue.color, 16, chance))
 
 
 def _visible(hue: Hue, setting: Setting) -> bool:
     return all(
-        sum((a - b) ** 2 for a, b in zip(hue.colour, ground, strict=True)) ** 0.5 > _NEAR
+        sum((a - b) ** 2 for a, b in zip(hue.color, ground, strict=True)) ** 0.5 > _NEAR
         for ground in (setting.top, setting.bottom)
     )

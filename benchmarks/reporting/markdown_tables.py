@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["spread", "table"]
+__all__ = ["format_mean", "markdown_table"]
 
 
-def spread(values: Sequence[float | None], style: str = "{:.2f}") -> str:
+def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
     """Mean ± sample standard deviation; the mean alone of a single run."""
     known = [value for value in values if value is not None]
     if not known:
@@ -17,7 +17,7 @@ def spread(values: Sequence[float | None], style: str = "{:.2f}") -> str:
     return mean if len(known) == 1 else f"{mean} ± {style.format(statistics.stdev(known))}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """With a line break at its end."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)

@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 
 from benchmarks.data.world.captions import DETAILS, caption
-from benchmarks.data.world.casting import cast, programme
 from benchmarks.data.world.domains import DOMAINS
-from benchmarks.data.world.domains.everyday import PRETRAIN_DOMAINS
+from benchmarks.data.world.domains.everyday_vocabulary import PRETRAIN_DOMAINS
 from benchmarks.data.world.motion import reverse
-from benchmarks.data.world.semantics import Clip, Domain, Entity, Scene
+from benchmarks.data.world.scene_model import Clip, Domain, Entity, Scene
+from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 
 __all__ = ["make_domain"]
 
@@ -20,7 +20,7 @@ _PAIRED = 0.5
 _TRIES = 3000
 # How often a caption mentions a detail that it could leave out.
 _TELLING = {"hue": 0.85, "size": 0.4, "setting": 0.35, "companion": 0.6}
-Facts = tuple[str, ...]
+Attributes = tuple[str, ...]
 
 
 def make_domain(
@@ -56,28 +56,30 @@ def make_domain(
     kinds = domain.entities[:categories]
     if categories is not None and not 1 <= categories <= len(domain.entities):
         raise ValueError(f"categories: {name} has 1 to {len(domain.entities)}, not {categories}")
-    seen: set[Facts] = set()
+    seen: set[Attributes] = set()
     clips: list[Clip] = []
     for split, count in (("test", test), ("val", val), ("train", train)):
         scenes = [
             (kind, scene) for kind in kinds for scene in _scenes(domain, kind, split, count, seed, seen)
         ]
-        rivals: dict[Facts, list[Facts]] = {}
+        rivals: dict[Attributes, list[Attributes]] = {}
         if split == "test":
             for _, scene in scenes:
-                rivals.setdefault(_always_told(scene.facts), []).append(scene.facts)
+                rivals.setdefault(_always_told(scene.attributes), []).append(scene.attributes)
         serial = 0
         for index, (kind, scene) in enumerate(scenes):
             serial = 0 if index == 0 or scenes[index - 1][0] is not kind else serial + 1
             slug = kind.name.replace(" ", "_")
             identifier = f"{name}-{seed}-{slug}-{split}-{serial:03d}"
             chance = random.Random(f"captions/{identifier}")
-            texts = _captions(domain, scene, captions, rivals.get(_always_told(scene.facts), []), chance)
+            texts = _captions(domain, scene, captions, rivals.get(_always_told(scene.attributes), []), chance)
             clips.append(Clip(identifier, name, kind.name, split, scene, texts, scene.look_seed))
     return clips
 
 
-def _scenes(domain: Domain, kind: Entity, split: str, count: int, seed: int, seen: set[Facts]) -> list[Scene]:
+def _scenes(
+    domain: Domain, kind: Entity, split: str, count: int, seed: int, seen: set[Attributes]
+) -> list[Scene]:
     """``count`` scenes whose facts nobody in ``seen`` shares; they are added to it."""
     # Python's generator takes strings by their SHA-512: no process-dependent hash.
     chance = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
@@ -89,12 +91,12 @@ def _scenes(domain: Domain, kind: Entity, split: str, count: int, seed: int, see
             raise ValueError(
                 f"{split}: {count} clips of {kind.name!r} are more than {domain.name} can tell apart"
             )
-        scene = cast(domain, kind, programme(chance), chance)
+        scene = sample_scene(domain, kind, sample_events(chance), chance)
         group = [scene]
         if chance.random() < _PAIRED and count - len(scenes) >= 2:
             events, start = reverse(scene.events, scene.start)
             group.append(replace(scene, events=events, start=start))
-        facts = {member.facts for member in group}
+        facts = {member.attributes for member in group}
         if len(facts) < len(group) or facts & seen:
             continue
         tries = 0
@@ -104,19 +106,21 @@ def _scenes(domain: Domain, kind: Entity, split: str, count: int, seed: int, see
 
 
 def _captions(
-    domain: Domain, scene: Scene, count: int, rivals: list[Facts], chance: random.Random
+    domain: Domain, scene: Scene, count: int, rivals: list[Attributes], chance: random.Random
 ) -> tuple[str, ...]:
     texts: dict[str, None] = {}
     tries = 0
     while len(texts) < count and tries < 50 * count:
         tries += 1
         details = {detail for detail, share in _TELLING.items() if chance.random() < share}
-        details = _specific(scene.facts, details, rivals, chance)
+        details = _specific(scene.attributes, details, rivals, chance)
         texts[caption(scene, domain.verbs, domain.sizes, frozenset(details), chance)] = None
     return tuple(texts)
 
 
-def _specific(facts: Facts, details: set[str], rivals: list[Facts], chance: random.Random) -> set[str]:
+def _specific(
+    facts: Attributes, details: set[str], rivals: list[Attributes], chance: random.Random
+) -> set[str]:
     """Add details until only one of the rivals (the clip itself) fits, or nothing is left to add."""
     missing = [detail for detail in DETAILS if detail not in details]
     chance.shuffle(missing)
@@ -125,12 +129,12 @@ def _specific(facts: Facts, details: set[str], rivals: list[Facts], chance: rand
     return details
 
 
-def _always_told(facts: Facts) -> Facts:
+def _always_told(facts: Attributes) -> Attributes:
     """Kind and motion: clips that differ there cannot be confused."""
     return facts[0], facts[6]
 
 
-def _fits(facts: Facts, rival: Facts, details: set[str]) -> bool:
+def _fits(facts: Attributes, rival: Attributes, details: set[str]) -> bool:
     """Whether a caption of ``facts`` with these details is true of a rival of the same kind and motion."""
     _, hue, size, setting, other, other_hue, _ = facts
     return (
