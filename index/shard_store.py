@@ -203,7 +203,7 @@ class ShardStore:
         if self._remote is None:
             raise ShardMissing(
                 f"the vectors of task {entry.task} are in another store ({entry.place}), and none is set: set "
-                "CINESTRATA_MILVUS_URI"
+                "CINESTRATA_MILVUS__URI"
             )
         return self._remote
 

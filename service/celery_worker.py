@@ -41,6 +41,7 @@ __all__ = [
     "write_health",
 ]
 
+RECONCILE_SECONDS = 5.0
 _SWEEP_SECONDS = 600.0
 
 log = structlog.get_logger(__name__)
@@ -89,7 +90,7 @@ class Reconciler(threading.Thread):
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
-        """One round at once, then one every ``settings.reconcile_seconds``."""
+        """One round at once, then one every ``RECONCILE_SECONDS``."""
         due = 0.0  # on the monotonic clock
         while True:
             try:
@@ -108,7 +109,7 @@ class Reconciler(threading.Thread):
             except Exception:
                 log.exception("reconciling failed; again later")
             write_health(settings().health_file)
-            if self._stop_asked.wait(settings().reconcile_seconds):
+            if self._stop_asked.wait(RECONCILE_SECONDS):
                 return
 
     def stop(self) -> None:

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api.dependencies import SettingsDep
 from api.security.api_keys import SESSION_COOKIE, identify_caller, is_valid_key, session_token
+from service.core import request_limits
 from service.core.method_names import METHOD_NAMES
 
 __all__ = ["router"]
@@ -108,7 +109,7 @@ def _render_page(request: Request, settings: SettingsDep, template: str, **value
     context = {
         "page": template.removesuffix(".html"),
         "protected": settings.api_key is not None,
-        "max_query_chars": settings.max_query_chars,
+        "max_query_chars": request_limits.MAX_QUERY_CHARS,
         **values,
     }
     return _templates.TemplateResponse(request, template, context, headers={"Cache-Control": "no-store"})

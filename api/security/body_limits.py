@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
+from service.core import request_limits
 from service.core.errors import TooLarge
 from service.core.settings import Settings
 
@@ -21,13 +22,15 @@ def body_limit(request: Request, settings: Settings) -> int:
     if path == "/search":
         return _MAX_BATCH_BYTES
     if path == "/search/clip":
-        return settings.max_clip_bytes + _MAX_OTHER_BYTES  # the clip and the multipart headers around it
+        return (
+            request_limits.MAX_CLIP_BYTES + _MAX_OTHER_BYTES
+        )  # the clip and the multipart headers around it
     if request.method == "DELETE":  # a list of video ids
         return _MAX_TASK_BYTES
     if path != "/tasks":
         return _MAX_OTHER_BYTES
     is_multipart = request.headers.get("content-type", "").startswith("multipart/")
-    return settings.max_upload_bytes if is_multipart else _MAX_TASK_BYTES
+    return settings.limits.max_upload_bytes if is_multipart else _MAX_TASK_BYTES
 
 
 def check_content_length(value: str, limit: int) -> None:

@@ -181,7 +181,7 @@ def _collect_files(settings: Settings, temporary: Path, index_only: bool) -> dic
 
 def _copy_catalog(settings: Settings, temporary: Path) -> dict[str, BackupFile]:
     """A copy of the SQLite catalog; nothing if the catalog does not exist yet."""
-    from service.catalog.database import sqlite_path
+    from service.catalog.database import SQLITE_BUSY_SECONDS, sqlite_path
 
     catalog = sqlite_path(settings.database_url)
     if catalog is None:
@@ -195,7 +195,7 @@ def _copy_catalog(settings: Settings, temporary: Path) -> dict[str, BackupFile]:
         return {}
     copy = temporary / CATALOG
     with (
-        closing(sqlite3.connect(catalog, timeout=settings.busy_seconds)) as source,
+        closing(sqlite3.connect(catalog, timeout=SQLITE_BUSY_SECONDS)) as source,
         closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target)

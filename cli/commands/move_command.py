@@ -27,8 +27,8 @@ def run_move(to: Literal["faiss", "milvus"], data: Path | None) -> None:
     from service.storage.vector_store_selection import library_store
 
     settings = data_folder_settings(data)
-    if not settings.milvus_uri:
-        fail("CINESTRATA_MILVUS_URI is not set.", "Set it to the Milvus that vectors move to or from.")
+    if not settings.milvus.uri:
+        fail("CINESTRATA_MILVUS__URI is not set.", "Set it to the Milvus that vectors move to or from.")
     upgrade(settings)
     store = library_store(settings.model_copy(update={"vector_store": to}))
     moved = 0

@@ -376,7 +376,7 @@ class MilvusVectorStore:
             self._forget()
             return ShardMissing(f"{where}: {said}; restore it from Milvus' backup")
         if denied or "auth" in said.lower():
-            return StoreUnavailable(f"{where}: {said}. Check CINESTRATA_MILVUS_TOKEN")
+            return StoreUnavailable(f"{where}: {said}. Check CINESTRATA_MILVUS__TOKEN")
         if self._connected is not None and isinstance(code, int) and code != _NO_CONNECTION:  # it did answer
             return StoreUnavailable(f"{where}: {said}. See Milvus' log")
         self._connected = None
@@ -387,7 +387,7 @@ class MilvusVectorStore:
             return StoreUnavailable(
                 f"{where}: {said}. A .db file serves one process at a time; is it a file's path?"
             )
-        return StoreUnavailable(f"{where}: {said}. Check that it runs, and CINESTRATA_MILVUS_URI")
+        return StoreUnavailable(f"{where}: {said}. Check that it runs, and CINESTRATA_MILVUS__URI")
 
     def close(self) -> None:
         """Let go of the connection; the next request makes a new one."""

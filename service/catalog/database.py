@@ -19,21 +19,33 @@ from sqlalchemy.orm import Session
 from service.core.errors import InDoubt, Unavailable
 from service.core.settings import Settings, settings
 
-__all__ = ["dispose", "engine", "id_chunks", "now", "ping", "session_scope", "sqlite_path"]
+__all__ = [
+    "SQLITE_BUSY_SECONDS",
+    "dispose",
+    "engine",
+    "id_chunks",
+    "now",
+    "open_engine",
+    "ping",
+    "session_scope",
+    "sqlite_path",
+]
+
+SQLITE_BUSY_SECONDS = 30.0  # how long a writer waits for the lock of the SQLite file
 
 _CHUNK = 500
 _SWITCH_SECONDS = 5.0
 _POSTGRESQL_FULL = "53100"  # disk_full
-_engines: dict[tuple[str, float], Engine] = {}
+_engines: dict[str, Engine] = {}
 
 
 def engine(configured: Settings | None = None) -> Engine:
     """The engine of the configured database (by default this process's); one for each address."""
     configured = configured or settings()
-    key = (configured.database_url, configured.busy_seconds)
-    if key not in _engines:
-        _engines[key] = _create(*key)
-    return _engines[key]
+    url = configured.database_url
+    if url not in _engines:
+        _engines[url] = open_engine(url)
+    return _engines[url]
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -108,12 +120,12 @@ def dispose() -> None:
         _engines.popitem()[1].dispose()
 
 
-def _create(url: str, busy_seconds: float) -> Engine:
+def open_engine(url: str) -> Engine:
     file = sqlite_path(url)
     if file is None:
         return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
     file.parent.mkdir(parents=True, exist_ok=True)
-    made = create_engine(url, connect_args={"timeout": busy_seconds}, pool_size=10, max_overflow=30)
+    made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)
     event.listen(made, "begin", _begin_sqlite)
     return made

@@ -1,14 +1,18 @@
-"""Settings: read once from the environment (``CINESTRATA_…``), typed, checked, then frozen."""
+"""Settings: read once from the environment (``CINESTRATA_…``), typed, validated and frozen.
+
+docs/configuration.md documents every setting; a test compares it with these classes.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from index.milvus.milvus_address import MilvusIndex, without_password
@@ -17,12 +21,81 @@ from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
 from service.core.method_names import METHOD_NAMES
 
-__all__ = ["QueryMode", "Settings", "settings"]
+__all__ = ["RENAMED_VARIABLES", "Limits", "MilvusSettings", "QueryMode", "Settings", "settings"]
 
-QueryMode = Literal["pinned", "mapped", "latest"]  # best first
+QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
 
-_MIB = 1024**2
 _GIB = 1024**3
+
+RENAMED_VARIABLES: dict[str, str | None] = {
+    "CINESTRATA_MILVUS_URI": "CINESTRATA_MILVUS__URI",
+    "CINESTRATA_MILVUS_TOKEN": "CINESTRATA_MILVUS__TOKEN",
+    "CINESTRATA_MILVUS_COLLECTION": "CINESTRATA_MILVUS__COLLECTION",
+    "CINESTRATA_MILVUS_INDEX": "CINESTRATA_MILVUS__INDEX",
+    "CINESTRATA_MILVUS_LOADED": "CINESTRATA_MILVUS__MAX_LOADED",
+    "CINESTRATA_MILVUS_SECONDS": "CINESTRATA_MILVUS__TIMEOUT_SECONDS",
+    "CINESTRATA_MAX_RESULTS": "CINESTRATA_LIMITS__MAX_RESULTS",
+    "CINESTRATA_MAX_WAITING": "CINESTRATA_LIMITS__MAX_WAITING",
+    "CINESTRATA_MAX_MOMENTS": "CINESTRATA_LIMITS__MAX_MOMENTS",
+    "CINESTRATA_MAX_VIDEO_BYTES": None,
+    "CINESTRATA_MAX_UPLOAD_BYTES": "CINESTRATA_LIMITS__MAX_UPLOAD_BYTES",
+    "CINESTRATA_MAX_DEPTH": None,
+    "CINESTRATA_MAX_QUERY_CHARS": None,
+    "CINESTRATA_MAX_QUERIES": None,
+    "CINESTRATA_MAX_CAPTION_CHARS": None,
+    "CINESTRATA_MAX_CAPTIONS": None,
+    "CINESTRATA_MAX_VIDEOS_PER_TASK": None,
+    "CINESTRATA_MAX_SETTINGS_BYTES": None,
+    "CINESTRATA_MAX_METADATA_BYTES": None,
+    "CINESTRATA_MAX_CLIP_BYTES": None,
+    "CINESTRATA_MAX_CLIP_SECONDS": None,
+    "CINESTRATA_MAX_ARCHIVE_FILES": None,
+    "CINESTRATA_MAX_UNPACKED_BYTES": None,
+    "CINESTRATA_MOMENT_OVERLAP": None,
+    "CINESTRATA_STALL_SECONDS": None,
+    "CINESTRATA_RECONCILE_SECONDS": None,
+    "CINESTRATA_VISIBILITY_SECONDS": None,
+    "CINESTRATA_EVENT_SECONDS": None,
+    "CINESTRATA_IDEMPOTENCY_HOURS": None,
+    "CINESTRATA_BUSY_SECONDS": None,
+}
+"""Variables of earlier versions with their new names; None: the value is a constant now."""
+
+
+class MilvusSettings(BaseModel):
+    """The Milvus server, ``CINESTRATA_MILVUS__…``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    # http://host:19530, or the path of a file that ends in .db (milvus-lite, one process at a time)
+    uri: str = Field(default="", repr=False)
+    token: SecretStr | None = None  # user:password, or an API key
+    # prefix of the names of the collections; libraries that share a server need different ones
+    collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
+    # FLAT is exact; the recall of the others must be measured with text queries first
+    index: MilvusIndex = "FLAT"
+    max_loaded: int | None = Field(
+        default=None, ge=1
+    )  # tasks in the server's memory; default: all that are searched
+    timeout_seconds: float = Field(default=10, gt=0)
+
+    @field_validator("token")
+    @classmethod
+    def _drop_empty_token(cls, value: SecretStr | None) -> SecretStr | None:
+        return _nonempty_secret(value)
+
+
+class Limits(BaseModel):
+    """Limits on requests and videos, ``CINESTRATA_LIMITS__…``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_results: int = Field(default=100, ge=1)  # of one page of a search
+    max_waiting: int = Field(default=512, ge=1)  # texts that one process answers or queues at a time
+    max_moments: int = Field(
+        default=512, ge=0, le=65_536
+    )  # per video, bounded by the range of vector ids; 0: none
+    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
 
 
 class Settings(BaseSettings):
@@ -32,102 +105,67 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="CINESTRATA_", frozen=True, extra="ignore", hide_input_in_errors=True
+        env_prefix="CINESTRATA_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
     )
 
-    # where things are
+    # Locations
     data_dir: Path = Path("cinestrata-data")
-    media_root: Path = Path()  # videos may be named by path below this folder; default data_dir/media
+    media_root: Path = Path()  # root folder of videos that are named by path; default data_dir/media
     database_url: str = ""  # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
     redis_url: str = ""  # redis://… or redis+socket://…; default the private server in data_dir/run
+    health_file: Path | None = None  # file in which a worker writes its health, for the probes of containers
 
-    # how it is reached
+    # HTTP
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
 
-    # where vectors live: faiss: files in data_dir; milvus: a server. What is in the other one is still searched.
+    # Vectors: faiss stores them as files in data_dir, milvus on a server. Shards of the other store stay searchable.
     vector_store: Literal["faiss", "milvus"] = "faiss"
-    # http://host:19530; a path that ends in .db is milvus-lite, for one process at a time
-    milvus_uri: str = Field(default="", repr=False)
-    milvus_token: SecretStr | None = None  # user:password, or an API key
-    # first part of the names of the collections; libraries that share a server need different ones
-    milvus_collection: str = Field(default="cinestrata", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")
-    milvus_index: MilvusIndex = "FLAT"  # exact; measure the recall of the others with text queries first
-    milvus_loaded: int | None = Field(
-        default=None, ge=1
-    )  # tasks in its memory at once; default: all searched
-    milvus_seconds: float = Field(default=10, gt=0)  # until an answer is given up
-
-    # how it searches
-    # of the text tower: bfloat16 is half again as fast where the hardware multiplies it, and moves a cosine by up to a
-    # thousandth, which depends on what else is encoded at that moment
-    query_precision: Precision = "float32"
-    query_device: Device = (
-        "cpu"  # of the text tower, and of clips that are searched with; auto: a GPU if there is one
-    )
-    open_bytes: int | None = Field(default=None, ge=0)  # of shards that stay mapped; default: all of them
-    index_device: Device = "cpu"  # auto: a GPU if there is one
-    # a shard of more rows gets a search structure if it passes the recall gate
+    milvus: MilvusSettings = MilvusSettings()
+    open_bytes: int | None = Field(
+        default=None, ge=0
+    )  # bytes of shards that stay mapped; default: all shards
+    index_device: Device = "cpu"  # device that scans shards; auto: a GPU where there is one
+    # maximum rows of a segment without an ANN structure, which must pass the recall gate
     exact_rows: int = Field(default=EXACT_ROWS, ge=0)
 
-    # how it learns
+    # Search
+    query_mode: QueryMode = "pinned"
+    # precision of the text tower: bfloat16 is 1.5 times as fast where the hardware supports it, and shifts a cosine by up
+    # to 0.001, depending on the other queries of the forward pass
+    query_precision: Precision = "float32"
+    query_device: Device = "cpu"  # device of the text tower and of clips; auto: a GPU where there is one
+    # cosine per nat of routing evidence; 0 merges raw cosines
+    routing_prior: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PRIOR
+    # tasks per query: those that can enter the results (auto), all, or a number of the likeliest; see the search planner
+    routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
+
+    # Learning
     backbone: str = "tiny"
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
     method: str = "strata"
-    # a longer video is found by its moments, too: windows of at most so many seconds, each of which shares so much of
-    # its length with the next
-    moment_seconds: float = Field(default=20, ge=1)
-    moment_overlap: float = Field(default=0.5, ge=0, le=0.9)
-    query_mode: QueryMode = "pinned"
-    # served: a release is measured as the service searches with it; all: in every mode that it offers, to compare them,
-    # which takes longer with every task
+    moment_seconds: float = Field(
+        default=20, ge=1
+    )  # length of a moment; longer videos are searchable by moments
+    # served: a release is evaluated in the mode that the service searches with; all: in every mode that it offers, which
+    # takes longer with every task
     measured_modes: Literal["served", "all"] = "served"
-    # cosine per nat of routing evidence; 0 merges raw cosines
-    routing_prior: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PRIOR
-    # which tasks a query goes to: those that can matter (auto), all, or how many of the likeliest; see service.search.text_search.planner
-    routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
     torch_threads: int | None = Field(default=None, ge=1)
-    held_out_share: float = Field(default=0.2, ge=0, lt=1)  # where no test split is given
-    # kept from training where no val split is given, to tell how sure searches are
+    held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split where none is given
+    # share of the validation split, which calibrates confidences, where none is given
     calibration_share: float = Field(default=0.05, ge=0, lt=0.5)
     bad_video_share: float = Field(default=0.2, ge=0, le=1)  # a task with a larger share of bad videos fails
-
-    # file in which a worker writes its health every few seconds, for the probes of containers
-    health_file: Path | None = None
-
-    # how work is handed over
-    lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long is taken for dead
-    stall_seconds: float = Field(default=900, gt=0)  # without progress its lease runs out
+    lease_seconds: float = Field(default=60, gt=0)  # a worker that is silent for this long counts as dead
     max_attempts: int = Field(default=3, ge=1)  # without progress in between
-    reconcile_seconds: float = Field(default=5, gt=0)
-    visibility_seconds: int = Field(default=12 * 3600, ge=60)  # until Redis repeats a message
-    event_seconds: float = Field(default=0.5, ge=0)  # at most one progress event of a task in this time
-    idempotency_hours: float = Field(default=24, gt=0)
-    busy_seconds: float = Field(default=30, gt=0)  # how long a writer waits for the SQLite lock
 
-    # how much is too much
-    max_results: int = Field(default=100, ge=1)
-    max_depth: int = Field(default=10_000, ge=1)  # results of one search, over all its pages
-    max_query_chars: int = Field(default=1000, ge=1)
-    max_queries: int = Field(default=256, ge=1)  # of one batch
-    max_waiting: int = Field(
-        default=512, ge=1
-    )  # texts that are answered or waited for at a time, in one process
-    max_caption_chars: int = Field(default=2000, ge=1)
-    max_captions: int = Field(default=64, ge=1)  # per video
-    max_videos_per_task: int = Field(default=20_000, ge=1)
-    max_settings_bytes: int = Field(default=4096, ge=2)  # of a task, as JSON
-    max_metadata_bytes: int = Field(default=16_384, ge=2)  # of a video, as JSON
-    max_moments: int = Field(default=512, ge=0, le=65_536)  # of a video, as far as ids go; 0: none
-    max_video_bytes: int = Field(default=4 * _GIB, ge=1)
-    max_upload_bytes: int = Field(default=4 * _GIB, ge=1)
-    max_clip_bytes: int = Field(default=256 * _MIB, ge=1)  # of a clip or picture to search with
-    max_clip_seconds: float = Field(default=30, gt=0)  # of decoding it
-    max_archive_files: int = Field(default=20_001, ge=1)
-    max_unpacked_bytes: int = Field(default=16 * _GIB, ge=1)
+    limits: Limits = Limits()
 
-    # how it reports
+    # Logs
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
@@ -138,15 +176,29 @@ class Settings(BaseSettings):
             raise ValueError(f"unknown method {value!r}; choose one of {', '.join(METHOD_NAMES)}")
         return value
 
-    @field_validator("api_key", "milvus_token")
+    @field_validator("api_key")
     @classmethod
-    def _real_key(cls, value: SecretStr | None) -> SecretStr | None:
-        # An empty variable means "no key", which is what a compose file passes on for an unset one.
-        return value if value and value.get_secret_value() else None
+    def _drop_empty_key(cls, value: SecretStr | None) -> SecretStr | None:
+        return _nonempty_secret(value)
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_places(cls, values: Any) -> Any:
+    def _refuse_renamed_variables(cls, values: Any) -> Any:
+        renamed = {name: new for name, new in RENAMED_VARIABLES.items() if name in os.environ}
+        if renamed:
+            raise ValueError(
+                "; ".join(
+                    f"{name} is named {new} now: rename it"
+                    if new
+                    else f"{name} is not a setting any more (its value is a constant): remove it"
+                    for name, new in renamed.items()
+                )
+            )
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_locations(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         data = Path(values.get("data_dir") or cls.model_fields["data_dir"].default).expanduser().resolve()
@@ -162,79 +214,93 @@ class Settings(BaseSettings):
         }
 
     @model_validator(mode="after")
-    def _milvus_can_be_used(self) -> Settings:
-        if self.vector_store == "milvus" and not self.milvus_uri:
+    def _validate_milvus(self) -> Settings:
+        uri = self.milvus.uri
+        if self.vector_store == "milvus" and not uri:
             raise ValueError(
-                "CINESTRATA_VECTOR_STORE is milvus, and CINESTRATA_MILVUS_URI is empty: set it, for example to "
+                "CINESTRATA_VECTOR_STORE is milvus, and CINESTRATA_MILVUS__URI is empty: set it, for example to "
                 "http://milvus:19530"
             )
-        if self.milvus_token and not self.milvus_uri:
-            raise ValueError("CINESTRATA_MILVUS_TOKEN is set, and CINESTRATA_MILVUS_URI is empty: set it too")
-        if not self.milvus_uri:
-            return self
-        local = self.milvus_uri.endswith(".db")
-        if not local and not self.milvus_uri.startswith(("http://", "https://", "tcp://", "unix:")):
+        if self.milvus.token and not uri:
             raise ValueError(
-                f"CINESTRATA_MILVUS_URI {without_password(self.milvus_uri)!r} is no address: use http://host:19530, "
-                "or a file that ends in .db"
+                "CINESTRATA_MILVUS__TOKEN is set, and CINESTRATA_MILVUS__URI is empty: set it too"
+            )
+        if not uri:
+            return self
+        is_file = uri.endswith(".db")
+        if not is_file and not uri.startswith(("http://", "https://", "tcp://", "unix:")):
+            raise ValueError(
+                f"CINESTRATA_MILVUS__URI {without_password(uri)!r} is not an address: use http://host:19530, or a file "
+                "that ends in .db"
             )
         if find_spec("pymilvus") is None:
-            raise ValueError("CINESTRATA_MILVUS_URI needs Milvus' client: pip install 'cinestrata[milvus]'")
-        if local and find_spec("milvus_lite") is None:
             raise ValueError(
-                "CINESTRATA_MILVUS_URI is a .db file, which needs milvus-lite: pip install milvus-lite"
+                "CINESTRATA_MILVUS__URI needs the client of Milvus: pip install 'cinestrata[milvus]'"
+            )
+        if is_file and find_spec("milvus_lite") is None:
+            raise ValueError(
+                "CINESTRATA_MILVUS__URI is a .db file, which needs milvus-lite: pip install milvus-lite"
             )
         return self
 
     @property
     def index_dir(self) -> Path:
-        """Shards, releases and their manifest."""
+        """Folder of shards, releases and their manifest."""
         return self.data_dir / "index"
 
     @property
     def cache_dir(self) -> Path:
-        """Sampled frames; may be deleted at any time."""
+        """Folder of sampled frames; may be deleted at any time."""
         return self.data_dir / "cache" / "frames"
 
     @property
     def checkpoints_dir(self) -> Path:
-        """A folder for each task that is being learned."""
+        """Folder with one subfolder for each task in training."""
         return self.data_dir / "checkpoints"
 
     @property
     def thumbnails_dir(self) -> Path:
-        """``<video id>.jpg``."""
+        """Folder of ``<video id>.jpg``."""
         return self.data_dir / "thumbnails"
 
     @property
     def uploads_dir(self) -> Path:
-        """Unpacked archives, a folder for each task."""
+        """Folder of unpacked archives, one subfolder for each task."""
         return self.data_dir / "media" / "uploads"
 
     @property
     def run_dir(self) -> Path:
-        """Socket, lock and logs of the running processes."""
+        """Folder of the socket, lock and logs of running processes."""
         return self.data_dir / "run"
 
     @property
     def redis_client_url(self) -> str:
-        """The broker's address as a plain Redis client writes it (``unix://`` instead of ``redis+socket://``)."""
+        """The broker's URL as a plain Redis client writes it (``unix://`` instead of ``redis+socket://``)."""
         return self.redis_url.replace("redis+socket://", "unix://", 1)
 
     def served_mode(self, offered: Collection[str]) -> QueryMode:
-        """The mode in which a release that offers these is searched: the configured one, or the best of them."""
+        """Return the mode in which a release that offers these modes is searched: the configured or the best one."""
         modes: tuple[QueryMode, ...] = get_args(QueryMode)
         return next(mode for mode in (self.query_mode, *modes) if mode in offered)
 
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process. Raises pydantic's ``ValidationError`` naming each wrong variable."""
+    """Return the settings of this process.
+
+    Raises:
+        pydantic.ValidationError: a variable has an invalid value or an old name; the error names each of them.
+    """
     return Settings()
 
 
+def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
+    # An empty variable means "no key", which is what a compose file passes on for an unset one.
+    return value if value and value.get_secret_value() else None
+
+
 def _with_driver(url: str) -> str:
-    # psycopg 3 is the driver we ship; a plain postgresql:// would make SQLAlchemy look for another one.
+    # The installed driver is psycopg 3; SQLAlchemy selects another one for a plain postgresql:// URL.
     for plain in ("postgresql://", "postgres://"):
         if url.startswith(plain):
             return "postgresql+psycopg://" + url.removeprefix(plain)

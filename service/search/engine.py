@@ -30,6 +30,7 @@ from models.backbones.precision import compute_device
 from models.errors import ModelError
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task
+from service.core import request_limits
 from service.core.errors import FieldError, Gone, InvalidInput, Unavailable
 from service.core.schemas import (
     CaptionsResponse,
@@ -81,7 +82,7 @@ class SearchEngine:
     def __init__(self, configured: Settings | None = None) -> None:
         self.last_error: str | None = None
         self._settings = configured or settings()
-        self.admit = Admission(self._settings.max_waiting)
+        self.admit = Admission(self._settings.limits.max_waiting)
         self._store = library_store(self._settings, device=self._settings.index_device)
         try:
             self._device = compute_device(self._settings.query_device)
@@ -294,7 +295,7 @@ class SearchEngine:
             InvalidInput: too many queries, none, or wrong fields, named by the place of their query. None is answered.
             Unavailable: as :meth:`search`.
         """
-        most = self._settings.max_queries
+        most = request_limits.MAX_BATCH_QUERIES
         if not 1 <= len(queries) <= most:
             raise InvalidInput.at(
                 "queries", f"A batch of {len(queries)} queries cannot be answered.", f"Send 1 to {most}."

@@ -23,16 +23,16 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
         DeviceMissing: the device is not there.
     """
     remote = None
-    if configured.milvus_uri:
-        token = configured.milvus_token
+    if configured.milvus.uri:
+        token = configured.milvus.token
         remote = _milvus(
             MilvusAddress(
-                uri=configured.milvus_uri,
+                uri=configured.milvus.uri,
                 token=token.get_secret_value() if token else "",
-                collection=configured.milvus_collection,
-                index=configured.milvus_index,
-                max_loaded=configured.milvus_loaded,
-                timeout=configured.milvus_seconds,
+                collection=configured.milvus.collection,
+                index=configured.milvus.index,
+                max_loaded=configured.milvus.max_loaded,
+                timeout=configured.milvus.timeout_seconds,
             )
         )
     return ShardStore(

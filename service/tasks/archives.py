@@ -38,6 +38,7 @@ from sqlalchemy import exists, select
 from index.files.durable_files import sync
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Task, Video
+from service.core import request_limits
 from service.core.errors import CinestrataError, InvalidInput, TooLarge, Unavailable
 from service.core.schemas import VideoSpec
 from service.core.settings import settings
@@ -241,7 +242,7 @@ class _Bounded:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
-        self._end = settings().max_upload_bytes + settings().max_unpacked_bytes
+        self._end = settings().limits.max_upload_bytes + request_limits.MAX_UNPACKED_BYTES
 
     def read(self, size: int = -1) -> bytes:
         if size > _MAX_READ:
@@ -266,15 +267,17 @@ def _checked_members(archive: _Archive) -> dict[PurePosixPath, _Member]:
     members: dict[PurePosixPath, _Member] = {}
     total = 0
     for number, member in enumerate(archive.members(), 1):
-        if number > settings().max_archive_files:
-            raise TooLarge(f"{_FIELD}: It holds more than {settings().max_archive_files} files. Split it.")
+        if number > request_limits.MAX_ARCHIVE_FILES:
+            raise TooLarge(
+                f"{_FIELD}: It holds more than {request_limits.MAX_ARCHIVE_FILES} files. Split it."
+            )
         if member is None:
             continue
         if member.path in members:
             raise _refused(f"{member.name!r} is in it twice.", "Pack every file once.")
         members[member.path] = member
         total += member.size
-        if total > settings().max_unpacked_bytes:
+        if total > request_limits.MAX_UNPACKED_BYTES:
             raise _too_large()
     return members
 
@@ -402,7 +405,7 @@ def _write(
     base: PurePosixPath,
     folder: Path,
 ) -> None:
-    budget = settings().max_unpacked_bytes
+    budget = request_limits.MAX_UNPACKED_BYTES
     wanted: dict[PurePosixPath, None] = {}
     for number, video in enumerate(videos):
         path = base / _safe(video.uri, f"videos[{number}].uri")
@@ -460,4 +463,4 @@ def _refused(message: str, hint: str) -> InvalidInput:
 
 
 def _too_large() -> TooLarge:
-    return TooLarge(f"{_FIELD}: It unpacks to more than {settings().max_unpacked_bytes} bytes. Split it.")
+    return TooLarge(f"{_FIELD}: It unpacks to more than {request_limits.MAX_UNPACKED_BYTES} bytes. Split it.")

@@ -28,6 +28,7 @@ __all__ = [
 
 PROBE, LEARN = "cinestrata.probe", "cinestrata.learn"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
+_VISIBILITY_SECONDS = 12 * 3600  # Redis delivers an unacknowledged message again after this time
 _UNREACHABLE = (OperationalError, RedisError, OSError)
 
 log = structlog.get_logger(__name__)
@@ -37,12 +38,12 @@ def _configuration() -> dict[str, Any]:
     configured = settings()
     # Redis hands out an unacknowledged message again after this time, and the shortest of all values that
     # any part of the app uses wins, the default of an unset one included: so all three are set.
-    visibility = {"visibility_timeout": configured.visibility_seconds}
+    visibility = {"visibility_timeout": _VISIBILITY_SECONDS}
     return {
         "broker_url": configured.redis_url,
         "broker_transport_options": visibility | {"socket_connect_timeout": 3},
         "result_backend_transport_options": visibility,
-        "visibility_timeout": configured.visibility_seconds,
+        "visibility_timeout": _VISIBILITY_SECONDS,
         "broker_connection_retry_on_startup": True,
         "task_serializer": "json",
         "accept_content": ["json"],

@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now, session_scope
 from service.catalog.tables import IdempotencyKey
 from service.core.errors import IdempotencyInFlight, IdempotencyMismatch, InvalidInput
-from service.core.settings import settings
 
-__all__ = ["caller_scope", "check_key", "drop", "reserve", "settle"]
+__all__ = ["RETENTION", "caller_scope", "check_key", "drop", "reserve", "settle"]
+
+RETENTION = timedelta(hours=24)  # a key is forgotten after this time
 
 _FLIGHT_SECONDS = 300  # a request whose process died is taken over after this
 
@@ -80,7 +81,7 @@ def drop(caller: str, key: str) -> None:
 def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
     at = now(session)
     row = session.get(IdempotencyKey, (caller, key), with_for_update=True)
-    if row is not None and row.created_at < at - timedelta(hours=settings().idempotency_hours):
+    if row is not None and row.created_at < at - RETENTION:
         session.delete(row)
         session.flush()
         row = None

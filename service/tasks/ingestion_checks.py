@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from media import MediaError
+from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
 from service.core.schemas import TaskSpec, VideoSpec
@@ -73,17 +74,16 @@ def normalize_caption(caption: str) -> str:
 
 
 def _errors(spec: TaskSpec) -> Iterator[FieldError]:
-    limits = settings()
     if spec.name != spec.name.strip():
         yield FieldError("name", "A name cannot begin or end with a space.", "Remove the space.")
     if spec.method is not None and spec.method not in METHOD_NAMES:
         yield FieldError("method", "There is no such method.", f"Choose one of {', '.join(METHOD_NAMES)}.")
-    yield from _json_errors("settings", spec.settings or {}, limits.max_settings_bytes)
-    if len(spec.videos) > limits.max_videos_per_task:
+    yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)
+    if len(spec.videos) > request_limits.MAX_VIDEOS_PER_TASK:
         yield FieldError(
             "videos",
             f"{len(spec.videos)} videos are more than a task may have.",
-            f"Post at most {limits.max_videos_per_task} in one task.",
+            f"Post at most {request_limits.MAX_VIDEOS_PER_TASK} in one task.",
         )
         return
     yield from _duplicate_ids(spec.videos)
@@ -106,20 +106,19 @@ def _duplicate_ids(videos: list[VideoSpec]) -> Iterator[FieldError]:
 
 
 def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
-    limits = settings()
     if video.id in (".", ".."):
         yield FieldError(f"{field}.id", "An id cannot be '.' or '..': it is part of URLs.", "Choose another.")
     yield from _uri_errors(f"{field}.uri", video.uri)
-    if len(video.captions) > limits.max_captions:
+    if len(video.captions) > request_limits.MAX_CAPTIONS:
         yield FieldError(
             f"{field}.captions",
             f"{len(video.captions)} captions are more than a video may have.",
-            f"Keep at most {limits.max_captions}.",
+            f"Keep at most {request_limits.MAX_CAPTIONS}.",
         )
         return
     for number, caption in enumerate(video.captions):
-        yield from _caption_errors(f"{field}.captions[{number}]", caption, limits.max_caption_chars)
-    yield from _json_errors(f"{field}.metadata", video.metadata or {}, limits.max_metadata_bytes)
+        yield from _caption_errors(f"{field}.captions[{number}]", caption, request_limits.MAX_CAPTION_CHARS)
+    yield from _json_errors(f"{field}.metadata", video.metadata or {}, request_limits.MAX_METADATA_BYTES)
 
 
 def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.tables import Task, Video
+from service.core import request_limits
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.video_files import delete_video_files
@@ -39,7 +40,7 @@ def probe(claim: Claim) -> None:
     """
     pending, hashes, total = _load(claim)
     done, started = total - len(pending), time.monotonic()
-    limits = VideoLimits(max_bytes=settings().max_video_bytes)
+    limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
     with VideoDecoder(limits) as examiner:
         for number, video in enumerate(pending):
             elapsed = time.monotonic() - started

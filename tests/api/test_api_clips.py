@@ -22,6 +22,7 @@ from models.encoders.encoder_registry import open_query_encoder
 from models.releases.release_files import read_lineage, read_release
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core import request_limits
 from service.core.settings import Settings
 from service.search.video_search.clip_search import mean_cosine
 
@@ -221,9 +222,7 @@ def test_a_filename_leads_nowhere(
 def test_a_file_that_is_too_large_is_refused_however_it_comes(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = client.app.state.query_service  # type: ignore[attr-defined]
-    small = service._settings.model_copy(update={"max_clip_bytes": 100_000})
-    monkeypatch.setattr(service._clips, "_settings", small)
+    monkeypatch.setattr(request_limits, "MAX_CLIP_BYTES", 100_000)
     answer = _post(client, b"x" * 100_001)
     assert answer.status_code == 413
     assert "100000 bytes" in answer.json()["detail"]
@@ -450,7 +449,7 @@ def test_clips_and_descriptions_are_let_in_as_so_many_searches(
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
-    with service.admit(configured.max_waiting - 1):
+    with service.admit(configured.limits.max_waiting - 1):
         for refused in (
             _post(client, _file(configured, video)),
             client.get(f"/videos/{video.id}/captions"),

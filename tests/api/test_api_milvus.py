@@ -35,8 +35,8 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
             "DATA_DIR": str(tmp_path_factory.mktemp("data")),
             "EVENT_SECONDS": "0",
             "VECTOR_STORE": "milvus",
-            "MILVUS_URI": milvus_server.uri,
-            "MILVUS_SECONDS": "3",
+            "MILVUS__URI": milvus_server.uri,
+            "MILVUS__TIMEOUT_SECONDS": "3",
         }.items():
             patch.setenv(f"CINESTRATA_{name}", value)
         settings.cache_clear()

@@ -359,7 +359,7 @@ def test_a_search_beyond_what_can_be_answered_is_refused_and_told_when_to_come_a
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     batch = {"queries": [{"q": "a circle"}] * 3}
-    with service.admit(service._settings.max_waiting - 2):
+    with service.admit(service._settings.limits.max_waiting - 2):
         assert client.get("/search", params={"q": "a circle"}).status_code == 200
         for refused in (client.post("/search", json=batch), client.post("/search", json=batch)):
             assert refused.status_code == 429

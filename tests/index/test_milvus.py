@@ -247,7 +247,9 @@ class TestAServerThatIsLost:
     ) -> None:
         address = MilvusAddress(self.URI, token=f"{self.TOKEN}:{self.SECRET}", timeout=0.5)
         lost = MilvusVectorStore(address)
-        with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 .*CINESTRATA_MILVUS_URI") as first:
+        with pytest.raises(
+            StoreUnavailable, match=r"http://127\.0\.0\.1:9 .*CINESTRATA_MILVUS__URI"
+        ) as first:
             lost.place("a", 8)
         monkeypatch.setattr("pymilvus.MilvusClient", None)  # would be noticed
         with pytest.raises(StoreUnavailable, match="did not answer a moment ago") as second:
@@ -273,7 +275,7 @@ class TestAServerThatIsLost:
         denies.start()
         token = f"{self.TOKEN}:{self.SECRET}"
         try:
-            with pytest.raises(StoreUnavailable, match="Check CINESTRATA_MILVUS_TOKEN") as denied:
+            with pytest.raises(StoreUnavailable, match="Check CINESTRATA_MILVUS__TOKEN") as denied:
                 MilvusVectorStore(MilvusAddress(f"http://127.0.0.1:{port}", token=token, timeout=2)).place(
                     "a", 8
                 )
@@ -295,7 +297,7 @@ class TestAServerThatIsLost:
         assert "127.0.0.1:9" in snapshot.degraded["away"]
         none = IndexSnapshot.open(ShardStore(root))
         assert none.tasks == ["files"]
-        assert "set CINESTRATA_MILVUS_URI" in none.degraded["away"]
+        assert "set CINESTRATA_MILVUS__URI" in none.degraded["away"]
         mended = IndexSnapshot.open(ShardStore(root, remote=there), previous=snapshot)
         assert mended.degraded == {}
 

@@ -28,13 +28,13 @@ def catalog(
     request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> Settings:
     """Settings with an empty catalog, once on each database. No broker."""
-    return settings_factory(tmp_path, request.param, lease_seconds=30, event_seconds=0)
+    return settings_factory(tmp_path, request.param, lease_seconds=30)
 
 
 @pytest.fixture
 def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
     """Settings with an empty catalog on SQLite, for what does not touch the database's ways. No broker."""
-    return settings_factory(tmp_path, lease_seconds=30, event_seconds=0)
+    return settings_factory(tmp_path, lease_seconds=30)
 
 
 @pytest.fixture(scope="session")

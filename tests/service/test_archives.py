@@ -20,6 +20,7 @@ from sqlalchemy import select
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core import request_limits
 from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarge
 from service.core.settings import Settings, settings
 from service.storage import library_paths
@@ -142,10 +143,12 @@ class TestBombs:
     """Small to send, large to unpack."""
 
     @pytest.fixture(autouse=True)
-    def _small(self, tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
-        settings_factory(
-            tmp_path, max_unpacked_bytes=1_000_000, max_upload_bytes=1_000_000, max_archive_files=50
-        )
+    def _small(
+        self, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings_factory(tmp_path, limits__max_upload_bytes=1_000_000)
+        monkeypatch.setattr(request_limits, "MAX_UNPACKED_BYTES", 1_000_000)
+        monkeypatch.setattr(request_limits, "MAX_ARCHIVE_FILES", 50)
 
     @pytest.mark.parametrize("pack", [_zip, _tar])
     def test_one_large_file(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:

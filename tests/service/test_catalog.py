@@ -70,7 +70,7 @@ def test_processes_that_open_a_new_file_at_the_same_moment_are_all_let_in(tmp_pa
     together = threading.Barrier(4)
 
     def run(url: str) -> None:
-        own = database._create(url, 5.0)  # as each process has one
+        own = database.open_engine(url)  # as each process has one
         together.wait()
         try:
             own.connect().close()

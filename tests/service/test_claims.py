@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -14,9 +15,9 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import Task
 from service.core.errors import LeaseLost, TaskCancelled, Unavailable, WorkerStopping
 from service.core.schemas import TaskDetails
-from service.core.settings import Settings, settings
+from service.core.settings import Settings
 from service.tasks import commands, lifecycle
-from service.tasks.lifecycle import shutdown
+from service.tasks.lifecycle import lease, shutdown
 
 Post = Callable[..., TaskDetails]
 
@@ -151,8 +152,7 @@ def test_progress_goes_to_the_task_and_to_the_events(sqlite_catalog: Settings, p
 
 
 def test_progress_events_are_thinned_out(catalog: Settings, post_probed: Post, monkeypatch) -> None:
-    monkeypatch.setenv("CINESTRATA_EVENT_SECONDS", "3600")
-    settings.cache_clear()
+    monkeypatch.setattr(lease, "EVENT_SECONDS", 3600)
     view = post_probed()
     claim = _claimed(view.id)
     seen = commands.events_after(view.id)[-1].id
@@ -246,8 +246,11 @@ class TestHeartbeat:
     """The lease lives while the work moves."""
 
     @pytest.fixture
-    def short(self, tmp_path, settings_factory: Callable[..., Settings]) -> Settings:
-        return settings_factory(tmp_path, lease_seconds=0.3, stall_seconds=0.6, event_seconds=0)
+    def short(
+        self, tmp_path: Path, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> Settings:
+        monkeypatch.setattr(lease, "STALL_SECONDS", 0.6)
+        return settings_factory(tmp_path, lease_seconds=0.3)
 
     def test_it_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()

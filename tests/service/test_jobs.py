@@ -68,9 +68,7 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 def running(
     request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> Settings:
-    return settings_factory(
-        tmp_path, request.param, redis_url=broker_url, lease_seconds=2, reconcile_seconds=0.3, event_seconds=0
-    )
+    return settings_factory(tmp_path, request.param, redis_url=broker_url, lease_seconds=2)
 
 
 @pytest.fixture

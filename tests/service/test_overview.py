@@ -17,7 +17,7 @@ from service.catalog.tables import Release, Shard
 from service.core import errors
 from service.core.logging import configure
 from service.core.schemas import TaskDetails
-from service.core.settings import Settings
+from service.core.settings import RENAMED_VARIABLES, Settings
 from service.library import prometheus_metrics
 from service.library.overview import overview
 from service.tasks import commands, lifecycle
@@ -184,27 +184,38 @@ class TestSettings:
             ("PORT", "70000"),
             ("BAD_VIDEO_SHARE", "2"),
             ("LEASE_SECONDS", "0"),
+            ("LIMITS__MAX_RESULTS", "0"),
             ("QUERY_MODE", "x"),
         ],
     )
     def test_wrong_values_are_named(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
         monkeypatch.setenv(f"CINESTRATA_{name}", value)
-        with pytest.raises(ValidationError, match=name.lower()):
+        with pytest.raises(ValidationError, match=name.lower().replace("__", ".")):
+            Settings()
+
+    @pytest.mark.parametrize(("old", "new"), RENAMED_VARIABLES.items())
+    def test_a_variable_of_an_old_name_is_refused_with_the_new_name(
+        self, monkeypatch: pytest.MonkeyPatch, old: str, new: str | None
+    ) -> None:
+        monkeypatch.setenv(old, "1")
+        with pytest.raises(
+            ValidationError, match=f"{old} is named {new} now" if new else f"{old} is not a setting"
+        ):
             Settings()
 
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"vector_store": "milvus"}, "CINESTRATA_MILVUS_URI is empty"),
-            ({"milvus_token": "root:s3cret"}, "CINESTRATA_MILVUS_URI is empty"),
-            ({"milvus_uri": "milvus:19530"}, "'milvus:19530' is no address"),
-            ({"milvus_uri": "ftp://u:s3cret@host"}, "'ftp://host' is no address"),
-            ({"milvus_uri": "http://milvus:19530", "milvus_collection": "a-b"}, "milvus_collection"),
-            ({"milvus_uri": "http://milvus:19530", "milvus_index": "TREE"}, "milvus_index"),
+            ({"vector_store": "milvus"}, "CINESTRATA_MILVUS__URI is empty"),
+            ({"milvus": {"token": "root:s3cret"}}, "CINESTRATA_MILVUS__URI is empty"),
+            ({"milvus": {"uri": "milvus:19530"}}, "'milvus:19530' is not an address"),
+            ({"milvus": {"uri": "ftp://u:s3cret@host"}}, "'ftp://host' is not an address"),
+            ({"milvus": {"uri": "http://milvus:19530", "collection": "a-b"}}, "milvus.collection"),
+            ({"milvus": {"uri": "http://milvus:19530", "index": "TREE"}}, "milvus.index"),
             ({"vector_store": "pinecone"}, "vector_store"),
         ],
     )
-    def test_milvus_is_checked_as_a_whole(self, given: dict[str, str], said: str) -> None:
+    def test_milvus_is_checked_as_a_whole(self, given: dict[str, Any], said: str) -> None:
         with pytest.raises(ValidationError, match=said) as refused:
             Settings(**given)
         assert "s3cret" not in str(refused.value)
@@ -221,14 +232,14 @@ class TestSettings:
     ) -> None:
         monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
         with pytest.raises(ValidationError, match=said):
-            Settings(milvus_uri=uri)
+            Settings(milvus={"uri": uri})
 
     def test_the_token_of_milvus_is_not_shown(self) -> None:
         made = Settings(
-            vector_store="milvus", milvus_uri="http://u:s3cret@milvus:1", milvus_token="root:s3cret"
+            vector_store="milvus", milvus={"uri": "http://u:s3cret@milvus:1", "token": "root:s3cret"}
         )
         assert "s3cret" not in repr(made)
-        assert Settings(milvus_token="").milvus_token is None
+        assert Settings(milvus={"token": ""}).milvus.token is None
 
 
 def test_every_error_has_a_status_and_a_title() -> None:

@@ -41,7 +41,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory, write_video: Make) -> Path:
 
 @pytest.fixture
 def with_clips(clips: Path, tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
-    return settings_factory(tmp_path, media_root=clips, event_seconds=0, bad_video_share=0.5)
+    return settings_factory(tmp_path, media_root=clips, bad_video_share=0.5)
 
 
 def _post(*names: str, **fields: Any) -> TaskDetails:

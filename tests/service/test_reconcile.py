@@ -24,7 +24,7 @@ def with_broker(
     request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> redis.Redis:
     """A catalog on each database, and a real Redis."""
-    made = settings_factory(tmp_path, request.param, redis_url=broker_url, event_seconds=0)
+    made = settings_factory(tmp_path, request.param, redis_url=broker_url)
     return redis.Redis.from_url(made.redis_client_url)
 
 

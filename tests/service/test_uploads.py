@@ -164,11 +164,7 @@ def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytes
 
     monkeypatch.setattr(archives, "sweep", sweep)
 
-    class Quick(Settings):
-        reconcile_seconds: float = 0.001
-
-    quick = Quick()
-    monkeypatch.setattr(celery_worker, "settings", lambda: quick)
+    monkeypatch.setattr(celery_worker, "RECONCILE_SECONDS", 0.001)
 
     def reconcile() -> lifecycle.ReconcileReport:
         rounds.release()

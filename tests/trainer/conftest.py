@@ -65,7 +65,7 @@ def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: p
 
     monkeypatch.setattr(learning_job, "load_backbone", lambda name, frames: untrained_backbone(frames))
     learning_job.load_worker_backbone.cache_clear()
-    yield settings_factory(tmp_path, frames=2, event_seconds=0, torch_threads=1, lease_seconds=600)
+    yield settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600)
     learning_job.load_worker_backbone.cache_clear()
 
 

@@ -127,7 +127,7 @@ def test_nothing_else_changes_by_a_bit(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Vectors of whole videos, the release and every figure: with moments and without."""
-    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600}
+    fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
 
     def learn(folder: str, **further: Any) -> tuple[Any, ...]:
         settings_factory(tmp_path / folder, **fields, **further)
@@ -145,7 +145,7 @@ def test_nothing_else_changes_by_a_bit(
         return vectors, figures, files, sampled.numpy(), [len(entries.segments(task)) for task in posted]
 
     with_vectors, figures, files, sampled, parts = learn("with")
-    without, same_figures, same_files, same_sampled, no_parts = learn("without", max_moments=0)
+    without, same_figures, same_files, same_sampled, no_parts = learn("without", limits__max_moments=0)
     assert (parts, no_parts) == ([2, 2, 2], [1, 1, 1])
     assert [sum(i >= 2**62 for i in vectors) for vectors in with_vectors] == [6, 5, 2]
     assert files == same_files
@@ -161,7 +161,7 @@ def test_after_compaction_the_next_row_is_the_same(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Whole videos are told from moments by their ids, not by the segment that they lie in."""
-    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600}
+    fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
 
     def learn(folder: str, *, compacted: bool) -> Any:
         settings_factory(tmp_path / folder, **fields)

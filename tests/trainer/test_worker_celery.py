@@ -78,9 +78,7 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
     broker_url: str,
     tmp_path: Path,
 ) -> None:
-    settings_factory(
-        tmp_path / "celery", "postgresql", redis_url=broker_url, lease_seconds=2, reconcile_seconds=0.5
-    )
+    settings_factory(tmp_path / "celery", "postgresql", redis_url=broker_url, lease_seconds=2)
     one, two = post_videos("day"), post_videos("night")
     send_learn(two)  # too early, and so without effect
     send_learn(one)
@@ -115,7 +113,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_task_back(
     broker_url: str,
     tmp_path: Path,
 ) -> None:
-    settings_factory(tmp_path / "celery", redis_url=broker_url, lease_seconds=600, reconcile_seconds=0.5)
+    settings_factory(tmp_path / "celery", redis_url=broker_url, lease_seconds=600)
     task = post_videos("day")
     send_learn(task)
     worker = start_worker(pause=0.3)

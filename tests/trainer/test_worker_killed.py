@@ -131,7 +131,7 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
     post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
 ) -> None:
     """One task is killed at every point there is, in the order in which they come; another is left alone."""
-    fields = {"frames": 2, "event_seconds": 0, "torch_threads": 1, "lease_seconds": 600, "max_attempts": 8}
+    fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600, "max_attempts": 8}
     settings_factory(tmp_path / "killed", **fields)
     first, killed = post_videos("day"), post_videos("night", seconds={0: 30, 3: 45})
     assert _run(first) == 0
@@ -174,9 +174,7 @@ def test_killed_anywhere_it_ends_with_the_same_vectors(
 def test_what_is_laid_down_is_ready_though_measuring_kills_its_worker_every_time(
     most: int, post_videos: Post, tmp_path: Path, settings_factory: Callable[..., object]
 ) -> None:
-    settings_factory(
-        tmp_path, frames=2, event_seconds=0, torch_threads=1, lease_seconds=600, max_attempts=most
-    )
+    settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600, max_attempts=most)
     task, next_one = post_videos("day"), post_videos("night")
     assert _run(task, "manifest replaced") == -signal.SIGKILL
     _expire(task)

@@ -23,8 +23,8 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
 ) -> None:
     def uses(uri: str) -> None:
         monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
-        monkeypatch.setenv("CINESTRATA_MILVUS_URI", uri)
-        monkeypatch.setenv("CINESTRATA_MILVUS_SECONDS", "3")
+        monkeypatch.setenv("CINESTRATA_MILVUS__URI", uri)
+        monkeypatch.setenv("CINESTRATA_MILVUS__TIMEOUT_SECONDS", "3")
         settings.cache_clear()
 
     uses("http://127.0.0.1:9")

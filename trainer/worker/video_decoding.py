@@ -12,6 +12,7 @@ from media import VideoLimits, moment_windows
 from models.backbones.backbone import Backbone
 from service.catalog.moment_rows import delete_moments, replace_moments
 from service.catalog.tables import Video
+from service.core import request_limits
 from service.core.settings import settings
 from service.storage import library_paths
 from service.tasks.lifecycle import Claim
@@ -26,6 +27,8 @@ __all__ = ["embed_task_moments", "plan_moments", "restore_task_frames"]
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
+MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
+
 
 def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> None:
     """Decode the task's videos whose frames are missing from the cache.
@@ -39,9 +42,12 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
         *backbone.spec,
         cache=settings().cache_dir,
         locate=lambda clip: library_paths.resolve_video_path(uris[clip.id]),
-        limits=VideoLimits(max_bytes=settings().max_video_bytes),
+        limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
         report=lambda done, total: claim.progress("decoding", done / total, done=done, total=total),
     )
+
+
+MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
 
 
 def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
@@ -59,7 +65,7 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
         )
         .order_by(Video.vector_id)
     )
-    length, overlap, maximum = settings().moment_seconds, settings().moment_overlap, settings().max_moments
+    length, overlap, maximum = settings().moment_seconds, MOMENT_OVERLAP, settings().limits.max_moments
     videos: list[tuple[LongVideo, str]] = []
     with claim.transaction() as session:
         for name, vector_id, content, duration, uri in session.execute(query):
@@ -68,6 +74,9 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
                 videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
         replace_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
     return videos
+
+
+MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
 
 
 def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple[Ids, Vectors]]:
@@ -96,7 +105,7 @@ def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iter
             locate=lambda video: library_paths.resolve_video_path(uris[video.vector_id]),
             # One file per claim: a worker that lost its lease may still write to its own file.
             scratch=settings().checkpoints_dir / claim.task.id / f"moments-{claim.token}.npy",
-            limits=VideoLimits(max_bytes=settings().max_video_bytes),
+            limits=VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES),
             on_skip=skip,
             report=lambda done: claim.progress("moments", done / total, done=done, total=total),
         )

@@ -18,6 +18,7 @@ from index.hits import Hit
 from models.routing.confidence_model import CONFIDENCE_DEPTH
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput, Unavailable
 from service.core.schemas import (
     MomentMatch,
@@ -287,7 +288,7 @@ def _begin(
     calibrated = calibration(serving, asked.mode, configured) is not None
     cursor = search.cursor
     passed = cursor.passed if cursor else 0
-    end = min(passed + search.query.k, configured.max_depth)
+    end = min(passed + search.query.k, request_limits.MAX_PAGED_RESULTS)
     # How sure an answer is follows from the head of its list, whatever is shown of it, and a threshold cuts off.
     depth = max(end + 1, CONFIDENCE_DEPTH) if calibrated else end + 1
     among = admitted(search.filter, asked.tasks, search.at)
@@ -300,7 +301,7 @@ def _begin(
         routes=search.routes or configured.routes,
         chosen=cursor.chosen if cursor else None,
     )
-    more = end < configured.max_depth
+    more = end < request_limits.MAX_PAGED_RESULTS
     found = Underway(serving, asked, routing, among, course, passed, end, depth, more, route)
     found.wave = course.wave()
     found.search = 1000 * (time.perf_counter() - start)
@@ -483,7 +484,7 @@ def _result(
 
 
 def _errors(query: SearchQuery, limits: Settings, at: str) -> Iterator[FieldError]:
-    longest, most = limits.max_query_chars, limits.max_results
+    longest, most = request_limits.MAX_QUERY_CHARS, limits.limits.max_results
     if not query.q.strip():
         yield FieldError(f"{at}q", "The query is empty.", "Say what is seen, in a few words.")
     elif len(query.q) > longest:

@@ -44,6 +44,7 @@ from models.encoders.encoder_registry import read_video_release
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ModelError
 from models.releases.release_state import ReleaseState
+from service.core import request_limits
 from service.core.errors import InvalidInput, TooLarge, TooManyRequests, Unavailable
 from service.core.schemas import CaptionMatch, ClipSearchResponse, ClipTiming, SearchQuery, SearchResult
 from service.core.settings import Settings
@@ -74,7 +75,9 @@ class ClipSearch:
         self._facts = facts
         self._describer = describer
         self._examiner = VideoDecoder(
-            VideoLimits(max_bytes=configured.max_clip_bytes, timeout_seconds=configured.max_clip_seconds)
+            VideoLimits(
+                max_bytes=request_limits.MAX_CLIP_BYTES, timeout_seconds=request_limits.MAX_CLIP_SECONDS
+            )
         )
         self._decoding = Lock()
         self._at_once = BoundedSemaphore(_AT_ONCE)
@@ -109,9 +112,9 @@ class ClipSearch:
         """
         limits = self._settings
         (search,) = check([query], limits, batch=False)
-        if captions is not None and not 1 <= captions <= limits.max_results:
+        if captions is not None and not 1 <= captions <= limits.limits.max_results:
             raise InvalidInput.at(
-                "captions", "So many texts cannot be given.", f"Ask for 1 to {limits.max_results}."
+                "captions", "So many texts cannot be given.", f"Ask for 1 to {limits.limits.max_results}."
             )
         tasks = candidates(serving, search)
         start = time.perf_counter()
@@ -157,7 +160,7 @@ class ClipSearch:
                 folder = Path(name)
                 path = folder / "clip"
                 with path.open("wb") as file:
-                    shutil.copyfileobj(_Bounded(upload, self._settings.max_clip_bytes), file)
+                    shutil.copyfileobj(_Bounded(upload, request_limits.MAX_CLIP_BYTES), file)
                 info = self._examiner.decode(
                     path, frames=count, size=size, name=_NAME, cache=folder, pictures=True
                 )

@@ -80,9 +80,11 @@ def wrong(limits: Settings, k: int, scope: str, what: str) -> list[FieldError]:
         what: is asked for, in the plural.
     """
     errors = []
-    if not 1 <= k <= limits.max_results:
+    if not 1 <= k <= limits.limits.max_results:
         said = f"{k} {what}" if abs(k) < 10**9 else f"So many {what}"
-        errors.append(FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {limits.max_results}."))
+        errors.append(
+            FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {limits.limits.max_results}.")
+        )
     if scope not in _SCOPES:
         errors.append(
             FieldError("scope", f"There is no scope {scope[:40]!r}.", f"Use {' or '.join(_SCOPES)}.")

@@ -33,6 +33,9 @@ from service.tasks.task_events import record
 
 __all__ = ["Claim", "TaskSnapshot"]
 
+STALL_SECONDS = 900.0  # a worker without progress for this long loses its lease
+EVENT_SECONDS = 0.5  # minimum time between two progress events of a task
+
 log = structlog.get_logger(__name__)
 
 
@@ -118,7 +121,7 @@ class Claim:
         self.tick()
         farther = epoch is not None and epoch > self._epoch
         due = stage != self._stage or farther or fraction >= 1
-        if not due and time.monotonic() - self._written < settings().event_seconds:
+        if not due and time.monotonic() - self._written < EVENT_SECONDS:
             return
         view = TaskProgress(
             stage=stage,
@@ -310,7 +313,7 @@ class Claim:
         while not self._finished.wait(settings().lease_seconds / 3):
             if self._moves != seen:
                 seen, moved = self._moves, time.monotonic()
-            elif time.monotonic() - moved > settings().stall_seconds:
+            elif time.monotonic() - moved > STALL_SECONDS:
                 log.warning("no progress; the lease is left to run out", task=self.task.id)
                 continue
             try:

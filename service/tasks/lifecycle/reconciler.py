@@ -6,7 +6,7 @@ Every worker runs it every few seconds; running it twice at once does no harm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select
 from sqlalchemy.orm import Session
@@ -15,7 +15,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, IdempotencyKey, Task
 from service.core.settings import settings
 from service.storage import index_manifest
-from service.tasks import broker
+from service.tasks import broker, idempotency
 from service.tasks.lifecycle.state_machine import clear_lease, first_active_task, locked_if, move
 from service.tasks.task_events import record
 
@@ -49,7 +49,7 @@ def reconcile() -> ReconcileReport:
             if task is not None:
                 outcomes[_settle(session, task)].append(task_id)
     with session_scope(write=True) as session:
-        limit = now(session) - timedelta(hours=settings().idempotency_hours)
+        limit = now(session) - idempotency.RETENTION
         session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < limit))
     sent = send_due()
     return ReconcileReport(**{name: tuple(ids) for name, ids in outcomes.items()}, sent=sent)

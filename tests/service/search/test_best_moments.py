@@ -404,11 +404,9 @@ def test_compaction_and_deletion_know_them_by_their_ids(
         ("moment_seconds", 0),
         ("moment_seconds", "nan"),
         ("moment_seconds", "-5"),
-        ("moment_overlap", 1),
-        ("moment_overlap", -0.1),
-        ("max_moments", -1),
-        ("max_moments", MAX_MOMENTS_PER_VIDEO + 1),
-        ("max_moments", 2.5),
+        ("limits", {"max_moments": -1}),
+        ("limits", {"max_moments": MAX_MOMENTS_PER_VIDEO + 1}),
+        ("limits", {"max_moments": 2.5}),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
@@ -417,4 +415,4 @@ def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
 
 
 def test_as_many_moments_may_be_had_as_there_are_ids_for() -> None:
-    assert Settings(max_moments=MAX_MOMENTS_PER_VIDEO).max_moments == MAX_MOMENTS_PER_VIDEO
+    assert Settings(limits={"max_moments": MAX_MOMENTS_PER_VIDEO}).limits.max_moments == MAX_MOMENTS_PER_VIDEO

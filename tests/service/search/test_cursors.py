@@ -15,6 +15,7 @@ from index.files.manifest_format import Manifest
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
+from service.core import request_limits
 from service.core.errors import Gone, InvalidInput
 from service.core.schemas import SearchQuery, SearchResult
 from service.core.settings import Settings
@@ -157,7 +158,7 @@ def test_a_list_ends_at_the_greatest_depth(
 ) -> None:
     _, service = served
     whole = service.search("an owl", 100).results
-    monkeypatch.setattr(service, "_settings", service._settings.model_copy(update={"max_depth": 7}))
+    monkeypatch.setattr(request_limits, "MAX_PAGED_RESULTS", 7)
     assert _pages(service, [3], lambda: None) == whole[:7]
 
 

@@ -51,7 +51,7 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
-    return settings_factory(tmp_path, max_results=20)
+    return settings_factory(tmp_path, limits__max_results=20)
 
 
 @pytest.fixture(params=["strata", "ffa_tame", "zero_shot"])

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from models.encoders.query_encoder import QueryEncoder
+from service.core import request_limits
 from service.core.errors import InvalidInput, Unavailable
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
@@ -24,11 +25,12 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def overrides() -> dict[str, Any]:
-    return {"max_results": 20, "max_queries": 40}
+    return {"limits__max_results": 20}
 
 
 @pytest.fixture
-def service(service: SearchEngine, learning: Library) -> SearchEngine:
+def service(service: SearchEngine, learning: Library, monkeypatch: pytest.MonkeyPatch) -> SearchEngine:
+    monkeypatch.setattr(request_limits, "MAX_BATCH_QUERIES", 40)
     assert service.refresh()
     return service
 

@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def overrides() -> dict[str, Any]:
-    return {"max_results": 20}
+    return {"limits__max_results": 20}
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, SearchEngine]]:
     """Birds and cars, and who searches them: for tests that change nothing."""
-    with settled(tmp_path_factory.mktemp("shared"), backbone, max_results=20) as configured:
+    with settled(tmp_path_factory.mktemp("shared"), backbone, limits__max_results=20) as configured:
         library = Library(configured, backbone, "zero_shot")
         library.lay_down("birds", BIRDS)
         library.lay_down("cars", CARS)

@@ -1,0 +1,44 @@
+"""Fixed limits on requests. Limits that an operator can set are in :class:`service.core.settings.Limits`.
+
+Modules read them as attributes (``request_limits.MAX_QUERY_CHARS``), so that a test can replace one in a single place.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "MAX_ARCHIVE_FILES",
+    "MAX_BATCH_QUERIES",
+    "MAX_CAPTIONS",
+    "MAX_CAPTION_CHARS",
+    "MAX_CLIP_BYTES",
+    "MAX_CLIP_SECONDS",
+    "MAX_METADATA_BYTES",
+    "MAX_PAGED_RESULTS",
+    "MAX_QUERY_CHARS",
+    "MAX_SETTINGS_BYTES",
+    "MAX_UNPACKED_BYTES",
+    "MAX_VIDEOS_PER_TASK",
+    "MAX_VIDEO_BYTES",
+]
+
+_MIB = 1024**2
+_GIB = 1024**3
+
+# Searches.
+MAX_QUERY_CHARS = 1000
+MAX_BATCH_QUERIES = 256
+MAX_PAGED_RESULTS = (
+    10_000  # results of one search over all its pages: every page ranks the results before it again
+)
+MAX_CLIP_BYTES = 256 * _MIB  # a clip or picture to search with
+MAX_CLIP_SECONDS = 30.0  # time to decode it
+
+# Tasks.
+MAX_VIDEOS_PER_TASK = 20_000
+MAX_VIDEO_BYTES = 4 * _GIB
+MAX_CAPTIONS = 64  # per video
+MAX_CAPTION_CHARS = 2000
+MAX_SETTINGS_BYTES = 4096  # settings of a task's method, as JSON
+MAX_METADATA_BYTES = 16_384  # metadata of a video, as JSON
+MAX_ARCHIVE_FILES = 20_001  # the videos of a task and the manifest
+MAX_UNPACKED_BYTES = 16 * _GIB

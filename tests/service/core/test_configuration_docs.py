@@ -1,0 +1,71 @@
+"""docs/configuration.md lists exactly the settings that exist, with their defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from service.core.settings import RENAMED_VARIABLES, Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `(CINESTRATA_\w+)` \| (.+?) \|", DOCS, re.MULTILINE))
+
+
+def _variables(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[tuple[str, Any]]:
+    """Every leaf setting: its variable and its default."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _variables(kind, f"{prefix}{name.upper()}__")
+        else:
+            yield f"{prefix}{name.upper()}", field.default
+
+
+VARIABLES = dict(_variables(Settings))
+
+
+def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
+    assert set(ROWS) == set(VARIABLES)
+
+
+def test_documented_defaults_are_the_defaults() -> None:
+    literal = {
+        name: value.strip("`")
+        for name, value in ROWS.items()
+        if value.startswith("`") and value.endswith("`")
+    }
+    assert literal == {name: str(VARIABLES[name]) for name in literal}
+
+
+def test_settings_without_a_literal_default_are_derived_or_empty() -> None:
+    derived = {name for name, value in ROWS.items() if not (value.startswith("`") and value.endswith("`"))}
+    assert all(VARIABLES[name] in (None, "", Path()) for name in derived)
+
+
+def test_there_are_at_most_40_settings() -> None:
+    assert len(VARIABLES) <= 40
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_VARIABLES.items())
+def test_renamed_variables_point_to_existing_settings(old: str, new: str | None) -> None:
+    assert old not in VARIABLES
+    assert new is None or new in VARIABLES
+
+
+def test_pages_name_only_existing_variables() -> None:
+    compose = {"CINESTRATA_MEDIA", "CINESTRATA_BIND", "CINESTRATA_WEIGHTS", "CINESTRATA_TEST_MILVUS_URI"}
+    pages = [ROOT / "README.md", ROOT / ".env.example", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {
+        (page.name, variable)
+        for page in pages
+        if page.name != "configuration.md"
+        for variable in re.findall(r"CINESTRATA_[A-Z_]+[A-Z]", page.read_text(encoding="utf-8"))
+    }
+    unknown = {(page, name) for page, name in named if name not in VARIABLES and name not in compose}
+    assert not unknown
