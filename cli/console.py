@@ -79,7 +79,8 @@ def _explain_error(error: Exception) -> tuple[str, str] | None:
     import httpx
     from pydantic import ValidationError
 
-    from service.core.errors import CinestrataError, field_path
+    from service.core.errors import CinestrataError
+    from service.core.settings import variable_name
 
     if isinstance(error, CinestrataError):
         further = [f"{e.field}: {e.message} {e.hint}".rstrip() for e in error.errors[1:10]]
@@ -88,7 +89,7 @@ def _explain_error(error: Exception) -> tuple[str, str] | None:
         # A setting of a union type has one error per member; the rest of its location names the member.
         messages: dict[str, list[str]] = {}
         for e in error.errors():
-            name = f"CINESTRATA_{field_path(e['loc'][:1]).upper()}: " if e["loc"] else ""
+            name = f"{variable_name(e['loc'])}: " if e["loc"] else ""
             messages.setdefault(name, []).append(e["msg"].removeprefix("Value error, "))
         lines = [f"{name}{', or: '.join(alternatives)}" for name, alternatives in messages.items()]
         return "The settings in the environment are not valid.", "\n".join(lines)

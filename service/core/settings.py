@@ -6,7 +6,7 @@ docs/configuration.md documents every setting; a test compares it with these cla
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,15 @@ from models.backbones.compute_options import Precision
 from models.routing.defaults import DEFAULT_PRIOR
 from service.core.method_names import METHOD_NAMES
 
-__all__ = ["RENAMED_VARIABLES", "Limits", "MilvusSettings", "QueryMode", "Settings", "settings"]
+__all__ = [
+    "RENAMED_VARIABLES",
+    "Limits",
+    "MilvusSettings",
+    "QueryMode",
+    "Settings",
+    "settings",
+    "variable_name",
+]
 
 QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
 
@@ -292,6 +300,23 @@ def settings() -> Settings:
         pydantic.ValidationError: a variable has an invalid value or an old name; the error names each of them.
     """
     return Settings()
+
+
+def variable_name(location: Sequence[str | int]) -> str:
+    """Return the environment variable of a setting.
+
+    Args:
+        location: location of an error in pydantic's ``ValidationError``; parts below a leaf setting are ignored.
+    """
+    names: list[str] = []
+    model: type[BaseModel] | None = Settings
+    for part in location:
+        if model is None or part not in model.model_fields:
+            break
+        names.append(str(part).upper())
+        kind = model.model_fields[part].annotation
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return f"CINESTRATA_{'__'.join(names)}"
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:

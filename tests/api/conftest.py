@@ -17,6 +17,7 @@ from service.celery_worker import probe
 from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.tasks import commands
+from service.tasks.lifecycle import lease
 from trainer.worker.learning_job import run_learning_job
 
 BASE = "http://127.0.0.1:8000"
@@ -28,7 +29,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings of an empty library, shared by the tests of a file. No broker answers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CINESTRATA_DATA_DIR", str(tmp_path_factory.mktemp("data")))
-        patch.setenv("CINESTRATA_EVENT_SECONDS", "0")
+        patch.setattr(lease, "EVENT_SECONDS", 0)
         patch.setenv("CINESTRATA_MEASURED_MODES", "all")
         settings.cache_clear()
         dispose()

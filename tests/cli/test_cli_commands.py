@@ -110,12 +110,12 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_setting_of_several_kinds_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_ROUTES", "0")
-    monkeypatch.setenv("CINESTRATA_MAX_QUERIES", "0")
+    monkeypatch.setenv("CINESTRATA_LIMITS__MAX_RESULTS", "0")
     told = cinestrata("tasks", "list")
     assert told.exit_code == 1
     assert [line.split(":")[0] for line in told.output.splitlines()[1:]] == [
         "CINESTRATA_ROUTES",
-        "CINESTRATA_MAX_QUERIES",
+        "CINESTRATA_LIMITS__MAX_RESULTS",
     ]
     assert "'auto' or 'all', or: Input should be greater than or equal to 1" in told.output
 

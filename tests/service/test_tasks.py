@@ -17,6 +17,7 @@ from sqlalchemy import func, select
 
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
+from service.core import request_limits
 from service.core.errors import Conflict, IdempotencyInFlight, IdempotencyMismatch, InvalidInput, NotFound
 from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
@@ -141,8 +142,7 @@ class TestBadInput:
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4", "id": identifier}]))) == ["videos[0].id"]
 
     def test_too_many_videos(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CINESTRATA_MAX_VIDEOS_PER_TASK", "2")
-        settings.cache_clear()
+        monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 2)
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4"}] * 3))) == ["videos"]
 
     def test_a_name_with_spaces_around(self) -> None:
