@@ -1,1 +1,1 @@
-"""How it is learned: data sets, continual-learning methods, losses and evaluation."""
+"""Training of releases: task data, continual-learning methods, losses, evaluation and the learning worker."""

@@ -1,11 +1,11 @@
-"""What can go wrong while a task is learned.
+"""Errors of training and evaluation.
 
 TrainingError
-├── FramesMissing       the decoded frames of a video are not where they were left
-├── NothingToLearn      a task has no accepted video any more
-├── TrainingDiverged    loss or gradient left the finite numbers
-├── LibraryDamaged      a release that the task must build on is not as it was published
-└── EvaluationError     a measure was asked of data that cannot give it
+├── FramesMissing       the decoded frames of a video are missing or unusable
+├── NothingToLearn      a task has no accepted video left
+├── TrainingDiverged    loss or gradient is not finite
+├── LibraryDamaged      a release that the task builds on differs from the published one
+└── EvaluationError     scores or galleries that no rank can be computed from
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ __all__ = [
 
 
 class TrainingError(ValueError):
-    """Root of the errors of learning; the message says what to do."""
+    """Base class of training errors; the message says what to do."""
 
 
 class FramesMissing(TrainingError):
-    """A video's frame cache is gone, unreadable, or of another shape than the backbone wants."""
+    """A video's frame cache is missing, unreadable, or has another shape than the backbone needs."""
 
 
 class NothingToLearn(TrainingError):
-    """All accepted videos of a task were deleted before it was laid down."""
+    """All accepted videos of a task were deleted before it was published."""
 
 
 class TrainingDiverged(TrainingError):
-    """The loss or its gradient became infinite or not a number."""
+    """The loss or its gradient became infinite or NaN."""
 
 
 class LibraryDamaged(TrainingError):
-    """The files of a release are not the ones that were published."""
+    """The files of a release differ from the published ones."""
 
 
 class EvaluationError(TrainingError):
-    """Scores or galleries from which no rank can be read."""
+    """Ranks cannot be computed from the scores or galleries."""

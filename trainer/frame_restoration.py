@@ -1,4 +1,4 @@
-"""Frames that have gone from the cache are decoded again: the cache may be deleted at any time."""
+"""Restoration of missing frame caches: the frame cache may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ def restore_frames(
     limits: VideoLimits,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Decode what is missing or broken in the frame cache. Without anything to do, nothing is started.
+    """Decode the videos whose frame cache is missing or broken; without such videos no decoder is started.
 
     Args:
-        clips: their ``frames_path`` is the place in ``cache`` of the content that was accepted.
-        locate: the video file of a clip; may raise MediaError.
-        report: called with how many of how many are done, before each.
+        clips: Clips whose ``frames_path`` is the place of their accepted content in ``cache``.
+        frames: Frames per video.
+        size: Height and width of a frame in pixels.
+        cache: Folder of the frame cache.
+        locate: Video file of a clip; may raise MediaError.
+        limits: Limits of the decoder.
+        report: Called with the number of restored and of missing videos before each video.
 
     Raises:
-        FramesMissing: a video is gone, does not decode any more, or is not the one that was accepted.
+        FramesMissing: A video is gone, cannot be decoded, or differs from the accepted one.
     """
-    lacking = clips_without_frames(clips, frames, size)
-    if not lacking:
+    missing = clips_without_frames(clips, frames, size)
+    if not missing:
         return
-    with VideoDecoder(limits) as examiner:
-        for number, clip in enumerate(lacking):
-            report(number, len(lacking))
+    with VideoDecoder(limits) as decoder:
+        for number, clip in enumerate(missing):
+            report(number, len(missing))
             try:
                 path = locate(clip)
                 if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
@@ -46,7 +50,7 @@ def restore_frames(
                         "the task again"
                     )
                 clip.frames_path.unlink(missing_ok=True)
-                examiner.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
+                decoder.decode(path, frames=frames, size=size, name=clip.id, cache=cache)
             except (MediaError, OSError) as error:
                 raise FramesMissing(
                     f"video {clip.id!r}: its decoded frames are gone, and it cannot be decoded again: {error}"

@@ -1,13 +1,12 @@
-"""Where the first blocks of an image tower learn nothing, what they make of a video is computed once per task.
+"""Cache of the outputs of frozen image blocks: each video passes them once per task instead of once per step.
 
-It is kept in a file without a name, which is gone with the process, however that ends: nothing is left behind, and
-nothing stale or of another precision can be met. A training that goes on from a checkpoint computes it again, and to
-the same bits, because every video is computed alone, whatever else is in its batch and whatever is kept already.
+The cache is an anonymous file that disappears with the process, however the process ends, so no stale entry and no
+entry of another precision can exist. Training that resumes from a checkpoint computes the outputs again and gets the
+same bits, because every video is computed alone, independent of its batch and of the cache's contents.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
 import torch
 from torch import Tensor
 
@@ -25,17 +25,19 @@ from trainer.task_data import Clip, Frames, load_frames, open_frames
 
 __all__ = ["open_video_loader"]
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 @contextmanager
 def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[[Sequence[Clip]], Tensor]]:
-    """How the videos of a step are loaded: as frames, or as what the method's frozen blocks make of them.
+    """Context manager: a function that loads the videos of a step.
 
-    What is loaded raises FramesMissing: see :func:`trainer.task_data.open_frames`.
+    The function returns frames, or the tokens after the method's frozen blocks; it raises FramesMissing, see
+    :func:`trainer.task_data.open_frames`.
 
     Args:
-        folder: on the disk that has room; by default the system's for temporary files.
+        method: Method with a number of frozen image blocks and a size limit of the cache.
+        folder: Folder for the cache file, on a disk with room; by default the system's temporary folder.
     """
     blocks, budget = method.frozen_image_block_count, method.config.feature_cache_bytes
     if blocks == 0 or budget == 0:
@@ -43,43 +45,45 @@ def open_video_loader(method: Method, folder: Path | None) -> Iterator[Callable[
         return
     folder = folder or Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
-    budget = min(budget, shutil.disk_usage(folder).free // 2)  # checkpoints and catalog need room as well
+    budget = min(
+        budget, shutil.disk_usage(folder).free // 2
+    )  # checkpoints and catalog need disk space as well
     with tempfile.TemporaryFile(dir=folder) as file:
-        yield _Kept(method.backbone, blocks, file.fileno(), budget).load
+        yield _TokenCache(method.backbone, blocks, file.fileno(), budget).load
 
 
-class _Kept:
-    """Tokens of videos after the first blocks, one video after the other in a file."""
+class _TokenCache:
+    """Tokens of videos after the frozen blocks, one video after the other in a file."""
 
     def __init__(self, backbone: Backbone, blocks: int, file: int, budget: int) -> None:
         self._backbone, self._blocks = backbone, blocks
         self._file, self._budget = file, budget
-        self._places: dict[Path, tuple[int, Tensor]] = {}  # where they begin, and their shape and type
+        self._places: dict[Path, tuple[int, Tensor]] = {}  # offset, and a tensor with shape and type
         self._end = 0
 
     def load(self, clips: Sequence[Clip]) -> Tensor:
-        """Tokens ``[n, M, P+1, width]``, on the backbone's device."""
-        # Opened even where they are not read: frames that are gone may be those of a deleted video.
+        """Tokens ``[n, M, P+1, width]`` on the backbone's device."""
+        # Also opened for cached videos: missing frames may belong to a deleted video, which must end the training.
         opened = zip(clips, open_frames(clips), strict=True)
         return torch.stack([self._tokens(clip.frames_path, frames) for clip, frames in opened])
 
     def _tokens(self, path: Path, frames: Frames) -> Tensor:
         if path in self._places:
             place, like = self._places[path]
-            found = torch.empty_like(like, device="cpu")
-            if os.preadv(self._file, [_bytes(found)], place) == found.nbytes:
-                return found.to(self._backbone.device)
+            tokens = torch.empty_like(like, device="cpu")
+            if os.preadv(self._file, [_bytes(tokens)], place) == tokens.nbytes:
+                return tokens.to(self._backbone.device)
         alone = torch.from_numpy(frames[None].copy())
         tokens = run_first_blocks(self._backbone, alone, self._blocks)[0].contiguous()
         if path not in self._places and self._end + tokens.nbytes <= self._budget:
-            self._keep(path, tokens)
+            self._store(path, tokens)
         return tokens
 
-    def _keep(self, path: Path, tokens: Tensor) -> None:
+    def _store(self, path: Path, tokens: Tensor) -> None:
         try:
             written = os.pwrite(self._file, _bytes(tokens.cpu()), self._end)
         except OSError as error:
-            log.warning("no more of the frozen blocks is kept: %s", error)
+            log.warning("frozen_prefix_cache_full", error=str(error))
             self._budget = 0
             return
         if written == tokens.nbytes:
@@ -88,4 +92,4 @@ class _Kept:
 
 
 def _bytes(tokens: Tensor) -> memoryview:
-    return tokens.view(torch.uint8).numpy().data  # bfloat16 is unknown to numpy
+    return tokens.view(torch.uint8).numpy().data  # numpy has no bfloat16

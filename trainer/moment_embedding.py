@@ -1,8 +1,7 @@
-"""Moments: long videos are embedded in overlapping windows too, so that a hit says where in the video.
+"""Embedding of moments: long videos are also embedded in overlapping windows, so that a result names a time span.
 
-A moment is embedded by the encoder that embeds the whole video, from as many frames. It is no example to learn from,
-and nothing is measured on it. Its frames are decoded when they are needed and then thrown away, some at a time: those
-of a film would take a gigabyte.
+A moment is embedded by the encoder of whole videos, from as many frames. Moments are neither trained on nor evaluated.
+Their frames are decoded some at a time and discarded afterwards, since those of a film would take a gigabyte.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from torch import Tensor
 
 from index.vector_ids import moment_ids
 from media import MediaError, VideoDecoder, VideoLimits, content_hash, sample_times
+from trainer.batching import chunks
 
 __all__ = ["LongVideo", "embed_moments", "group_segments"]
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-_BATCH = 32  # moments at a time; fixed, so that a second run gives the same bits
-_FRAMES = 512  # decoded at a time, unless one moment has more
-_SEGMENT = 65_536  # vectors, after which a new segment is begun
+_BATCH = 32  # moments at a time; fixed, so that repeated runs give the same bits
+MAX_DECODED_FRAMES = 512  # at a time, unless one moment has more
+SEGMENT_ROWS = 65_536  # rows at which a segment is complete
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class LongVideo:
     """A video with moments.
 
     Attributes:
-        id: as the user knows it.
-        vector_id: its number in the shard.
-        content_hash: of the file that was accepted.
-        spans: start and end of each moment, in seconds, in order of time.
+        id: Identifier of the video.
+        vector_id: Number of its vector in the shard.
+        content_hash: Content hash of the accepted file.
+        spans: Start and end of each moment in seconds, in order of time.
     """
 
     id: str
@@ -60,31 +60,33 @@ def embed_moments(
 ) -> Iterator[tuple[Ids, Vectors]]:
     """Ids and unit vectors ``[n, dim]`` of the moments of each video, one video after the other.
 
-    A video whose moments cannot be had is left out: it is still found as a whole, and nothing that was learned is lost
-    because a file went away meanwhile. What a video's moments come to does not depend on the others.
+    A video whose moments cannot be decoded is skipped: it remains searchable as a whole, and a task is not lost because
+    a file was removed in the meantime. The vectors of a video's moments do not depend on other videos.
 
     Args:
-        encode: ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-        frames: M.
-        size: H and W.
-        locate: the file of a video; may raise MediaError or OSError.
-        scratch: a file that is written, and removed in the end.
-        on_skip: told a video and the reason.
-        report: called with the number of moments that are done, of all videos.
+        encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
+        videos: Videos with moments.
+        frames: Frames M per moment.
+        size: Height and width of a frame in pixels.
+        locate: File of a video; may raise MediaError or OSError.
+        scratch: File for decoded frames; removed at the end.
+        limits: Limits of the decoder.
+        on_skip: Called with a skipped video and the reason.
+        report: Called with the number of processed moments of all videos.
 
     Raises:
-        OSError: the scratch file cannot be written.
+        OSError: The scratch file cannot be written.
     """
     done = 0
     try:
-        with VideoDecoder(limits) as examiner:
+        with VideoDecoder(limits) as decoder:
             for video in videos:
                 vectors: list[Vectors] = []
                 try:
-                    path = _accepted(video, locate)
-                    for part in _parts(video.spans, frames):
-                        pictures = _frames(examiner, path, video.id, part, frames, size, scratch)
-                        vectors.append(encode(pictures).float().cpu().numpy())
+                    path = _accepted_file(video, locate)
+                    for part in _chunks_of_spans(video.spans, frames):
+                        frame_batch = _decode_frames(decoder, path, video.id, part, frames, size, scratch)
+                        vectors.append(encode(frame_batch).float().cpu().numpy())
                         report(done + sum(map(len, vectors)))
                 except MediaError as error:
                     on_skip(video, error.reason)
@@ -96,43 +98,48 @@ def embed_moments(
 
 
 def group_segments(
-    found: Iterable[tuple[Ids, Vectors]], max_rows: int = _SEGMENT
+    parts: Iterable[tuple[Ids, Vectors]], segment_rows: int = SEGMENT_ROWS
 ) -> Iterator[tuple[Ids, Vectors]]:
-    """Vectors of several videos put together, until there are ``max_rows`` or more: what is written as one segment."""
-    waiting: list[tuple[Ids, Vectors]] = []
-    for ids, vectors in found:
-        waiting.append((ids, vectors))
-        if sum(len(ids) for ids, _ in waiting) >= max_rows:
-            yield _joined(waiting)
-            waiting = []
-    if waiting:
-        yield _joined(waiting)
+    """Join vectors of consecutive videos to segments of ``segment_rows`` rows or more; the last may have fewer.
+
+    Args:
+        parts: Ids and vectors of one video each.
+        segment_rows: Number of rows at which a segment is complete.
+    """
+    pending: list[tuple[Ids, Vectors]] = []
+    for ids, vectors in parts:
+        pending.append((ids, vectors))
+        if sum(len(ids) for ids, _ in pending) >= segment_rows:
+            yield _concatenate(pending)
+            pending = []
+    if pending:
+        yield _concatenate(pending)
 
 
-def _accepted(video: LongVideo, locate: Callable[[LongVideo], Path]) -> Path:
-    """The file of a video; raises MediaError where it is gone, or not the one that was accepted."""
+def _accepted_file(video: LongVideo, locate: Callable[[LongVideo], Path]) -> Path:
+    """File of a video; raises MediaError if it is gone or differs from the accepted file."""
     try:
         path = locate(video)
-        same = content_hash(path) == video.content_hash
+        is_accepted = content_hash(path) == video.content_hash
     except OSError as error:
         raise MediaError(f"the file cannot be read ({error.strerror or type(error).__name__})") from error
-    if not same:
+    if not is_accepted:
         raise MediaError("the file is not the one that was accepted")
     return path
 
 
-def _joined(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
+def _concatenate(parts: Sequence[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([vectors for _, vectors in parts])
 
 
-def _parts(spans: Sequence[tuple[float, float]], frames: int) -> Iterator[Sequence[tuple[float, float]]]:
-    size = max(1, min(_BATCH, _FRAMES // frames))
-    for start in range(0, len(spans), size):
-        yield spans[start : start + size]
+def _chunks_of_spans(
+    spans: Sequence[tuple[float, float]], frames: int
+) -> Iterator[Sequence[tuple[float, float]]]:
+    return chunks(spans, max(1, min(_BATCH, MAX_DECODED_FRAMES // frames)))
 
 
-def _frames(
-    examiner: VideoDecoder,
+def _decode_frames(
+    decoder: VideoDecoder,
     path: Path,
     name: str,
     spans: Sequence[tuple[float, float]],
@@ -140,9 +147,9 @@ def _frames(
     size: int,
     scratch: Path,
 ) -> Tensor:
-    """``uint8 [len(spans), M, size, size, 3]``; what overlapping moments share is decoded once."""
+    """Frames ``uint8 [len(spans), M, size, size, 3]``; frames that overlapping moments share are decoded once."""
     wanted = np.array([[start + t for t in sample_times(end - start, frames)] for start, end in spans])
     times, places = np.unique(wanted.round(6), return_inverse=True)
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    examiner.sample(path, times=times.tolist(), size=size, into=scratch, name=name)
+    decoder.sample(path, times=times.tolist(), size=size, into=scratch, name=name)
     return torch.from_numpy(np.load(scratch, mmap_mode="r")[places.reshape(wanted.shape)])

@@ -1,4 +1,4 @@
-"""The probe queries of a release that is about to be laid down: its own answers, for its readers to compare with."""
+"""Probe queries of a new release: its own search results, which readers of the release compare theirs with."""
 
 from __future__ import annotations
 
@@ -25,33 +25,35 @@ def make_probes(
     older: Mapping[str, ShardVectors],
     mode: str,
 ) -> ProbeQueries:
-    """All sentences under the newest task, one under each of the latest older tasks.
+    """Probe queries of a release: all probe texts for the newest task, one text for each of the latest older tasks.
 
-    Publishing costs one scan of the new vectors for them, and reads a few rows of each older shard.
+    Publishing thus costs one scan of the new vectors, and reads a few rows of each older shard.
 
     Args:
-        encoder: of the release, its newest task the last.
-        newest: id of the task that the release is made for.
-        ids, vectors: ``[G]`` and ``[G, dim]`` of its videos, the vectors as they are stored.
-        older: the shards of the tasks before it, by id, in learned order.
-        mode: query mode, the one that will be served.
+        encoder: Query encoder of the release.
+        newest: Id of the task that the release was trained for.
+        ids: Vector ids ``[G]`` of the task's videos.
+        vectors: Vectors ``[G, dim]`` of these videos, as they are stored.
+        older: Shards of earlier tasks by id, in learned order.
+        mode: Query mode that is served.
     """
     queries = encoder.encode(PROBE_TEXTS, [newest], mode)[:, 0]
     scores = queries @ vectors.T
     best = np.argsort(-scores, axis=1, kind="stable")[:, :PROBE_ANCHORS]
-    found = [(ids[rows], scores[i, rows]) for i, rows in enumerate(best)]
+    results = [(ids[rows], scores[i, rows]) for i, rows in enumerate(best)]
     texts, tasks = list(PROBE_TEXTS), [newest] * len(PROBE_TEXTS)
     latest = list(older)[-MAX_PROBED_OLDER_TASKS:]
     if latest:
-        under = encoder.encode(PROBE_TEXTS[:1], latest, mode)[0]
-        queries = np.concatenate([queries, under])
+        older_queries = encoder.encode(PROBE_TEXTS[:1], latest, mode)[0]
+        queries = np.concatenate([queries, older_queries])
         texts, tasks = [*texts, *PROBE_TEXTS[:1] * len(latest)], [*tasks, *latest]
-        for task, query in zip(latest, under, strict=True):
-            every = older[task].ids
-            chosen = every[np.unique(np.linspace(0, len(every) - 1, PROBE_ANCHORS).astype(np.int64))]
-            found.append((chosen, older[task].vectors(chosen) @ query))
-    table = np.full((len(found), PROBE_ANCHORS), -1, np.int64)
-    marks = np.zeros((len(found), PROBE_ANCHORS), np.float32)
-    for row, (anchors, cosines) in enumerate(found):
-        table[row, : len(anchors)], marks[row, : len(anchors)] = anchors, cosines
-    return ProbeQueries(mode, texts, tasks, queries.astype(np.float16), table, marks)
+        for task, query in zip(latest, older_queries, strict=True):
+            shard_ids = older[task].ids
+            anchors = shard_ids[np.unique(np.linspace(0, len(shard_ids) - 1, PROBE_ANCHORS).astype(np.int64))]
+            results.append((anchors, older[task].vectors(anchors) @ query))
+    anchor_ids = np.full((len(results), PROBE_ANCHORS), -1, np.int64)
+    anchor_scores = np.zeros((len(results), PROBE_ANCHORS), np.float32)
+    for row, (anchors, cosines) in enumerate(results):
+        anchor_ids[row, : len(anchors)] = anchors
+        anchor_scores[row, : len(anchors)] = cosines
+    return ProbeQueries(mode, texts, tasks, queries.astype(np.float16), anchor_ids, anchor_scores)

@@ -1,4 +1,4 @@
-"""What is laid down already: the releases and shards that a new task builds on. Read, never changed."""
+"""Read access to the published releases and shards that a new task builds on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ __all__ = ["Library"]
 
 
 class Library:
-    """One generation of a store, as the trainer sees it."""
+    """One snapshot of a vector store, as training reads it.
+
+    Args:
+        store: Store of the published library.
+    """
 
     def __init__(self, store: ShardStore) -> None:
         self.store = store
@@ -37,22 +41,23 @@ class Library:
 
     @property
     def manifest(self) -> Manifest:
+        """Manifest of the snapshot."""
         return self._snapshot.manifest
 
     @property
     def degraded(self) -> dict[str, str]:
-        """Task → why its shard cannot be read. Learning goes on without it."""
+        """Reason why a shard cannot be read, by task id; learning continues without these shards."""
         return self._snapshot.degraded
 
     def release(self, identifier: str) -> ReleaseState:
-        """A release, read once.
+        """A release; read once and kept.
 
         Raises:
-            LibraryDamaged: its files, or those of a release that it goes on from, are not the ones that were published.
-            ReleaseError: they cannot be understood.
+            LibraryDamaged: Its files, or those of a release that it extends, differ from the published ones.
+            ReleaseError: A file of the release has an unknown format.
         """
         if identifier not in self._releases:
-            self._releases[identifier] = read_release(self._folder(identifier), read_parent=self._learned)
+            self._releases[identifier] = read_release(self._folder(identifier), read_parent=self._lineage)
         return self._releases[identifier]
 
     @cached_property
@@ -61,24 +66,24 @@ class Library:
         return self.release(self.manifest.release) if self.manifest.release else None
 
     def parent_release(self, state: ReleaseState) -> ParentRelease | None:
-        """Where a new release goes on; None before the first task, and for one that does not go on from the newest."""
+        """The release that ``state`` extends: the newest release, or None if ``state`` does not extend it."""
         identifier, tasks = self.manifest.release, self.current.tasks if self.current else []
-        goes_on = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
-        return ParentRelease(identifier, len(tasks)) if identifier and goes_on else None
+        extends_newest = len(state.tasks) > len(tasks) > 0 and state.tasks[: len(tasks)] == tasks
+        return ParentRelease(identifier, len(tasks)) if identifier and extends_newest else None
 
     def pinned_releases(self) -> dict[str, ReleaseState]:
-        """For each task, the release that made its shard: what queries are encoded with, without words for routing."""
+        """The pinned release of each task for encoding queries, by task id; without routing profiles."""
         for shard in self.manifest.shards.values():
             if shard.release not in self._pinned:
                 folder = self._folder(shard.release)
                 self._pinned[shard.release] = read_query_release(folder, profiles=False)
         return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
 
-    def _learned(self, identifier: str) -> TaskLineage:
+    def _lineage(self, identifier: str) -> TaskLineage:
         return read_lineage(self._folder(identifier))
 
     def _folder(self, identifier: str) -> Path:
-        """Of a release, after all its files were compared with their checksums, once."""
+        """Folder of a release, after all its files were compared with their checksums once."""
         if identifier not in self._folders:
             folder = self._snapshot.release_folder(identifier)
             if not folder.is_dir() or hash_files(folder) != self.manifest.releases[identifier].files:
@@ -90,22 +95,22 @@ class Library:
         return self._folders[identifier]
 
     def shard(self, task: str) -> SearchableShard | None:
-        """A task's shard; None when it is degraded."""
+        """A task's shard; None if it is degraded."""
         if task in self.degraded:
             return None
         shard = self._snapshot.shard(task, fingerprint=self.manifest.shards[task].fingerprint)
         try:
-            _ = shard.ids  # opened here, where it can still be set aside
+            _ = shard.ids  # opened here, so that an unreadable shard becomes degraded
         except ShardStoreError as error:
             self._snapshot.mark_degraded(task, str(error))
             return None
         return shard
 
     def stored_vectors(self, training: Mapping[str, npt.NDArray[np.int64]]) -> StoredVectors:
-        """Stored vectors of earlier tasks. What was deleted is not among them.
+        """Stored vectors of earlier tasks, without deleted videos.
 
         Args:
-            training: for each task, the ids of its training videos.
+            training: Vector ids of each task's training videos, by task id.
         """
         shards = [(self.shard(task), ids) for task, ids in training.items()]
         return StoredVectors([(s, np.intersect1d(ids, s.ids)) for s, ids in shards if s is not None])

@@ -1,4 +1,4 @@
-"""What a task is learned from: its clips and captions, and the stored vectors of earlier tasks."""
+"""Data of a task: its clips and captions, their batches and frames, and the stored vectors of earlier tasks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trainer.batching import chunks
 from trainer.errors import FramesMissing
 
 __all__ = [
@@ -40,13 +41,12 @@ class Clip:
     """One accepted video of a task.
 
     Attributes:
-        id: as the user knows it.
-        vector_id: its number in the shard.
-        frames_path: ``.npy`` file, ``uint8 [M, H, W, 3]``.
-        captions: none, one or several.
-        split: what it may be used for; ``test`` videos are never trained on, and those without one are only
-            indexed.
-        category: its class, where the data has classes; for mAP alone.
+        id: Identifier that the user gave or sees.
+        vector_id: Number of its vector in the shard.
+        frames_path: ``.npy`` file with its decoded frames, ``uint8 [M, H, W, 3]``.
+        captions: Captions of the video; may be empty.
+        split: Use of the video: ``test`` videos are never trained on; videos without a split are only indexed.
+        category: Class of the video, for mAP; None if the data has no classes.
     """
 
     id: str
@@ -58,7 +58,12 @@ class Clip:
 
 
 class Pair(NamedTuple):
-    """One training example."""
+    """One training pair.
+
+    Attributes:
+        clip: Video of the pair.
+        caption: One of its captions.
+    """
 
     clip: Clip
     caption: str
@@ -66,7 +71,13 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskData:
-    """The accepted videos of a task, in the order of their vector ids."""
+    """The accepted videos of a task.
+
+    Attributes:
+        task_id: Identifier of the task.
+        name: Name of the domain.
+        clips: Videos in the order of their vector ids.
+    """
 
     task_id: str
     name: str
@@ -74,40 +85,51 @@ class TaskData:
 
     @property
     def train(self) -> list[Clip]:
+        """Training videos."""
         return [clip for clip in self.clips if clip.split == "train"]
 
     @property
     def val(self) -> list[Clip]:
+        """Validation videos."""
         return [clip for clip in self.clips if clip.split == "val"]
 
     @property
     def test(self) -> list[Clip]:
+        """Held-out videos."""
         return [clip for clip in self.clips if clip.split == "test"]
 
     @property
     def pairs(self) -> list[Pair]:
-        """Every caption of every training video is an example of its own."""
+        """One training pair per caption of each training video."""
         return [Pair(clip, caption) for clip in self.train for caption in clip.captions]
 
     @property
     def training_captions(self) -> list[str]:
+        """Captions of all training videos."""
         return [pair.caption for pair in self.pairs]
 
 
 def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:
     """All pairs once, in shuffled batches of at most ``size`` that differ by at most one in length.
 
-    Two captions of one video in a batch would be each other's negatives although both are right, so they are
-    kept apart wherever the counts allow it: each batch takes pairs of the videos that have most captions
-    left, ties at random (which meets the bound whenever no video has more captions than there are batches),
-    and repeats a video only when no other is left. The batches are then shuffled.
+    Two captions of one video in a batch would be each other's negatives although both are right, so they are kept apart
+    wherever the counts allow it: each batch takes pairs of the videos with the most remaining captions, ties at random
+    (which separates them whenever no video has more captions than there are batches), and repeats a video only when no
+    other video is left. The batches are then shuffled.
+
+    Args:
+        pairs: Pairs to distribute.
+        size: Maximum number of pairs per batch.
+        rng: Source of randomness.
     """
     count = math.ceil(len(pairs) / size)
-    waiting: dict[int, list[Pair]] = {}
+    remaining_pairs: dict[int, list[Pair]] = {}
     for index in rng.permutation(len(pairs)):
-        waiting.setdefault(pairs[index].clip.vector_id, []).append(pairs[index])
-    levels: list[list[list[Pair]]] = [[] for _ in range(max(map(len, waiting.values()), default=0) + 1)]
-    for left in waiting.values():
+        remaining_pairs.setdefault(pairs[index].clip.vector_id, []).append(pairs[index])
+    levels: list[list[list[Pair]]] = [
+        [] for _ in range(max(map(len, remaining_pairs.values()), default=0) + 1)
+    ]
+    for left in remaining_pairs.values():
         levels[len(left)].append(left)
     result: list[list[Pair]] = []
     for number in range(count):
@@ -117,20 +139,20 @@ def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> 
         while len(batch) < room:
             while len(levels) > 1 and not levels[-1]:
                 levels.pop()
-            if len(levels) == 1:  # every video is in the batch already
-                levels = _back(levels, taken)
+            if len(levels) == 1:  # every video is in the batch
+                levels = _return_videos(levels, taken)
             level = levels[-1]
             chosen = int(rng.integers(len(level)))
             level[chosen], level[-1] = level[-1], level[chosen]
             taken.append(level.pop())
             batch.append(taken[-1].pop())
-        levels = _back(levels, taken)
+        levels = _return_videos(levels, taken)
         result.append([batch[i] for i in rng.permutation(len(batch))])
     return [result[i] for i in rng.permutation(count)]
 
 
-def _back(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> list[list[list[Pair]]]:
-    """Put the videos of a batch back among the others of as many captions left; empties ``taken``."""
+def _return_videos(levels: list[list[list[Pair]]], taken: list[list[Pair]]) -> list[list[list[Pair]]]:
+    """Return the videos of a batch to the levels of their remaining captions; empties ``taken``."""
     levels += [[] for _ in range(max(map(len, taken), default=0) + 1 - len(levels))]
     for left in taken:
         levels[len(left)].append(left)
@@ -142,10 +164,9 @@ def load_examples(pairs: Sequence[Pair], size: int) -> Iterator[tuple[Tensor, li
     """All pairs once, in order, as frames ``uint8 [n, M, H, W, 3]`` and their captions, n ≤ ``size``.
 
     Raises:
-        FramesMissing: see :func:`load_frames`.
+        FramesMissing: See :func:`load_frames`.
     """
-    for start in range(0, len(pairs), size):
-        chunk = pairs[start : start + size]
+    for chunk in chunks(pairs, size):
         yield load_frames([pair.clip for pair in chunk]), [pair.caption for pair in chunk]
 
 
@@ -153,16 +174,16 @@ def load_frames(clips: Sequence[Clip]) -> Tensor:
     """Frames of several videos, ``uint8 [n, M, H, W, 3]``, read from their caches.
 
     Raises:
-        FramesMissing: names the video, and says what to do.
+        FramesMissing: The frames of a video are gone; the message names the video and says what to do.
     """
     return torch.from_numpy(np.stack(open_frames(clips)))
 
 
 def open_frames(clips: Sequence[Clip]) -> list[Frames]:
-    """Frames of several videos, ``[M, H, W, 3]`` each and all of one shape; mapped, and not yet read.
+    """Memory-mapped frames of several videos, ``[M, H, W, 3]`` each, all of one shape.
 
     Raises:
-        FramesMissing: names the video, and says what to do.
+        FramesMissing: The frames of a video are gone; the message names the video and says what to do.
     """
     opened = [_open_clip(clip) for clip in clips]
     for clip, frames in zip(clips, opened, strict=True):
@@ -175,15 +196,21 @@ def open_frames(clips: Sequence[Clip]) -> list[Frames]:
 
 
 def clips_without_frames(clips: Sequence[Clip], frames: int, size: int) -> list[Clip]:
-    """The clips whose cache does not hold ``[frames, size, size, 3]``; only file headers are read."""
-    lacking = []
+    """Clips whose cache does not hold frames ``[frames, size, size, 3]``; only file headers are read.
+
+    Args:
+        clips: Clips to check.
+        frames: Frames per video.
+        size: Height and width of a frame in pixels.
+    """
+    missing = []
     for clip in clips:
         try:
             if _open_clip(clip).shape != (frames, size, size, 3):
-                lacking.append(clip)
+                missing.append(clip)
         except FramesMissing:
-            lacking.append(clip)
-    return lacking
+            missing.append(clip)
+    return missing
 
 
 def _open_clip(clip: Clip) -> Frames:
@@ -203,21 +230,21 @@ def _open_clip(clip: Clip) -> Frames:
 
 
 class VectorSource(Protocol):
-    """What a shard offers: its vectors by id."""
+    """Source of stored vectors by id, for example a shard."""
 
     def vectors(self, ids: Ids) -> Vectors:
-        """``float32 [len(ids), dim]``."""
+        """Vectors of these ids, ``float32 [len(ids), dim]``."""
         ...
 
 
 class StoredVectors:
     """Stored vectors of the training videos of earlier tasks: the negatives of the cross-task loss.
 
-    Nothing is read before it is sampled, so that the hundredth task costs what the second does.
+    Vectors are read when they are sampled, so that the hundredth task costs as much as the second.
 
     Args:
-        sources: for each earlier task its shard and the ids of its *training* videos; giving other splits
-            would let the loss see what recall is measured on.
+        sources: Shard of each earlier task and the ids of its *training* videos; ids of other splits would expose the
+            videos that recall is evaluated on to the loss.
     """
 
     def __init__(self, sources: Sequence[tuple[VectorSource, Ids]] = ()) -> None:
@@ -228,7 +255,7 @@ class StoredVectors:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def sample(self, count: int, rng: np.random.Generator) -> Tensor | None:
-        """``[min(count, len), dim]`` vectors, drawn without replacement; None when there are none."""
+        """Vectors ``[min(count, len), dim]`` drawn without replacement; None if there are none."""
         if not len(self):
             return None
         chosen = rng.choice(len(self), size=min(count, len(self)), replace=False)

@@ -1,8 +1,8 @@
-"""From a task's clips to a release and a shard, and to what they are worth. No service, no broker.
+"""Stages of a task from its clips to a release, a shard and a row of the recall matrix, without service and broker.
 
 ::
 
-    task ──learn──▶ method ──index_task──▶ release + shard ──measure──▶ row of the recall matrix
+    task ──train_task──▶ method ──index_task──▶ release + shard ──evaluate_release──▶ row of the recall matrix
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
     "zero_shot_recall",
 ]
 
-_GATE_QUERIES = 1000
+_MAX_GATE_QUERIES = 1000
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -57,13 +57,14 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class WrittenRelease:
-    """What a task has put into the store.
+    """Release and shard of a task, written to the store but not yet published.
 
     Attributes:
-        state: the release after the task.
-        release, shard: its entry, and that of the task's shard.
-        vectors: of the shard: one for each whole video.
-        moments: entries of the segments that hold the vectors of moments.
+        state: Release after the task.
+        release: Manifest entry of the release.
+        shard: Manifest entry of the shard.
+        vectors: Vectors of the shard, one per whole video, as the store rounds them.
+        moments: Manifest entries of the segments with the vectors of moments.
     """
 
     state: ReleaseState
@@ -75,11 +76,11 @@ class WrittenRelease:
 
 @dataclass(frozen=True)
 class HeldOutVideos:
-    """The videos of a task that it is measured with.
+    """The held-out videos of a task.
 
     Attributes:
-        ids: vector ids of its held-out videos.
-        queries: the first caption of each of them that has one; more would cost more and say little else.
+        ids: Vector ids of the videos.
+        queries: First caption of each video that has one; further captions would cost more and add little.
     """
 
     ids: Ids
@@ -87,33 +88,40 @@ class HeldOutVideos:
 
     @classmethod
     def from_captions(cls, videos: Sequence[tuple[int, Sequence[str]]]) -> HeldOutVideos:
-        """From vector ids and captions."""
+        """From the vector id and captions of each video."""
         return cls(
             ids=np.array([vector_id for vector_id, _ in videos], np.int64),
             queries=tuple(Query(captions[0], vector_id) for vector_id, captions in videos if captions),
         )
 
-    def within(self, ids: Ids) -> HeldOutVideos:
-        """Those that are among these ids. Where some were deleted, there is less to measure."""
-        left = np.isin(self.ids, ids)
-        if left.all():
+    def restricted_to(self, ids: Ids) -> HeldOutVideos:
+        """The videos among these ids; deleted videos are thus excluded from evaluation."""
+        remaining = np.isin(self.ids, ids)
+        if remaining.all():
             return self
-        known = set(self.ids[left].tolist())
+        known = set(self.ids[remaining].tolist())
         return HeldOutVideos(
-            self.ids[left], tuple(query for query in self.queries if query.vector_id in known)
+            self.ids[remaining], tuple(query for query in self.queries if query.vector_id in known)
         )
 
 
 def prepare_method(
     backbone: Backbone, library: Library, task: TaskData, name: str, settings: Mapping[str, Any]
 ) -> Method:
-    """The method that is going to learn a task, as the newest release left it.
+    """The method for a task, in the state of the newest release.
 
-    A task without training captions is only indexed, with the newest release as it is, whatever its method;
-    as the first of a library, with the backbone as it came.
+    A task without training captions is only indexed: with the newest release as it is, regardless of the method it
+    names, or with the unchanged backbone if it is the first task of the library.
+
+    Args:
+        backbone: Backbone of the library.
+        library: Published library.
+        task: Task to learn.
+        name: Method that the task names.
+        settings: Settings of the method that the task overrides.
 
     Raises:
-        MethodError: unknown settings, or a release that the method cannot continue.
+        MethodError: Unknown settings, or a release that the method cannot continue.
     """
     current = library.current
     if task.pairs:
@@ -133,12 +141,22 @@ def train_task(
     fencing_token: int,
     report: Callable[[TrainingProgress], None],
 ) -> bool:
-    """Learn a task; whether anything was trained.
+    """Train a method on a task.
 
     Args:
-        training: for each earlier task, the vector ids of its training videos.
-        checkpoints: folder of this task's checkpoints.
-        fencing_token: whose they are; see :class:`~trainer.training_checkpoint.CheckpointStore`.
+        method: Method from :func:`prepare_method`.
+        library: Published library.
+        task: Task to learn.
+        training: Vector ids of each earlier task's training videos, by task id.
+        checkpoints: Folder of the task's checkpoints.
+        fencing_token: Fencing token of the claim; see :class:`~trainer.training_checkpoint.CheckpointStore`.
+        report: Called after every step.
+
+    Returns:
+        Whether any weights were trained.
+
+    Raises:
+        TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
     """
     run = run_identity(
         task.task_id,
@@ -170,14 +188,22 @@ def index_task(
     moments: Iterable[tuple[Ids, Vectors]] = (),
     report: Callable[[int], None] = lambda done: None,
 ) -> WrittenRelease:
-    """Embed every video of the task once, write the release with its probes, and the shard. Nothing is visible yet.
+    """Embed every video of the task once, and write the release with its probes, and the shard.
+
+    Nothing is published yet.
 
     Args:
-        calibrate: tells from the release, its query encoder and the task's vectors how sure searches are:
-            :func:`calibrate`.
-        mode: which of the query modes that the release offers is going to be served; it is the one that is probed.
-        moments: ids and vectors, segment by segment; drawn when the whole videos are embedded.
-        report: called with the number of videos that are embedded.
+        method: Trained method.
+        library: Published library.
+        task: Task whose videos are embedded.
+        calibrate: Fits the confidence model from the query encoder, the release and the task's vectors; see
+            :func:`calibrate_release`.
+        mode: Selects the served query mode from those of the release; probes use this mode.
+        moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
+        report: Called with the number of embedded videos.
+
+    Raises:
+        FramesMissing: The frames of a video are gone.
     """
     store = library.store
     ids = np.array([clip.vector_id for clip in task.clips], np.int64)
@@ -189,7 +215,7 @@ def index_task(
         write_release(staged, state, parent=library.parent_release(state))
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
-    captions = cache(partial(_captions, encoder, task))
+    captions = cache(partial(_gate_queries, encoder, task))
 
     def write(ids: Ids, vectors: Vectors) -> SegmentEntry:
         return store.write_shard(
@@ -199,13 +225,13 @@ def index_task(
             ids=ids,
             vectors=vectors,
             queries=captions() if len(ids) > store.policy.exact_rows else None,
-            heartbeat=lambda: report(len(task.clips)),  # a lease lasts only while something is reported
+            heartbeat=lambda: report(len(task.clips)),  # the lease is renewed only by progress reports
         )
 
     shard = write(ids, vectors)
-    # A segment of their own: the shard is the same, byte by byte, as without them.
+    # Separate segments, so that the shard has the same bytes as without moments.
     segments = tuple(write(*segment) for segment in moments)
-    # Read back, because what is measured must be what is found: the store rounds.
+    # Read back, because the store rounds vectors, and evaluation must use the vectors that searches find.
     return WrittenRelease(state, release, shard, store.open([shard]), segments)
 
 
@@ -221,37 +247,38 @@ def calibrate_release(
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     report_alive: Callable[[], object] = lambda: None,
 ) -> ConfidenceModel | None:
-    """How sure searches with a release are, before it is written; None where too little is there to tell.
+    """Fit the confidence model of a release before it is written; None with too few captions.
 
     Args:
-        encoder: of the release.
-        state: the release, its task the last of its tasks.
-        vectors: of the task.
-        held_out: by task id; what releases are measured with is not calibrated with.
-        captions: by task id, vector ids and texts of videos that were neither trained on nor held out.
-        prior: cosine per nat of routing evidence.
-        mode: the query mode that is going to be served, of those that the release offers.
-        report_alive: called once for every task.
+        encoder: Query encoder of the release.
+        library: Published library.
+        state: Release; its last task is the new one.
+        vectors: Vectors of the new task.
+        held_out: Held-out videos by task id, which are excluded from calibration.
+        captions: Vector ids and captions of validation videos, by task id.
+        prior: Cosine per nat of routing evidence.
+        mode: Selects the served query mode from those of the release.
+        report_alive: Called after each task.
     """
-    known: list[CalibrationTask] = []
+    tasks: list[CalibrationTask] = []
     rows: list[int] = []
-    for position, task, shard in _readable(library, state, state.tasks[-1].task_id, vectors):
-        measured = held_out[task].ids if task in held_out else np.empty(0, np.int64)
-        ids = np.setdiff1d(WholeVideoShard(shard).ids, measured)
+    for position, task, shard in _readable_shards(library, state, state.tasks[-1].task_id, vectors):
+        excluded = held_out[task].ids if task in held_out else np.empty(0, np.int64)
+        ids = np.setdiff1d(WholeVideoShard(shard).ids, excluded)
         present = set(ids.tolist())
         texts = tuple((video, text) for video, text in captions.get(task, ()) if video in present)
-        known.append(CalibrationTask(task, shard, ids, texts))
+        tasks.append(CalibrationTask(task, shard, ids, texts))
         rows.append(position)
     profiles = state.profiles.to_dense(rows)
     return fit_confidence(
-        encoder, known, profiles, mode=mode(encoder.modes), prior=prior, report_alive=report_alive
+        encoder, tasks, profiles, mode=mode(encoder.modes), prior=prior, report_alive=report_alive
     )
 
 
-def _readable(
+def _readable_shards(
     library: Library, state: ReleaseState, newest: str, vectors: ShardVectors
 ) -> Iterator[tuple[int, str, ShardVectors]]:
-    """Position, id and vectors of each task of a release whose shard can be read; those of the newest are at hand."""
+    """Position, id and vectors of each task with a readable shard; ``vectors`` are those of the newest task."""
     for position, task in enumerate(state.tasks):
         shard = vectors if task.task_id == newest else library.shard(task.task_id)
         if shard is not None:
@@ -271,18 +298,18 @@ def _probes(
         encoder,
         state.tasks[-1].task_id,
         ids,
-        vectors.astype(np.float16).astype(np.float32),  # as the store will keep them
+        vectors.astype(np.float16).astype(np.float32),  # as the store rounds them
         {task: shard for task, shard in older.items() if shard is not None and len(shard.ids)},
         mode(encoder.modes),
     )
 
 
-def _captions(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] | None:
-    """Query vectors of training captions ``[n, dim]``, evenly chosen: what a large shard must serve; None without."""
+def _gate_queries(encoder: QueryEncoder, task: TaskData) -> npt.NDArray[np.float32] | None:
+    """Query vectors ``[n, dim]`` of evenly chosen training captions, for the quality gate of a large shard."""
     texts = [pair.caption for pair in task.pairs]
     if not texts:
         return None
-    return encoder.encode(texts[:: -(-len(texts) // _GATE_QUERIES)], [task.task_id])[:, 0]
+    return encoder.encode(texts[:: -(-len(texts) // _MAX_GATE_QUERIES)], [task.task_id])[:, 0]
 
 
 def evaluate_release(
@@ -296,25 +323,29 @@ def evaluate_release(
     ledger: RankLedger | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> RecallRow:
-    """The row of the recall matrix of a release that was just written down, as far as a user meets it.
+    """The row of the recall matrix of a written release, with the figures that a library user experiences.
 
-    Tasks whose shards cannot be read are left out.
+    Tasks whose shards cannot be read are omitted.
 
     Args:
-        held_out: by task id; what is not in it has nothing to measure.
-        modes: which of the query modes that the release offers.
-        prior, ledger: see :func:`trainer.evaluation.recall_row.evaluate_row`.
-        report: called with the share that is done.
+        backbone: Backbone of the library.
+        library: Published library.
+        written: Release and shard to evaluate.
+        held_out: Held-out videos by task id; other tasks have no figures.
+        prior: See :func:`trainer.evaluation.recall_row.evaluate_row`.
+        modes: Selects the query modes from those of the release.
+        ledger: See :func:`trainer.evaluation.recall_row.evaluate_row`.
+        report: Called with the completed share, 0..1.
     """
     state = written.state
     pinned = {**library.pinned_releases(), written.shard.task: state}
     encoder = open_query_encoder(backbone, state, pinned)
     galleries: list[Gallery] = []
     rows: list[int] = []
-    nothing = HeldOutVideos.from_captions([])
-    for position, task, shard in _readable(library, state, written.shard.task, written.vectors):
+    no_videos = HeldOutVideos.from_captions([])
+    for position, task, shard in _readable_shards(library, state, written.shard.task, written.vectors):
         whole = WholeVideoShard(shard)
-        held = held_out.get(task, nothing).within(whole.ids)
+        held = held_out.get(task, no_videos).restricted_to(whole.ids)
         galleries.append(Gallery(task, whole, held.ids, held.queries))
         rows.append(position)
     profiles = state.profiles.to_dense(rows)
@@ -324,7 +355,7 @@ def evaluate_release(
         profiles,
         prior=prior,
         modes=modes(encoder.modes),
-        full=False,  # what a user meets, and not what methods are compared by
+        full=False,  # omits the measures that only compare methods
         ledger=ledger,
         report=report,
     )
@@ -337,7 +368,17 @@ def zero_shot_recall(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> Recall | None:
-    """Recall of the backbone as it came on a task's held-out videos, local gallery; None without queries."""
+    """Recall of the unchanged backbone on a task's held-out videos, local gallery; None without queries.
+
+    Args:
+        backbone: Backbone of the library.
+        clips: Clips of the task.
+        held_out: Held-out videos of the task.
+        report: Called with the number of embedded videos.
+
+    Raises:
+        FramesMissing: The frames of a video are gone.
+    """
     if not held_out.queries:
         return None
     frozen = start_method("zero_shot", backbone, {}, None)

@@ -1,7 +1,7 @@
-"""The training loop that all methods share: optimiser, schedule, clipping, checkpoints, progress.
+"""Training loop of all methods: optimizer, schedule, gradient clipping, checkpoints and progress.
 
-Two runs with the same seed and data, one of them interrupted after any epoch and resumed, end with the same
-bits on the same machine: every epoch draws its batches and seeds torch from (seed, task, epoch) alone.
+Two runs with the same seed and data, one of them interrupted after any epoch and resumed, end with the same bits on
+the same machine: every epoch draws its batches and seeds torch from (seed, number of learned tasks, epoch) alone.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ BETAS, EPSILON = (0.9, 0.999), 1e-6  # ctvr-ffa-tame, published code
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Where training is, after a step.
+    """Progress of training after a step.
 
     Attributes:
-        epoch: the current one, from 1.
-        epochs: of this task.
-        step: steps done, over all epochs.
-        steps: of this task.
-        loss: of this step.
-        videos_per_second: mean since this process began to train.
-        eta_seconds: until the last step.
+        epoch: Current epoch, from 1.
+        epochs: Number of epochs of the task.
+        step: Number of completed steps, over all epochs.
+        steps: Number of steps of the task.
+        loss: Loss of this step.
+        videos_per_second: Mean since this process started to train.
+        eta_seconds: Estimated time until the last step.
     """
 
     epoch: int
@@ -52,8 +52,8 @@ class TrainingProgress:
     eta_seconds: float
 
 
-def _silent(progress: TrainingProgress) -> None:
-    """Nobody is listening."""
+def _ignore(progress: TrainingProgress) -> None:
+    """Default progress callback."""
 
 
 def learn_task(
@@ -61,18 +61,25 @@ def learn_task(
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[TrainingProgress], None] = _silent,
+    report: Callable[[TrainingProgress], None] = _ignore,
     checkpoints: CheckpointStore | None = None,
 ) -> list[float]:
-    """Learn one task from its first hook to its last.
+    """Learn one task: all hooks of the method from ``begin_task`` to ``record_task``.
 
-    A task without training captions is not trained: the method makes room for it and stays as it is.
+    A task without training captions is not trained: the method adds the task and keeps its weights.
+
+    Args:
+        method: Method to train.
+        task: Task to learn.
+        memory: Stored vectors of earlier tasks.
+        report: Called after every step; an exception that it raises ends the training.
+        checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
 
     Returns:
         The mean loss of each epoch; empty without training.
 
     Raises:
-        TrainingDiverged, FramesMissing: see :func:`fit`.
+        TrainingDiverged, FramesMissing: See :func:`fit`.
     """
     captions = task.training_captions
     trained = method.is_trainable and bool(captions)
@@ -88,22 +95,27 @@ def fit(
     task: TaskData,
     memory: StoredVectors | None = None,
     *,
-    report: Callable[[TrainingProgress], None] = _silent,
+    report: Callable[[TrainingProgress], None] = _ignore,
     checkpoints: CheckpointStore | None = None,
 ) -> list[float]:
-    """Train what the method's :meth:`~trainer.methods.base.Method.begin_task` has opened, for all its epochs.
+    """Train the parameters that :meth:`~trainer.methods.base.Method.begin_task` has opened, for all epochs.
 
-    AdamW; the configured schedule, after an optional linear warm-up; gradients clipped to norm 1 over the
-    optimised parameters. The state after the last epoch is kept, unless the method itself restores a better one.
+    AdamW with the configured schedule, after an optional linear warm-up; gradients are clipped to norm 1 over the
+    optimized parameters. The state after the last epoch is kept, unless the method itself restores a better one.
 
     Args:
-        memory: stored vectors of earlier tasks; as many as a batch holds are drawn for every step.
-        report: called after every step; whatever it raises ends the training.
-        checkpoints: where to save after every epoch, and to go on from.
+        method: Method whose ``begin_task`` was called.
+        task: Task to learn.
+        memory: Stored vectors of earlier tasks; as many as the batch size are drawn for every step.
+        report: Called after every step; an exception that it raises ends the training.
+        checkpoints: Store to save a checkpoint to after every epoch, and to resume from.
+
+    Returns:
+        The mean loss of each epoch.
 
     Raises:
-        TrainingDiverged: loss or gradient is not finite; names the step and the learning rate.
-        FramesMissing: a video's decoded frames are gone.
+        TrainingDiverged: Loss or gradient is not finite; the message names the step and the learning rate.
+        FramesMissing: The decoded frames of a video are gone.
     """
     config = method.config
     memory = memory or StoredVectors()
@@ -113,10 +125,10 @@ def fit(
     resumed = checkpoints.load() if checkpoints else None
     if resumed:
         method.load_state_dict(resumed.method)
-    optimiser = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
-    rates = [group["lr"] for group in optimiser.param_groups]
+    optimizer = torch.optim.AdamW(method.parameter_groups(), betas=BETAS, eps=EPSILON)
+    rates = [group["lr"] for group in optimizer.param_groups]
     if resumed:
-        optimiser.load_state_dict(resumed.optimiser)
+        optimizer.load_state_dict(resumed.optimizer)
     losses = list(resumed.losses) if resumed else []
     first_epoch = resumed.epoch if resumed else 0
     first_epoch_steps = steps_per_epoch if config.schedule == "step" else None
@@ -137,17 +149,17 @@ def fit(
                     factor = learning_rate_factor(
                         clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )
-                    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                    for group, rate in zip(optimizer.param_groups, rates, strict=True):
                         group["lr"] = rate * factor
                     references = memory.sample(config.batch_size, rng)
-                    loss = _step(method, optimiser, load, batch, references, clock.step)
+                    loss = _step(method, optimizer, load, batch, references, clock.step)
                     total += loss * len(batch)
                     report(clock.tick(epoch, loss, len(batch)))
                 losses.append(total / len(pairs))
                 method.after_epoch(task.val)
                 if checkpoints:
                     checkpoints.save(
-                        Checkpoint(epoch + 1, losses, method.state_dict(), optimiser.state_dict())
+                        Checkpoint(epoch + 1, losses, method.state_dict(), optimizer.state_dict())
                     )
     finally:
         method.train(False)
@@ -157,10 +169,16 @@ def fit(
 def learning_rate_factor(
     step: int, steps: int, *, warmup: float = 0.0, first_epoch: int | None = None
 ) -> float:
-    """Share of the base rate at a step (from 0).
+    """Factor of the base learning rate at a step.
 
-    A linear warm-up, then a half-cosine that would reach zero one step after the last; or, where
-    ``first_epoch`` tells its steps, the full rate in the first epoch and a tenth in the others (bmu-moco).
+    A linear warm-up, then a half-cosine that would reach zero one step after the last; or, if ``first_epoch`` is given,
+    factor 1 in the first epoch and 0.1 in the others (bmu-moco).
+
+    Args:
+        step: Number of the step, from 0.
+        steps: Number of steps of the task.
+        warmup: Share of the steps with rising rate, 0..1.
+        first_epoch: Number of steps of the first epoch, for the step schedule.
     """
     rising = math.ceil(warmup * steps)
     if step < rising:
@@ -172,7 +190,7 @@ def learning_rate_factor(
 
 def _step(
     method: Method,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     load: Callable[[Sequence[Clip]], Tensor],
     batch: list[Pair],
     references: Tensor | None,
@@ -181,7 +199,7 @@ def _step(
     device = method.backbone.device
     if references is not None:
         references = references.to(device)
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     precision = method.config.precision
     mixed = has_fast_bfloat16(device) if precision == "auto" else precision == "bfloat16"
     with mixed_precision(enabled=mixed), gradient_checkpointing(enabled=method.config.checkpointing):
@@ -189,28 +207,28 @@ def _step(
         loss = method.loss(frames, [pair.caption for pair in batch], references)
     value = float(loss.detach())
     if not math.isfinite(value):
-        raise _diverged("loss", value, step, optimiser)
+        raise _diverged("loss", value, step, optimizer)
     loss.backward()
-    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = float(nn.utils.clip_grad_norm_(parameters, CLIP_NORM))
     if not math.isfinite(norm):
-        raise _diverged("gradient", norm, step, optimiser)
-    optimiser.step()
+        raise _diverged("gradient", norm, step, optimizer)
+    optimizer.step()
     method.after_step()
     return value
 
 
-def _diverged(what: str, value: float, step: int, optimiser: torch.optim.Optimizer) -> TrainingDiverged:
-    rates = sorted({group["lr"] for group in optimiser.param_groups}, reverse=True)
+def _diverged(quantity: str, value: float, step: int, optimizer: torch.optim.Optimizer) -> TrainingDiverged:
+    rates = sorted({group["lr"] for group in optimizer.param_groups}, reverse=True)
     return TrainingDiverged(
-        f"the {what} became {value} at step {step + 1} with learning rate "
+        f"the {quantity} became {value} at step {step + 1} with learning rate "
         f"{' / '.join(f'{rate:.3g}' for rate in rates)}; retry with a smaller learning rate, or look for "
         "broken videos in the task"
     )
 
 
 class _Clock:
-    """Counts steps and videos, and foresees the end."""
+    """Counts steps and videos, and estimates the remaining time."""
 
     def __init__(self, epochs: int, steps_per_epoch: int, first_epoch: int) -> None:
         self.epochs, self.steps = epochs, epochs * steps_per_epoch

@@ -1,4 +1,4 @@
-"""Every accepted video of a task becomes one vector, once."""
+"""Embedding of a task's videos into the vectors of its shard."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from trainer.batching import chunks
 from trainer.task_data import Clip, load_frames
 
 __all__ = ["MemoryShard", "embed_clips"]
 
-_BATCH = 32  # fixed, so that a second run gives the same bits
+_BATCH = 32  # fixed, so that repeated runs give the same bits
 
 
 def embed_clips(
@@ -24,26 +25,28 @@ def embed_clips(
     """Unit vectors ``[n, dim]`` of the clips, in their order.
 
     Args:
-        encode: ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
-        report: called with the number of videos that are done.
+        encode: Video encoder, ``uint8 [n, M, H, W, 3]`` to ``[n, dim]``.
+        clips: Clips with cached frames.
+        report: Called with the number of embedded videos after each batch.
 
     Raises:
-        FramesMissing: names the video.
+        FramesMissing: The frames of a video are gone; the message names the video.
     """
     parts: list[npt.NDArray[np.float32]] = []
-    for start in range(0, len(clips), _BATCH):
-        chunk = clips[start : start + _BATCH]
+    done = 0
+    for chunk in chunks(clips, _BATCH):
         parts.append(encode(load_frames(chunk)).float().cpu().numpy())
-        report(start + len(chunk))
+        done += len(chunk)
+        report(done)
     return np.concatenate(parts)
 
 
 class MemoryShard:
-    """Vectors by id, before they are laid down.
+    """Vectors by id, in memory.
 
     Args:
-        ids: ``int64 [n]``.
-        vectors: ``float32 [n, dim]``.
+        ids: Vector ids ``int64 [n]``.
+        vectors: Vectors ``float32 [n, dim]``.
     """
 
     def __init__(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> None:
@@ -52,5 +55,5 @@ class MemoryShard:
         self._rows = {int(video): row for row, video in enumerate(ids)}
 
     def vectors(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """``float32 [len(ids), dim]``."""
+        """Vectors of these ids, ``float32 [len(ids), dim]``."""
         return self._vectors[[self._rows[int(video)] for video in ids]]

@@ -141,9 +141,13 @@ def test_loss_and_gradients_are_those_of_frames(
             found.append([loss, *torch.autograd.grad(loss, parameters)])
     assert [runs[block] for block in range(DEPTH)] == [0] * (DEPTH - layers) + [VIDEOS] * layers
     assert any(gradient.abs().max() > 0 for gradient in found[0][1:])
+    # Some gradients consist of rounding errors: that of a key bias is zero in exact arithmetic, since softmax ignores
+    # a constant, and that of a gate is a sum whose terms cancel. Such errors scale with the largest gradient.
+    relative, rounding = (0.1, 1e-2) if mixed else (1e-4, 1e-6)
+    largest = max(float(gradient.abs().max()) for gradient in found[0][1:])
     for expected, gradient in zip(*found, strict=True):
-        scale = float(expected.detach().abs().max())
-        torch.testing.assert_close(gradient, expected, rtol=0, atol=scale * (0.1 if mixed else 1e-4) + 1e-9)
+        tolerance = relative * float(expected.detach().abs().max()) + rounding * largest
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=tolerance)
 
 
 # -- a whole task -------------------------------------------------------------------------------------------

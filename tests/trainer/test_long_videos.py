@@ -192,7 +192,7 @@ def test_a_video_that_cannot_be_read_any_more_is_found_as_a_whole(post_videos: P
     with session_scope() as session:
         assert set(session.scalars(select(Moment.video_vector_id))) == {ids["day-4"], ids["day-5"]}
     said = [event.data["message"] for event in events_after(task) if event.kind == "log"]
-    assert any("'day-0' is found as a whole only" in message for message in said)
+    assert any("'day-0' is searchable as a whole, but not by its moments" in message for message in said)
     assert any("'day-3'" in message and "not the one that was accepted" in message for message in said)
     assert not any(str(settings().data_dir) in message for message in said)
 
@@ -272,7 +272,7 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
 def test_a_video_whose_moments_break_off_halfway_has_none(
     post_videos: Post, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moment_embedding, "_FRAMES", 4)  # two moments at a time
+    monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", 4)  # two moments at a time
     task = post_videos("day", seconds=LONG)
     original = warm_examiner.sample
 
@@ -304,7 +304,7 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
     monkeypatch.setattr(warm_examiner, "sample", sample)
 
     def means(at_a_time: int) -> np.ndarray:
-        monkeypatch.setattr(moment_embedding, "_FRAMES", at_a_time)
+        monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", at_a_time)
         ((ids, found),) = moment_embedding.embed_moments(
             lambda frames: frames.float().mean(dim=(2, 3, 4)),
             [video],
@@ -330,7 +330,9 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
 def test_segments_hold_whole_videos_and_no_more_than_they_must() -> None:
     sizes = [3, 1, 4, 1, 5, 9, 2, 6]
     ids = [moment_ids(video, count) for video, count in enumerate(sizes)]
-    found = list(group_segments([(i, np.full((len(i), 2), i[0] % 7, np.float32)) for i in ids], max_rows=8))
+    found = list(
+        group_segments([(i, np.full((len(i), 2), i[0] % 7, np.float32)) for i in ids], segment_rows=8)
+    )
     assert [len(part) for part, _ in found] == [8, 15, 8]
     assert np.array_equal(np.concatenate([part for part, _ in found]), np.concatenate(ids))
     assert all(len(part) == len(vectors) for part, vectors in found)

@@ -20,7 +20,8 @@ from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing, TrainingDiverged
-from trainer.methods import Finetune, Method, MethodConfig, start_method
+from trainer.methods import Method, MethodConfig, start_method
+from trainer.methods.finetune import Finetune
 from trainer.task_data import Clip, Pair, StoredVectors, TaskData
 from trainer.training_checkpoint import Checkpoint, CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, fit, learn_task, learning_rate_factor

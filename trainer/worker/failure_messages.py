@@ -1,4 +1,4 @@
-"""What went wrong while a task was learned, as a person reads it."""
+"""Reasons and hints for errors of the learning job, as stored with a failed task."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ __all__ = ["FailureMessage", "failure_message"]
 
 
 class FailureMessage(NamedTuple):
-    """A sentence that says what happened, and one that says what to do."""
+    """Reason and hint of a failed task.
+
+    Attributes:
+        reason: Sentence that says what happened.
+        hint: Sentence that says what to do.
+    """
 
     reason: str
     hint: str
 
 
 def failure_message(error: BaseException, retry: str) -> FailureMessage | None:
-    """The words of an error of learning; None for one that is not known here.
+    """Reason and hint for an error; None for an unexpected error.
 
     Args:
-        retry: how the task is retried, for example ``POST /tasks/tsk_1/retry``.
+        error: Error raised by the learning job.
+        retry: How the task is retried, for example ``POST /tasks/tsk_1/retry``.
     """
     message = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
     if isinstance(error, TrainingDiverged):
