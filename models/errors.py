@@ -1,9 +1,9 @@
-"""What can go wrong while a model is built, loaded or saved.
+"""Errors of building, loading and saving models.
 
 ModelError
-├── BackboneUnavailable   the named backbone, or its weights, cannot be had on this machine
-├── BackboneUnsupported   the weights were found, but the architecture has no towers to adapt
-└── ReleaseError          a release folder does not hold what it must
+├── BackboneUnavailable   the named backbone, or its weights, are not available on this machine
+├── BackboneUnsupported   the weights are available, but the architecture has no towers to adapt
+└── ReleaseError          a release is incomplete, invalid, or does not fit
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ __all__ = ["BackboneUnavailable", "BackboneUnsupported", "ModelError", "ReleaseE
 
 
 class ModelError(ValueError):
-    """Root of the model errors; the message says what to do."""
+    """Base class of model errors; the message says how to resolve the error."""
 
 
 class BackboneUnavailable(ModelError):
-    """The backbone's name is unknown, or its weights are neither here nor reachable."""
+    """The backbone's name is unknown, or its weights are neither on this machine nor reachable."""
 
 
 class BackboneUnsupported(ModelError):
@@ -24,4 +24,4 @@ class BackboneUnsupported(ModelError):
 
 
 class ReleaseError(ModelError):
-    """A release folder is missing a file, or a file does not match its description."""
+    """A release lacks a file, a file is invalid, or the release does not fit the backbone or its ancestors."""

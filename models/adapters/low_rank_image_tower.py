@@ -1,7 +1,7 @@
-"""Low-rank updates of an image tower (LoRA): W + s·BA on every matrix of every block, W itself frozen.
+"""Low-rank updates of an image tower (LoRA): W + s·BA for every matrix of every block, with W frozen.
 
-Unlike TAME on the text side, these are not routed: a video is embedded once, by the release that learns its task, so
-its tower needs no memory of other tasks.
+Unlike TAME on the text side, these updates are not routed: a video is embedded once, by the release that learns its
+task, so its tower need not remember other tasks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["LowRankImageTower", "LowRankUpdate"]
 
 
 class LowRankUpdate(nn.Module):
-    """W → W + s·BA; the identity at the start, since B is zero.
+    """Parametrization W → W + s·BA; the identity at the start, since B is zero.
 
     Args:
-        weight: ``[out, in]``, frozen.
-        rank: of the update.
+        weight: W, ``[out, in]``, frozen.
+        rank: Rank of the update.
         scale: s.
     """
 
@@ -43,11 +43,12 @@ class LowRankImageTower(nn.Module):
     """The image tower of a backbone with low-rank updates.
 
     Args:
-        backbone: not touched; the tower is a copy.
-        rank, scale: of every update.
+        backbone: Backbone to copy; it is not changed.
+        rank: Rank of every update.
+        scale: Scale of every update.
 
     Attributes:
-        backbone: a copy whose image tower computes with the updated weights.
+        backbone: Copy whose image tower computes with the updated weights.
     """
 
     def __init__(self, backbone: Backbone, *, rank: int, scale: float) -> None:
@@ -63,16 +64,16 @@ class LowRankImageTower(nn.Module):
                         parametrize.register_parametrization(module, weight, update)
                         self._updates[f"{index}.{name}.{weight}"] = update
 
-    def updates(self) -> list[nn.Parameter]:
-        """The matrices A and B of all updates."""
+    def update_parameters(self) -> list[nn.Parameter]:
+        """Matrices A and B of all updates."""
         return [parameter for update in self._updates.values() for parameter in update.parameters()]
 
-    def gains(self) -> list[nn.Parameter]:
-        """The matrix B of every update, with which all of it grows and shrinks."""
+    def b_matrices(self) -> list[nn.Parameter]:
+        """Matrix B of every update, which is zero at the start and scales the whole update."""
         return [update.b for update in self._updates.values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """A and B by block, projection and letter."""
+        """Matrices A and B by block, projection and letter, as a release stores them."""
         return {
             f"{name}.{letter}": tensor.detach()
             for name, update in self._updates.items()
@@ -80,6 +81,10 @@ class LowRankImageTower(nn.Module):
         }
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`tensors` gave; names and shapes must agree."""
+        """Load matrices from :meth:`tensors`.
+
+        Raises:
+            KeyError, RuntimeError: A name is missing, or a shape differs.
+        """
         for name, update in self._updates.items():
             update.load_state_dict({letter: tensors[f"{name}.{letter}"] for letter in ("a", "b")})

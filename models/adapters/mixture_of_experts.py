@@ -1,12 +1,13 @@
-"""MoE-Adapters: mixtures of experts beside the MLP of every block (Yu et al. 2024, "Boosting continual learning of
-vision-language models via mixture-of-experts adapters").
+"""MoE-Adapters: mixtures of experts in parallel to the MLP of every block (Yu et al. 2024, "Boosting continual learning
+of vision-language models via mixture-of-experts adapters").
 
-The experts of a block are small bottlenecks that all tasks share; a task brings a router of its own, which picks k
-of them for every input (y = Σ w_i E_i(x), w = softmax(top-k(R(c))) with c the first token), and their sum is added to
-what the block's MLP gives. Experts read the block's residual stream, as the published code has it, so that E = 0 at
-the start leaves the towers as they are.
+The experts of a block are small bottlenecks that all tasks share. Each task has its own router, which picks k experts
+for every input (y = Σ w_i E_i(x), w = softmax(top-k(R(c))) with c the first token); their weighted sum is added to the
+output of the block's MLP. Experts read the block's residual stream, as in the published code. At the start E = 0, so
+the towers are unchanged.
 
-The selector (DDAS) tells an input's task: every task has an autoencoder, and the one that knows the input best wins.
+The selector (DDAS) infers the task of an input: every task has an autoencoder, and the task with the lowest
+reconstruction error wins.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ __all__ = [
     "encode_texts_with_experts",
 ]
 
-NO_ROUTER = -1  # in place of a task's router: no experts at all
-_NOISE_FLOOR = 1e-2  # published code
+NO_ROUTER = -1  # number of the router of a task without experts
+_NOISE_FLOOR = 1e-2  # as in the published code
 
 
 class Expert(nn.Module):
-    """A bottleneck, zero at the start: scale · (W_up dropout(relu(W_down x + b)) + b')."""
+    """Bottleneck scale · (W_up dropout(relu(W_down x + b)) + b'); zero at the start."""
 
     def __init__(self, width: int, rank: int, scale: float, dropout: float) -> None:
         super().__init__()
@@ -52,11 +53,19 @@ class Expert(nn.Module):
 
 
 class ExpertLayer(nn.Module):
-    """The experts of one block, and every task's router to them.
+    """Experts of one block, and the router of every task.
+
+    Args:
+        width: Token width.
+        experts: Number E of experts.
+        rank: Width of each bottleneck.
+        top_k: Number k of experts per input.
+        scale: Scale of an expert's output.
+        dropout: Dropout inside the bottleneck, in training only.
 
     Attributes:
-        used: ``[E]``, how often the current task's training has chosen each expert.
-        frozen: ``[E]``, those that earlier tasks rely on.
+        used: Number of times that the training of the current task has chosen each expert, ``[E]``.
+        frozen: Whether an earlier task relies on each expert, ``[E]``.
     """
 
     used: Tensor
@@ -74,34 +83,34 @@ class ExpertLayer(nn.Module):
         self.register_buffer("frozen", torch.zeros(experts, dtype=torch.bool))
 
     def add_router(self) -> None:
-        """A router for one more task, all experts alike to it."""
+        """Add a router for one more task, with equal weights for all experts."""
         for parameters in (self.routers, self.noises):
             empty = torch.zeros(self.width, len(self.experts), device=self.used.device)
             parameters.append(nn.Parameter(empty, requires_grad=False))
 
-    def open(self) -> None:
-        """Train the newest router, and the experts that no earlier task relies on."""
+    def unfreeze_newest(self) -> None:
+        """Make the newest router trainable, and the experts that no earlier task relies on."""
         for expert, frozen in zip(self.experts, self.frozen.tolist(), strict=True):
             expert.requires_grad_(not frozen)
         self.routers[-1].requires_grad_(True)
         self.noises[-1].requires_grad_(True)
 
     def freeze_most_used(self) -> None:
-        """Activate-freeze: the k experts that a task chose most are not trained any more."""
+        """Activate-freeze: freeze the k experts that the current task has chosen most often."""
         if self.used.any():
             self.frozen[self.used.topk(self.top_k).indices] = True
         self.used.zero_()
 
     def gates(self, first: Tensor, tasks: Tensor) -> Tensor:
-        """Weights of the experts, ``[n, E]``: k above zero, summing to one; none for ``NO_ROUTER``.
+        """Weights of the experts, ``[n, E]``: k positive ones that sum to one, or all zero for ``NO_ROUTER``.
 
         Args:
-            first: first tokens ``[n, width]``.
-            tasks: ``[n]`` number of the router for each, or ``NO_ROUTER``.
+            first: First token of each input, ``[n, width]``.
+            tasks: Number of the router of each input, or ``NO_ROUTER``, ``[n]``.
         """
-        known = tasks.clamp(min=0)  # any router will do where its gates are taken away again
-        numbers = sorted(set(known.tolist()))
-        which = torch.searchsorted(torch.tensor(numbers, device=tasks.device), known)
+        clamped = tasks.clamp(min=0)  # inputs without a router use any; their gates are set to zero below
+        numbers = sorted(set(clamped.tolist()))
+        which = torch.searchsorted(torch.tensor(numbers, device=tasks.device), clamped)
         router = torch.stack([self.routers[number] for number in numbers])
         logits = torch.einsum("nd,nde->ne", first, router[which]).float()
         if self.training:
@@ -113,7 +122,12 @@ class ExpertLayer(nn.Module):
         return gates * (tasks != NO_ROUTER).unsqueeze(-1)
 
     def forward(self, hidden: Tensor, tasks: Tensor) -> Tensor:
-        """y = Σ w_i E_i(x): ``[n, L, width]`` of the residual stream ``[n, L, width]``."""
+        """y = Σ w_i E_i(x), ``[n, L, width]``.
+
+        Args:
+            hidden: Residual stream, ``[n, L, width]``.
+            tasks: Number of the router of each input, or ``NO_ROUTER``, ``[n]``.
+        """
         mixed = torch.zeros_like(hidden)
         if not len(self.routers):
             return mixed
@@ -132,12 +146,9 @@ class ExpertTower(nn.Module):
     """Experts for all blocks of a tower.
 
     Args:
-        width, depth: of the tower.
-        experts: E of them per block.
-        rank: width of a bottleneck.
-        top_k: experts per input.
-        scale: of what an expert adds.
-        dropout: inside the bottleneck, training only.
+        width: Token width of the tower.
+        depth: Number of blocks of the tower.
+        experts, rank, top_k, scale, dropout: See :class:`ExpertLayer`.
     """
 
     def __init__(
@@ -159,32 +170,32 @@ class ExpertTower(nn.Module):
 
     @property
     def blocks(self) -> list[ExpertLayer]:
-        """The layers, in order."""
+        """Expert layers of the blocks, in order."""
         return [layer for layer in self.layers if isinstance(layer, ExpertLayer)]
 
     @property
     def tasks(self) -> int:
-        """How many tasks have a router."""
+        """Number of tasks with a router."""
         return len(self.blocks[0].routers)
 
     def add_router(self) -> None:
-        """A router for one more task in every block."""
+        """Add a router for one more task to every block."""
         for layer in self.blocks:
             layer.add_router()
 
-    def open(self) -> None:
-        """Open for training what the newest task may change."""
+    def unfreeze_newest(self) -> None:
+        """Make the weights trainable that the newest task may change."""
         for layer in self.blocks:
-            layer.open()
+            layer.unfreeze_newest()
 
-    def close(self) -> None:
-        """End of a task: nothing is trained, and its favourite experts never will be again."""
+    def finish_task(self) -> None:
+        """Freeze all weights, and mark the most used experts as frozen for later tasks."""
         self.requires_grad_(False)
         for layer in self.blocks:
             layer.freeze_most_used()
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over a ``state_dict``, with as many routers as it holds."""
+        """Load a ``state_dict`` with any number of routers."""
         routers = sum(name.startswith("layers.0.routers.") for name in tensors)
         for _ in range(routers - self.tasks):
             self.add_router()
@@ -195,8 +206,8 @@ class TaskSelector(nn.Module):
     """DDAS: one autoencoder per task, on features of the frozen backbone.
 
     Args:
-        dim: of the features.
-        width: of the code.
+        dim: Dimension of the features.
+        width: Dimension of the autoencoder's code.
     """
 
     def __init__(self, dim: int, width: int) -> None:
@@ -205,27 +216,37 @@ class TaskSelector(nn.Module):
         self.encoders = nn.ModuleList()
 
     def __len__(self) -> int:
+        """Number of tasks."""
         return len(self.encoders)
 
     def add_task(self) -> None:
-        """An autoencoder for one more task."""
+        """Add an autoencoder for one more task."""
         code = nn.Linear(self.dim, self.width), nn.ReLU()
         self.encoders.append(nn.Sequential(*code, nn.Linear(self.width, self.dim), nn.Sigmoid()))
 
-    def error(self, features: Tensor, task: int) -> Tensor:
-        """Mean squared error ``[n]`` of unit vectors ``[n, dim]``, brought to 0..1 by a sigmoid, under a task."""
-        target = (features * math.sqrt(self.dim)).sigmoid()  # entries of about unit variance before it
+    def reconstruction_error(self, features: Tensor, task: int) -> Tensor:
+        """Mean squared reconstruction error ``[n]`` of the sigmoid of unit vectors ``[n, dim]`` for a task."""
+        target = (features * math.sqrt(self.dim)).sigmoid()  # scaled to about unit variance
         squares: Tensor = (self.encoders[task](target) - target) ** 2
         return squares.mean(dim=-1)
 
     def select(self, features: Tensor) -> Tensor:
-        """The task of the least error for each of the features ``[n, dim]``: ``[n]``, ``NO_ROUTER`` without any."""
+        """Task with the lowest reconstruction error for each feature vector.
+
+        Args:
+            features: Unit vectors, ``[n, dim]``.
+
+        Returns:
+            ``[n]``; ``NO_ROUTER`` if no task has an autoencoder.
+        """
         if not len(self):
             return torch.full((len(features),), NO_ROUTER, device=features.device)
-        return torch.stack([self.error(features, task) for task in range(len(self))]).argmin(dim=0)
+        return torch.stack([self.reconstruction_error(features, task) for task in range(len(self))]).argmin(
+            dim=0
+        )
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over a ``state_dict``, with as many autoencoders as it holds."""
+        """Load a ``state_dict`` with any number of autoencoders."""
         tasks = sum(name.endswith(".0.weight") for name in tensors)
         for _ in range(tasks - len(self)):
             self.add_task()
@@ -233,7 +254,14 @@ class TaskSelector(nn.Module):
 
 
 def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: ExpertTower, task: int) -> Tensor:
-    """Unit video vectors ``[n, dim]`` of ``uint8 [n, M, H, W, 3]``; every frame is routed by its class token."""
+    """Unit video vectors ``[n, dim]`` with the experts of an image tower; the class token routes each frame.
+
+    Args:
+        backbone: Backbone with open blocks.
+        frames: ``uint8 [n, M, H, W, 3]``.
+        tower: Experts of the image tower.
+        task: Number of the router for all frames, or ``NO_ROUTER``.
+    """
     with forward_precision(backbone.device):
         tokens = backbone.embed_frames(frames)
         shape = tokens.shape
@@ -248,9 +276,15 @@ def encode_frames_with_experts(backbone: Backbone, frames: Tensor, tower: Expert
 def encode_texts_with_experts(
     backbone: Backbone, ids: Tensor, tower: ExpertTower, tasks: Tensor | Sequence[int]
 ) -> Tensor:
-    """Unit text vectors ``[n, dim]`` of token ids ``[n, L]``, each under a task of its own ``[n]``.
+    """Unit text vectors ``[n, dim]`` with the experts of a text tower.
 
-    A text's first token is the same for all texts, so that its experts follow from the task alone.
+    The first token is the same for all texts, so the experts of a text depend only on its task.
+
+    Args:
+        backbone: Backbone with open blocks.
+        ids: Token ids ``[n, L]``.
+        tower: Experts of the text tower.
+        tasks: Number of the router of each text, or ``NO_ROUTER``, ``[n]``.
     """
     ids = ids.to(backbone.device)
     tasks = torch.as_tensor(tasks, device=backbone.device)

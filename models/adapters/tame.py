@@ -1,12 +1,12 @@
-"""Task-Aware Mixture-of-Experts (TAME): queries that know their task (ctvr-ffa-tame, section 3.4).
+"""Task-Aware Mixture-of-Experts (TAME): queries conditioned on their task (ctvr-ffa-tame, section 3.4).
 
-Each of the four projections (query, key, value, out) of every text block's self-attention is frozen and gets
-low-rank experts beside it: one matrix A shared by all experts, one matrix B per expert, and a router that
-reads the end-of-text token plus the prototype of the task (equations 4 to 6).
+Each of the four projections (query, key, value, out) of every text block's self-attention is frozen and extended by
+low-rank experts: one matrix A shared by all experts, one matrix B per expert, and a router that reads the sum of the
+end-of-text token and the task's prototype (equations 4 to 6).
 
-The same text is usually wanted under several tasks at once. All functions therefore carry a leading
-*candidate* dimension C: hidden states are ``[C, n, L, d]``, where candidate c means one task's prototype and,
-with snapshots of several releases, that release's weights. One forward answers all candidates.
+A text is usually encoded for several tasks at once. All functions therefore have a leading *candidate* dimension C:
+hidden states are ``[C, n, L, d]``, where a candidate is the prototype of one task and, with weights of several
+releases, those of one release. One forward encodes for all candidates.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from torch.nn import functional as F
 
 __all__ = ["NO_EXPERT", "ROUTED", "Tame", "TameCondition", "TameWeights"]
 
-_INPUT = slice(0, 3)  # query, key and value: they read the same input
+_INPUT = slice(0, 3)  # query, key and value projections, which have the same input
 _OUTPUT = slice(3, 4)  # the out-projection
 _NOISE_FLOOR = 0.01
 # Special values of a task's expert.
-ROUTED = -1  # the router decides
-NO_EXPERT = -2  # no expert at all: the task's shard was made by the backbone as it came
+ROUTED = -1  # the router chooses the experts
+NO_EXPERT = -2  # the task's shard was made by the backbone alone
 
 
 class _Layer(NamedTuple):
-    """The adapters of one block: :class:`TameWeights` without the layers."""
+    """Adapters of one block: :class:`TameWeights` without the layer dimension."""
 
     a: Tensor
     b: Tensor
@@ -42,13 +42,13 @@ class _Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class TameWeights:
-    """The adapters of all text blocks, for W sets of weights (1, or one per candidate).
+    """Adapters of all text blocks, in W sets.
 
     Attributes:
-        a: ``[W, layers, 4, r, d]``, shared by the experts.
-        b: ``[W, layers, 4, E, d, r]``, one per expert.
-        router: ``[W, layers, 4, E, d]``.
-        noise: ``[W, layers, 4, E, d]``, scale of the exploration noise; used in training only.
+        a: Matrices A, shared by the experts, ``[W, layers, 4, r, d]``.
+        b: Matrices B of E experts, ``[W, layers, 4, E, d, r]``.
+        router: Weights of the routers, ``[W, layers, 4, E, d]``.
+        noise: Scale of the exploration noise in training, ``[W, layers, 4, E, d]``.
     """
 
     a: Tensor
@@ -58,37 +58,37 @@ class TameWeights:
 
     @cached_property
     def layers(self) -> list[_Layer]:
-        """Taken apart at once: cut out one by one, each would hand back a gradient as large as all layers together."""
+        """Adapters of each block. They are split at once: the gradient of a single slice has the size of all layers."""
         tensors = (self.a, self.b, self.router, self.noise)
         return [_Layer(*parts) for parts in zip(*(tensor.unbind(1) for tensor in tensors), strict=True)]
 
     @classmethod
     def stack(cls, parts: Sequence[TameWeights]) -> TameWeights:
-        """One set of weights per candidate, in order."""
+        """The sets of all parts, in order."""
         return cls(
             *(torch.cat([getattr(part, name) for part in parts]) for name in ("a", "b", "router", "noise"))
         )
 
-    def only(self, place: int) -> TameWeights:
-        """One of the sets."""
-        one = slice(place, place + 1)
+    def select_set(self, index: int) -> TameWeights:
+        """One of the sets, W = 1."""
+        one = slice(index, index + 1)
         return TameWeights(self.a[one], self.b[one], self.router[one], self.noise[one])
 
 
 @dataclass(frozen=True)
 class TameCondition:
-    """What a text is asked under.
+    """Adapters and prototypes of C candidates that texts are encoded under.
 
     Attributes:
-        weights: adapters of W releases.
-        prototypes: ``[C, d]``.
-        experts: ``[C]`` int64; the one expert that a task always uses, or ``ROUTED``, or ``NO_EXPERT``.
-        top_k: experts kept by the router.
+        weights: Adapters of W releases.
+        prototypes: Prototype of each candidate, ``[C, d]``.
+        experts: The expert that each candidate always uses, or ``ROUTED``, or ``NO_EXPERT``, ``[C]`` int64.
+        top_k: Number of experts that the router keeps.
         scale: λ of eq. 6.
-        dropout: on the input of A, training only.
-        explore: add the router's noise, training only.
-        sets: ``[C]`` int64, which of the W adapters each candidate has; None: all the only one, W = 1, or each its own,
-            W = C.
+        dropout: Dropout on the input of A, in training only.
+        explore: Whether to add the router's noise, in training only.
+        sets: Index of each candidate's adapters among the W sets, ``[C]`` int64. None if all candidates share the only
+            set (W = 1), or candidate c has set c (W = C).
     """
 
     weights: TameWeights
@@ -101,22 +101,22 @@ class TameCondition:
     sets: Tensor | None = None
 
     def choose(self, candidates: Tensor) -> TameCondition:
-        """Some of the candidates, by position ``[C']``; one may be chosen several times. No adapters are copied."""
-        one = len(self.weights.a) == 1
+        """Candidates at some positions ``[C']``; a position may occur several times. Adapters are not copied."""
+        has_one_set = len(self.weights.a) == 1
         return replace(
             self,
             prototypes=self.prototypes[candidates],
             experts=self.experts[candidates],
-            sets=None if one else candidates if self.sets is None else self.sets[candidates],
+            sets=None if has_one_set else candidates if self.sets is None else self.sets[candidates],
         )
 
     @property
     def candidates(self) -> int:
-        """C."""
+        """Number of candidates C."""
         return len(self.prototypes)
 
     def embedding_delta(self, ids: Tensor) -> None:
-        """Token embeddings stay."""
+        """None: token embeddings do not change."""
 
     def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
         """λ·E(X) for query, key and value, each ``[C, n, L, d]``, of the block's input ``[C, n, L, d]``."""
@@ -127,9 +127,15 @@ class TameCondition:
         return self._deltas(layer, _OUTPUT, hidden, end)[0]
 
     def gates(self, layer: int, projections: slice, end_tokens: Tensor) -> Tensor:
-        """w^MoE of eq. 4: ``[P, C, n, E]`` of end-of-text tokens ``[C, n, d]``; rows sum to one."""
+        """Gates w^MoE of eq. 4 for P projections, ``[P, C, n, E]``; rows sum to one, or are zero for ``NO_EXPERT``.
+
+        Args:
+            layer: Index of the block.
+            projections: Slice of the four projections.
+            end_tokens: States of the end-of-text tokens, ``[C, n, d]``.
+        """
         routed = (end_tokens + self.prototypes[:, None]).unsqueeze(0)  # [1, C, n, d]
-        router = self._chosen(self.weights.layers[layer].router, projections)  # [P, W, E, d]
+        router = self._select(self.weights.layers[layer].router, projections)  # [P, W, E, d]
         logits = routed @ router.transpose(-1, -2)
         if self.explore:
             noise = self.weights.layers[layer].noise[:, projections].transpose(0, 1)
@@ -145,30 +151,31 @@ class TameCondition:
     def _deltas(self, layer: int, projections: slice, hidden: Tensor, end: Tensor) -> Tensor:
         candidates, texts = (torch.arange(size, device=hidden.device) for size in hidden.shape[:2])
         gates = self.gates(layer, projections, hidden[candidates[:, None], texts, end])  # [P, C, n, E]
-        a = self._chosen(self.weights.layers[layer].a, projections)  # [P, W, r, d]
-        b = self._chosen(self.weights.layers[layer].b, projections)  # [P, W, E, d, r]
+        a = self._select(self.weights.layers[layer].a, projections)  # [P, W, r, d]
+        b = self._select(self.weights.layers[layer].b, projections)  # [P, W, E, d, r]
         dropped = F.dropout(hidden, self.dropout, training=self.dropout > 0)
         low = dropped.unsqueeze(0) @ a.transpose(-1, -2).unsqueeze(2)  # [P, C, n, L, r]
-        # eq. 5: Σ w_i B_i A X. One gate vector serves all tokens of a text, so the experts are mixed first.
+        # eq. 5: Σ w_i B_i A X. All tokens of a text share one gate vector, so the matrices B are mixed first.
         mixed = (gates @ b.flatten(3)).reshape(*gates.shape[:-1], *b.shape[-2:])  # [P, C, n, d, r]
         return torch.mul(low @ mixed.transpose(-1, -2), self.scale)
 
-    def _chosen(self, adapters: Tensor, projections: slice) -> Tensor:
-        """``[W, 4, …]`` of one layer to ``[P, W or C, …]``."""
-        chosen = adapters[:, projections] if self.sets is None else adapters[self.sets, projections]
-        return chosen.transpose(0, 1)
+    def _select(self, adapters: Tensor, projections: slice) -> Tensor:
+        """Select projections and sets from adapters ``[W, 4, …]`` of one block: ``[P, W or C, …]``."""
+        selected = adapters[:, projections] if self.sets is None else adapters[self.sets, projections]
+        return selected.transpose(0, 1)
 
 
 class Tame(nn.Module):
     """Trainable adapters of a text tower, and the prototypes of the tasks learned so far.
 
     Args:
-        width, layers: of the text tower.
-        experts: E of them per projection.
-        rank: r of A and B.
-        top_k: experts kept per text.
-        scale: λ of eq. 6 (the published code's lora_alpha / r).
-        dropout: on the input of A while training.
+        width: Token width of the text tower.
+        layers: Number of blocks of the text tower.
+        experts: Number E of experts per projection.
+        rank: Rank r of A and B.
+        top_k: Number of experts per text.
+        scale: λ of eq. 6 (lora_alpha / r in the published code).
+        dropout: Dropout on the input of A in training.
     """
 
     def __init__(
@@ -184,7 +191,7 @@ class Tame(nn.Module):
     ) -> None:
         super().__init__()
         self.width, self.top_k, self.scale, self.dropout = width, top_k, scale, dropout
-        bound = 1 / math.sqrt(width)  # Kaiming uniform with a = √5, of fan-in `width`
+        bound = 1 / math.sqrt(width)  # Kaiming uniform with a = √5 and fan-in `width`
         self.a = nn.Parameter(torch.empty(layers, 4, rank, width).uniform_(-bound, bound))
         self.b = nn.Parameter(torch.zeros(layers, 4, experts, width, rank))
         self.router = nn.Parameter(torch.empty(layers, 4, experts, width).uniform_(-bound, bound))
@@ -193,10 +200,10 @@ class Tame(nn.Module):
         self.task_experts: list[int] = []
 
     def add_task(self, *, expert: int = ROUTED) -> nn.Parameter:
-        """A new prototype ~ N(0, 1/d), trainable; the earlier ones are frozen from here on.
+        """Add a trainable prototype ~ N(0, 1/d), and freeze the earlier ones.
 
         Args:
-            expert: the one expert that the task always uses, ``ROUTED`` or ``NO_EXPERT``.
+            expert: The expert that the task always uses, ``ROUTED`` or ``NO_EXPERT``.
         """
         for prototype in self.prototypes:
             prototype.requires_grad_(False)
@@ -206,16 +213,21 @@ class Tame(nn.Module):
         return prototype
 
     def spread_expert(self, source: int = 0) -> None:
-        """Copy B of one expert into all: what the first task learned is where every expert starts."""
+        """Copy matrix B of one expert to all, so that every expert starts with the knowledge of the first task."""
         with torch.no_grad():
             self.b.copy_(self.b[:, :, source : source + 1].expand_as(self.b).clone())
 
     def weights(self) -> TameWeights:
-        """The current weights as a set of one (W = 1)."""
+        """Current adapters as one set, W = 1."""
         return TameWeights(*(p.unsqueeze(0) for p in (self.a, self.b, self.router, self.noise)))
 
     def condition(self, tasks: Sequence[int], *, weights: TameWeights | None = None) -> TameCondition:
-        """The condition under which the tasks of these positions (0-based) are asked."""
+        """Condition of the tasks at some positions.
+
+        Args:
+            tasks: Positions of the tasks, from 0.
+            weights: Adapters to use instead of the current ones.
+        """
         device = self.a.device
         return TameCondition(
             weights=weights or self.weights(),
@@ -228,7 +240,7 @@ class Tame(nn.Module):
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a release keeps, by name."""
+        """Tensors by name, as a release stores them."""
         tensors = {name: getattr(self, name).detach() for name in ("a", "b", "router", "noise")}
         tensors["task_experts"] = torch.tensor(self.task_experts, dtype=torch.int64)
         tensors["prototypes"] = (
@@ -239,11 +251,15 @@ class Tame(nn.Module):
         return tensors
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`tensors` gave; shapes must agree."""
+        """Load tensors from :meth:`tensors`.
+
+        Raises:
+            RuntimeError: A shape differs.
+        """
         for name in ("a", "b", "router", "noise"):
             if tensors[name].shape != getattr(self, name).shape:
                 raise RuntimeError(
-                    f"{name} is {tuple(tensors[name].shape)}, not {tuple(getattr(self, name).shape)}"
+                    f"{name} has shape {tuple(tensors[name].shape)}, not {tuple(getattr(self, name).shape)}"
                 )
             getattr(self, name).data.copy_(tensors[name])
         self.task_experts = [int(e) for e in tensors["task_experts"]]

@@ -1,15 +1,15 @@
-"""Video proxies: a few learned tokens that carry information between the frames of a video (Xue et al. 2023,
-"CLIP-ViP: Adapting pre-trained image-text model to video-language alignment", section 3.3).
+"""Video proxies: learned tokens that carry information between the frames of a video (Xue et al. 2023, "CLIP-ViP:
+Adapting pre-trained image-text model to video-language alignment", section 3.3).
 
-A video is one sequence: proxies, and the patches of all its frames. In every block of CLIP's image tower a proxy
-attends to the whole sequence; a patch attends to the patches of its own frame and to the proxies. So frames learn
-of each other through the proxies alone, at a cost that grows with their number and not with its square. The first
-proxy is CLIP's class token, and its state after the last block is the video's.
+A video is one sequence: the proxies, and the patches of all its frames. In every block of CLIP's image tower, a proxy
+attends to the whole sequence, and a patch attends to the patches of its own frame and to the proxies. Frames therefore
+exchange information only through the proxies, at a cost that is linear in their number. The first proxy is CLIP's class
+token, and its state after the last block is that of the video.
 
-What the paper leaves to the published code, and is done as there: the other proxies have the class token's position,
-and all patches of a frame share a temporal embedding, zero at first. What differs: proxies start from random numbers
-as small as those that CLIP's class token once started from. The code draws larger ones, of deviation 1, but then
-loads pre-trained ones over them.
+Details that the paper leaves to the published code are as in the code: the other proxies have the class token's
+position, and all patches of a frame share a temporal embedding, initially zero. One detail differs: proxies start from
+random numbers as small as those that CLIP's class token was initialized with. The code draws larger ones, with standard
+deviation 1, and then replaces them by pre-trained ones.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["VideoProxies", "encode_with_proxies"]
 
 
 class VideoProxies(nn.Module):
-    """What a video has beside CLIP's own tokens.
+    """Learned tokens of a video in addition to CLIP's own.
 
     Args:
-        backbone: a CLIP with open blocks.
-        count: M, number of proxies, the class token among them.
+        backbone: CLIP backbone with open blocks.
+        count: Number K of proxies, including the class token.
 
     Attributes:
-        added: ``[M-1, width]`` proxies beside the class token.
-        times: ``[frames, width]`` temporal embedding.
+        added: Proxies in addition to the class token, ``[K-1, width]``.
+        times: Temporal embedding, ``[frames, width]``.
 
     Raises:
-        BackboneUnsupported: the backbone's blocks are not open.
+        BackboneUnsupported: The backbone's blocks are not open.
     """
 
     def __init__(self, backbone: Backbone, count: int) -> None:
@@ -48,17 +48,17 @@ class VideoProxies(nn.Module):
 
 
 def encode_with_proxies(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> Tensor:
-    """Unit video vectors ``[n, dim]`` of ``uint8 [n, M, H, W, 3]`` frames."""
+    """Unit video vectors ``[n, dim]`` of frames ``uint8 [n, M, H, W, 3]``."""
     with forward_precision(backbone.device):
         shared, patches = _embed(backbone, frames, proxies)
         for block in backbone.visual_blocks:
-            shared, patches = _pass(block, shared, patches)
+            shared, patches = _run_block(block, shared, patches)
     visual = backbone.clip.visual
     return F.normalize(visual.ln_post(shared[:, 0].float()) @ visual.proj, dim=-1)
 
 
 def _embed(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> tuple[Tensor, Tensor]:
-    """Proxies ``[n, K, width]`` and patches ``[n, M, P, width]`` as they enter the first block."""
+    """Proxies ``[n, K, width]`` and patches ``[n, M, P, width]``, the input of the first block."""
     visual = backbone.clip.visual
     n, m = frames.shape[:2]
     grid = visual.conv1(backbone.pixels(frames)).flatten(2).transpose(1, 2)  # [n·M, P, width]
@@ -67,16 +67,15 @@ def _embed(backbone: Backbone, frames: Tensor, proxies: VideoProxies) -> tuple[T
     return visual.ln_pre(shared.expand(n, -1, -1)), visual.ln_pre(patches)
 
 
-def _pass(block: ResidualAttentionBlock, shared: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-    """A block with proxy-guided attention; shapes as of :func:`_embed`."""
+def _run_block(block: ResidualAttentionBlock, shared: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
+    """Run a block with proxy-guided attention; shapes as in :func:`_embed`."""
     n, m, p, _ = patches.shape
     own, proxies = block.ln_1(patches), block.ln_1(shared)
-    everything = torch.cat([proxies, own.flatten(1, 2)], dim=1)  # [n, K + M·P, width]
-    seen = torch.cat([proxies.unsqueeze(1).expand(-1, m, -1, -1), own], dim=2).flatten(
-        0, 1
-    )  # [n·M, K + P, width]
-    shared = shared + block.ls_1(block.attention(proxies, everything, everything))
-    attended = block.attention(own.flatten(0, 1), seen, seen).view(n, m, p, -1)
+    sequence = torch.cat([proxies, own.flatten(1, 2)], dim=1)  # [n, K + M·P, width]
+    frame_context = torch.cat([proxies.unsqueeze(1).expand(-1, m, -1, -1), own], dim=2)
+    frame_context = frame_context.flatten(0, 1)  # [n·M, K + P, width]
+    shared = shared + block.ls_1(block.attention(proxies, sequence, sequence))
+    attended = block.attention(own.flatten(0, 1), frame_context, frame_context).view(n, m, p, -1)
     patches = patches + block.ls_1(attended)
     shared = shared + block.ls_2(block.mlp(block.ln_2(shared)))
     return shared, patches + block.ls_2(block.mlp(block.ln_2(patches)))

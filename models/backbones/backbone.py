@@ -1,4 +1,4 @@
-"""What all backbones share: an image tower, a text tower, and one space that both end in."""
+"""Interface of all backbones: an image tower, a text tower, and the embedding space that both project to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Backbone", "FrameSpec"]
 
 
 class FrameSpec(NamedTuple):
-    """What a backbone wants to see of a video."""
+    """Frames that a backbone reads of a video."""
 
     frames: int  # frames per video
     size: int  # side of the square frame, pixels
@@ -29,19 +29,21 @@ class FrameSpec(NamedTuple):
 class Backbone(nn.Module, ABC):
     """A dual encoder, frozen and in evaluation mode.
 
-    Adapters that work inside the blocks of a tower need :attr:`has_open_blocks`; what they reach for raises
-    :class:`~models.errors.BackboneUnsupported` otherwise.
+    Adapters inside the blocks of a tower need :attr:`has_open_blocks`; without it, the members that they use raise
+    :class:`~models.errors.BackboneUnsupported`.
 
     Args:
-        name: the name it was asked for by.
-        clip: the towers: ``visual`` with ``ln_post`` and ``proj``, a text tower, and ``logit_scale``, which only
-            pre-training trains. Releases know the weights as ``clip.…``.
-        tokenizer: callable from texts to ids ``[n, L]``.
-        spec: frames per video and frame size.
-        mean, std: RGB normalisation, in 0..1.
+        name: Name that the backbone was loaded by.
+        clip: The towers: ``visual`` with ``ln_post`` and ``proj``, a text tower, and ``logit_scale``, which only
+            pre-training changes. Releases store the weights as ``clip.…``.
+        tokenizer: Function from texts to ids ``[n, L]``.
+        spec: Frames per video and frame size.
+        mean: RGB mean of the normalization, 0..1.
+        std: RGB standard deviation of the normalization, 0..1.
 
     Attributes:
-        query_precision: in which the text tower computes for queries. Weights and vectors stay float32.
+        fingerprint: Digest of weights, architecture and preprocessing at construction.
+        query_precision: Precision of the text tower's products for queries. Weights and vectors stay float32.
     """
 
     has_open_blocks: ClassVar[bool]  # whether adapters can work inside the towers' blocks
@@ -66,26 +68,26 @@ class Backbone(nn.Module, ABC):
         # [1, 3, 1, 1], in the 0..255 scale of the frames
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1) * 255, persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1) * 255, persistent=False)
-        self.fingerprint = self._fingerprint()
+        self.fingerprint = self.compute_fingerprint()
         self.query_precision: Precision = "float32"
         self.requires_grad_(False).eval()
 
-    # -- what it is -------------------------------------------------------------------------------------
+    # -- properties -------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Width of the joint embedding space."""
+        """Dimension of the joint embedding space."""
 
     @property
     @abstractmethod
     def token_embedding(self) -> nn.Embedding:
-        """The table of the text tower's token embeddings, ``[V, width]``."""
+        """Token embeddings of the text tower, ``[V, width]``."""
 
     @property
     @abstractmethod
     def vocabulary(self) -> int:
-        """Number of tokens that :meth:`tokenize` may give."""
+        """Vocabulary size V of :meth:`tokenize`."""
 
     @property
     def device(self) -> torch.device:
@@ -94,24 +96,30 @@ class Backbone(nn.Module, ABC):
     # -- frames -----------------------------------------------------------------------------------------
 
     def pixels(self, frames: Tensor) -> Tensor:
-        """Normalised pixels ``[n·M, 3, H, W]`` of ``uint8 [n, M, H, W, 3]`` frames."""
+        """Normalized pixels ``[n·M, 3, H, W]`` of frames ``uint8 [n, M, H, W, 3]``."""
         pixels = frames.flatten(0, 1).permute(0, 3, 1, 2).to(self.device, self.mean.dtype)
         return (pixels - self.mean) / self.std
 
     @abstractmethod
     def embed_frames(self, frames: Tensor) -> Tensor:
-        """Class and patch tokens ``[n, M, P+1, width]`` of ``uint8 [n, M, H, W, 3]`` frames."""
+        """Class and patch tokens ``[n, M, P+1, width]`` of frames ``uint8 [n, M, H, W, 3]``."""
 
     @property
     @abstractmethod
     def visual_blocks(self) -> list[Any]:
-        """Blocks of the image tower, each from tokens ``[n, P+1, width]`` to the same."""
+        """Blocks of the image tower, functions from tokens ``[n, P+1, width]`` to the same shape."""
 
     def pool_frames(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]`` of tokens ``[n, M, P+1, width]``.
+        """Unit vectors of videos and frames.
 
-        The video vector is the projected mean of the frames' normalised class tokens; frames are not
-        brought to unit length before the mean.
+        The video vector is the projected mean of the frames' normalized class tokens; frame vectors are not normalized
+        to unit length before the mean.
+
+        Args:
+            tokens: Tokens after the last block, ``[n, M, P+1, width]``.
+
+        Returns:
+            Video vectors ``[n, dim]`` and frame vectors ``[n, M, dim]``.
         """
         visual = self.clip.visual
         projected = visual.ln_post(tokens[:, :, 0]) @ visual.proj
@@ -121,47 +129,46 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids ``[n, L]``, as long as the longest text."""
+        """Token ids ``[n, L]`` of texts, padded to the longest text."""
 
     @abstractmethod
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of the end-of-text token, ``[n]``; what follows it is padding."""
+        """Position of the end-of-text token, ``[n]``; later positions are padding."""
 
     def text_states(self, ids: Tensor) -> Tensor:
-        """States ``[n, L, width]`` of ids ``[n, L]`` after the last block of a text tower that runs as a whole.
+        """States ``[n, L, width]`` of token ids ``[n, L]`` after the last block of a text tower with closed blocks.
 
-        Open blocks are walked one by one, in ``models.encoders.tower_forward``.
+        :mod:`models.encoders.tower_forward` runs open blocks one by one.
         """
-        raise AssertionError(f"the text tower of {self.name!r} is walked block by block")
+        raise AssertionError(f"the text tower of {self.name!r} has open blocks")
 
     @abstractmethod
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Unit text vectors ``[..., n, dim]`` of hidden states ``[..., n, L, width]`` of texts that end at
-        ``end [n]``."""
+        """Unit text vectors ``[..., n, dim]`` of states ``[..., n, L, width]`` of texts that end at ``end [n]``."""
 
     @property
     def text_blocks(self) -> list[Any]:
         """Blocks of the text tower."""
-        raise self.closed()
+        raise self.closed_blocks_error()
 
     def with_text_blocks(self, blocks: Sequence[nn.Module]) -> Backbone:
-        """A backbone that walks these blocks in place of its own, and shares everything else with this one."""
-        raise self.closed()
+        """A backbone with other text blocks that shares everything else with this one."""
+        raise self.closed_blocks_error()
 
     @property
     def text_width(self) -> int:
-        """Width of the text tower."""
-        raise self.closed()
+        """Token width of the text tower."""
+        raise self.closed_blocks_error()
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """Token and position embeddings ``[n, L, width]`` of ids ``[n, L]``."""
-        raise self.closed()
+        raise self.closed_blocks_error()
 
-    def closed(self) -> BackboneUnsupported:
-        """The error of whoever wants to work inside blocks that are not open."""
+    def closed_blocks_error(self) -> BackboneUnsupported:
+        """Error for the use of blocks that are not open."""
         return BackboneUnsupported(
-            f"backbone {self.name!r} runs its blocks as they are, so nothing can be adapted inside them: use "
-            "'tiny' or 'open_clip:<model>/<pretrained tag or local file>'"
+            f"backbone {self.name!r} has closed blocks, so nothing inside them can be adapted: use 'tiny' or "
+            "'open_clip:<model>/<pretrained tag or local file>'"
         )
 
     # -- weights ----------------------------------------------------------------------------------------
@@ -171,20 +178,20 @@ class Backbone(nn.Module, ABC):
         return copy.deepcopy(self)
 
     def clone_image_tower(self) -> Backbone:
-        """A copy with an image tower of its own; all other weights are shared."""
+        """A copy with an image tower of its own that shares all other weights."""
         image_tower = {id(parameter) for parameter in self.clip.visual.parameters()}
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return copy.deepcopy(self, shared)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The towers' weights by name, as a release keeps them."""
+        """Weights of the towers by name, as a release stores them."""
         return {f"clip.{name}": value.detach() for name, value in self.clip.state_dict().items()}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`tensors` gave.
+        """Load weights from :meth:`tensors`.
 
         Raises:
-            ReleaseError: the names or shapes are not those of this architecture.
+            ReleaseError: The names or shapes are not those of this architecture.
         """
         try:
             self.clip.load_state_dict({name.removeprefix("clip."): value for name, value in tensors.items()})
@@ -193,9 +200,16 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def _identity(self) -> list[Any]:
-        """What tells it from another backbone beside weights and normalisation; wherever its files lie."""
+        """JSON-serializable facts that identify the backbone in addition to weights and normalization.
 
-    def _fingerprint(self) -> str:
+        They must not depend on where its files are stored.
+        """
+
+    def compute_fingerprint(self) -> str:
+        """Digest of the current weights, architecture and preprocessing.
+
+        :attr:`fingerprint` is the digest at construction.
+        """
         digest = hashlib.sha256(json.dumps(self._identity()).encode())
         digest.update(self.mean.cpu().numpy().tobytes() + self.std.cpu().numpy().tobytes())
         for key, value in sorted(self.clip.state_dict().items()):

@@ -1,12 +1,12 @@
-"""Backbones by name: pre-trained dual encoders that methods adapt or train.
+"""Loading of backbones by name: pre-trained dual encoders that methods adapt or train.
 
 ======================================================  ===================================================
-``tiny``                                                a small CLIP that ships with the project
-``open_clip:<model>/<pretrained tag or local file>``    any CLIP that open_clip knows
-``transformers:<vision>+<text>``                        ViT or DeiT and BERT, each a model or a local folder
+``tiny``                                                small CLIP that ships with the project
+``open_clip:<model>/<pretrained tag or local file>``    any CLIP model of open_clip
+``transformers:<vision>+<text>``                        ViT or DeiT and BERT, each a model name or a folder
 ======================================================  ===================================================
 
-Frames are ``uint8 [n, M, H, W, 3]``; normalisation happens inside.
+Backbones take frames ``uint8 [n, M, H, W, 3]`` and normalize them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Frames per video and frame size of a backbone, without loading its weights.
 
     Raises:
-        BackboneUnavailable: no backbone has this name.
-        BackboneUnsupported: not the towers that it can be made of.
+        BackboneUnavailable: No backbone has this name.
+        BackboneUnsupported: The architecture of a tower is not supported.
     """
     if name == _TINY:
         config = _tiny_config()
@@ -45,7 +45,7 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     if name.startswith(_OPEN_CLIP):
         return open_clip_frame_spec(name, frames)
     if name.startswith(_TRANSFORMERS):
-        # Here and below: the library takes seconds to import, and most backbones do without it.
+        # Imported on use, here and below: the library takes seconds to import, and most backbones do not need it.
         from models.backbones.transformers_backbone import transformers_frame_spec
 
         return transformers_frame_spec(name, frames)
@@ -53,18 +53,19 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
 
 def load_backbone(name: str, frames: int | None = None) -> Backbone:
-    """The named backbone with its weights, frozen, in evaluation mode, on the CPU.
+    """Load a backbone with its weights: frozen, in evaluation mode, on the CPU.
 
     Raises:
-        BackboneUnavailable: unknown name, or weights that cannot be fetched; says which file to put where.
-        BackboneUnsupported: towers that are not those of its kind.
+        BackboneUnavailable: The name is unknown, or the weights cannot be fetched; the message says which file to put
+            where.
+        BackboneUnsupported: The architecture of a tower is not supported.
     """
     if name == _TINY:
         weights = Path(str(resources.files("models.backbones") / "tiny" / "weights.safetensors"))
         if not weights.exists():
             raise BackboneUnavailable(
                 "backbone 'tiny': models/backbones/tiny/weights.safetensors is missing; restore it from the "
-                "repository, or make it anew with `cinestrata bench pretrain`"
+                "repository, or train it again with `cinestrata bench pretrain`"
             )
         return tiny_backbone(frames or _TINY_FRAMES, weights)
     if name.startswith(_OPEN_CLIP):
@@ -77,7 +78,7 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
 
 
 def tiny_backbone(frames: int = _TINY_FRAMES, weights: Path | None = None) -> Backbone:
-    """The backbone that ships; without ``weights`` it is freshly initialised, ready to be pre-trained."""
+    """The ``tiny`` backbone; without ``weights`` it is randomly initialized, ready for pre-training."""
     config = _tiny_config()
     clip = CLIP(**config)
     if weights is not None:

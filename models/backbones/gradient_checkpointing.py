@@ -1,7 +1,7 @@
-"""Gradient checkpointing: a block keeps its input alone, and computes everything else once more in the backward pass.
+"""Gradient checkpointing: a block stores only its input and recomputes everything else in the backward pass.
 
-Memory of the towers then grows with the width of a block's input instead of with all that happens inside it, at the
-price of one more forward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+The memory of the towers then grows with the width of a block's input instead of with all its activations, at the cost
+of one more forward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 """
 
 from __future__ import annotations
@@ -19,34 +19,40 @@ from models.backbones.precision import forward_precision, is_mixed_precision, mi
 
 __all__ = ["gradient_checkpointing", "run_checkpointed"]
 
-_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
+_is_enabled: ContextVar[bool] = ContextVar("gradient_checkpointing", default=False)
 
 
 @contextmanager
 def gradient_checkpointing(*, enabled: bool = True) -> Iterator[None]:
-    """Within it, blocks that run through :func:`run_checkpointed` keep their input alone."""
-    before = _enabled.set(enabled)
+    """Context in which blocks run by :func:`run_checkpointed` store only their input."""
+    token = _is_enabled.set(enabled)
     try:
         yield
     finally:
-        _enabled.reset(before)
+        _is_enabled.reset(token)
 
 
 def run_checkpointed(block: Callable[..., Tensor], *inputs: Any, device: torch.device) -> Tensor:
-    """``block(*inputs)``; its gradients are the same either way, dropout and precision included."""
-    if not (_enabled.get() and torch.is_grad_enabled()):
+    """Run ``block(*inputs)``. Gradients do not depend on checkpointing, dropout and precision included.
+
+    Args:
+        block: Function to run.
+        inputs: Arguments of the function.
+        device: Device that the block computes on.
+    """
+    if not (_is_enabled.get() and torch.is_grad_enabled()):
         return block(*inputs)
-    mixed = is_mixed_precision()
+    is_mixed = is_mixed_precision()
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _again(device, mixed=mixed)
+        return nullcontext(), _recomputation_precision(device, is_mixed=is_mixed)
 
     result: Tensor = checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
     return result
 
 
 @contextmanager
-def _again(device: torch.device, *, mixed: bool) -> Iterator[None]:
-    """The precision of the first pass; by the time of the backward pass, its own context is over."""
-    with mixed_precision(enabled=mixed), forward_precision(device):
+def _recomputation_precision(device: torch.device, *, is_mixed: bool) -> Iterator[None]:
+    """Precision of the first pass, whose own context has ended by the time of the backward pass."""
+    with mixed_precision(enabled=is_mixed), forward_precision(device):
         yield

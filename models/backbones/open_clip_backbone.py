@@ -1,4 +1,4 @@
-"""CLIP through open_clip, with the blocks of both towers open, so that adapters can work inside them.
+"""CLIP through open_clip. The blocks of both towers are open, so adapters can work inside them.
 
 Named ``open_clip:<model>/<pretrained tag or local file>``.
 """
@@ -27,11 +27,14 @@ _DEFAULT_FRAMES = 12  # ctvr-ffa-tame, section 4.4 (MSR-VTT)
 
 
 class OpenClipBackbone(Backbone):
-    """A CLIP dual encoder whose towers are walked block by block.
+    """A CLIP dual encoder with open blocks.
 
     Args:
-        clip: the open_clip model; both towers must be plain pre-norm transformers.
-        name, tokenizer, spec, mean, std: as of :class:`~models.backbones.backbone.Backbone`.
+        clip: Model of open_clip; both towers must be plain pre-norm transformers.
+        name, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
+
+    Raises:
+        BackboneUnsupported: The towers are not plain CLIP transformers.
     """
 
     has_open_blocks = True
@@ -81,12 +84,12 @@ class OpenClipBackbone(Backbone):
         return int(self.text.vocab_size)
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids ``[n, L]``, cut to the longest text: causal attention never looks past its end."""
+        """Token ids ``[n, L]``, cut to the longest text: causal attention never reads past the end of a text."""
         ids: Tensor = self._tokenizer(list(texts))
         return ids[:, : int(self.end_of_text(ids).max()) + 1]
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of the end-of-text token, ``[n]``: CLIP gives it the highest id."""
+        """Position of the end-of-text token, ``[n]``: it has the highest id in CLIP's vocabulary."""
         return ids.argmax(dim=-1)
 
     def embed_frames(self, frames: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Frames per video and frame size of an open_clip model, from its configuration.
 
     Raises:
-        BackboneUnavailable: open_clip knows no such model.
+        BackboneUnavailable: open_clip has no such model, or the name has no weights.
     """
     model, _ = _split(name)
     size = open_clip.get_model_config(model)["vision_cfg"].get("image_size", 224)
@@ -120,11 +123,12 @@ def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
 
 def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
-    """An open_clip model with its weights.
+    """Load an open_clip model with its weights.
 
     Raises:
-        BackboneUnavailable: unknown model, or weights that cannot be fetched; says which file to put where.
-        BackboneUnsupported: towers that are not plain CLIP transformers.
+        BackboneUnavailable: The model is unknown, or the weights cannot be fetched; the message says which file to put
+            where.
+        BackboneUnsupported: The towers are not plain CLIP transformers.
     """
     spec = open_clip_frame_spec(name, frames)
     model, source = _split(name)
@@ -132,15 +136,15 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
         clip, _, transform = open_clip.create_model_and_transforms(
             model, pretrained=source, require_pretrained=True
         )
-    except Exception as error:  # open_clip, the hub client and torch each raise their own kinds
+    except Exception as error:  # open_clip, the hub client and torch raise unrelated types
         raise BackboneUnavailable(
             f"backbone {name!r}: the weights could not be loaded ({type(error).__name__}: {error}). Without "
             f"a connection to the model hub, put a checkpoint of {model} in open_clip's format "
             f"(.safetensors or .pt) on this machine and name it: {OPEN_CLIP_PREFIX}{model}/<path to the file>"
         ) from error
-    normalise = next(step for step in transform.transforms if hasattr(step, "mean"))
+    normalize = next(step for step in transform.transforms if hasattr(step, "mean"))
     tokenizer = clip_tokenizer(model, clip.context_length)
-    return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalise.mean), tuple(normalise.std))
+    return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalize.mean), tuple(normalize.std))
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -152,8 +156,8 @@ def _split(name: str) -> tuple[str, str]:
         )
     if open_clip.get_model_config(model) is None:
         raise BackboneUnavailable(
-            f"backbone {name!r}: open_clip knows no model {model!r}; `python -c 'import open_clip; "
-            f"print(open_clip.list_models())'` lists those it knows"
+            f"backbone {name!r}: open_clip has no model {model!r}; `python -c 'import open_clip; "
+            f"print(open_clip.list_models())'` lists its models"
         )
     return model, source
 

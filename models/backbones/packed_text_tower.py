@@ -1,9 +1,9 @@
-"""Text towers laid out for queries: the same function as a tower's own blocks, two to four times as fast on a CPU.
+"""Packed text towers for queries: the same function as a tower's own blocks, two to four times as fast on a CPU.
 
-A query is a few words, and its cost is that of a dozen small products with frozen matrices. Two things make them slow
-in torch: matrices are laid out anew for every product, and single precision goes through a library that leaves half of
-the vector unit idle on processors of other makers than its own. oneDNN, which torch brings along as well, does neither
-where a matrix is laid out once. It computes from bfloat16 too, without a conversion of all weights for every query.
+A query has few tokens; its cost is that of a dozen small products with frozen matrices. Two properties of torch make
+them slow: matrices are packed again for every product, and single precision uses a library that leaves half of the
+vector unit idle on processors of other vendors than its own. oneDNN, which torch includes, has neither problem for a
+matrix that is packed once. It also computes in bfloat16 without a conversion of all weights for every query.
 """
 
 from __future__ import annotations
@@ -18,48 +18,59 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from models.backbones.compute_options import Precision
 
-__all__ = ["PackedAttention", "PackedBlock", "PackedLinear", "pack_text_tower", "project_query_key_value"]
+__all__ = [
+    "MIN_MULTIPLICATIONS",
+    "PackedAttention",
+    "PackedBlock",
+    "PackedLinear",
+    "pack_text_tower",
+    "project_query_key_value",
+]
 
-_ROWS = 16  # about as many tokens as a query has: what the layout is chosen for
-_WORTH = 10**6  # products; for fewer it takes longer to call oneDNN than to multiply
-_towers: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = WeakKeyDictionary()
+_TYPICAL_TOKENS = 16  # tokens of a typical query; the packed layout is optimized for this batch size
+MIN_MULTIPLICATIONS = 10**6  # below, the call of oneDNN takes longer than the multiplication
+_packed_backbones: WeakKeyDictionary[Backbone, dict[Precision, Backbone]] = WeakKeyDictionary()
 
 
 def pack_text_tower(backbone: Backbone) -> Backbone:
-    """The backbone with a packed text tower in its ``query_precision``; the same one whenever it is asked for.
+    """Backbone with a packed text tower in its ``query_precision``, cached per backbone.
 
-    Its weights must not change afterwards. All but the matrices of the text blocks are shared with it. A backbone whose
-    blocks are closed, or one that is not on a CPU that oneDNN has kernels for, is given back as it is.
+    The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
+
+    Returns:
+        The backbone itself if its blocks are closed, or if it is not on a CPU with oneDNN kernels for the precision.
     """
     precision = backbone.query_precision
     if not (backbone.has_open_blocks and backbone.device.type == "cpu" and _has_kernels(precision)):
         return backbone
-    made = _towers.setdefault(backbone, {})
-    if precision not in made:
+    packed = _packed_backbones.setdefault(backbone, {})
+    if precision not in packed:
         blocks = [PackedBlock(block, precision) for block in backbone.text_blocks]
-        made[precision] = backbone.with_text_blocks(blocks)
-    return made[precision]
+        packed[precision] = backbone.with_text_blocks(blocks)
+    return packed[precision]
 
 
 class PackedLinear(nn.Module):
-    """x ↦ Wx + b, for inference alone. What comes in and goes out is single precision.
+    """Linear layer x ↦ Wx + b with a packed matrix, for inference only. Input and output are single precision.
 
     Args:
         weight: ``[out, in]``; copied.
         bias: ``[out]``.
-        precision: of the product.
+        precision: Precision of the product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, precision: Precision) -> None:
         super().__init__()
         self._dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self._dtype), _ROWS)
+        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(
+            weight.detach().to(self._dtype), _TYPICAL_TOKENS
+        )
         self._bias = bias.detach().to(self._dtype)
-        self._plain = weight.detach(), bias.detach()
+        self._unpacked = weight.detach(), bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self._plain
-        if x.numel() * len(bias) < _WORTH:
+        weight, bias = self._unpacked
+        if x.numel() * len(bias) < MIN_MULTIPLICATIONS:
             return F.linear(x, weight, bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             x.to(self._dtype), self._weight, self._bias, "none", [], ""
@@ -68,7 +79,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """The four projections of an ``nn.MultiheadAttention``."""
+    """The four projections of an ``nn.MultiheadAttention`` with packed matrices."""
 
     def __init__(self, attention: nn.MultiheadAttention, precision: Precision) -> None:
         super().__init__()
@@ -78,7 +89,7 @@ class PackedAttention(nn.Module):
 
 
 class PackedBlock(nn.Module):
-    """A ``ResidualAttentionBlock`` with packed matrices, to be walked like one."""
+    """A ``ResidualAttentionBlock`` with packed matrices and the same members."""
 
     def __init__(self, block: Any, precision: Precision) -> None:
         super().__init__()
@@ -93,7 +104,7 @@ class PackedBlock(nn.Module):
 
 
 def project_query_key_value(attention: nn.MultiheadAttention | PackedAttention, x: Tensor) -> Tensor:
-    """Query, key and value side by side, ``[..., 3 · width]`` of ``[..., width]``."""
+    """Concatenated query, key and value projections, ``[..., 3 · width]`` of ``[..., width]``."""
     if isinstance(attention, PackedAttention):
         projected: Tensor = attention.in_proj(x)
         return projected

@@ -1,8 +1,7 @@
-"""Where and how exactly towers compute.
+"""Device and precision of the towers' computations.
 
-Mixed precision: matrix products of the towers may run in bfloat16, in training, and for queries if settings say so.
-
-Weights, gradients, losses and everything that is stored stay float32, and so do all vectors that are searched.
+With mixed precision, matrix products of the towers run in bfloat16: in training, and for queries if the settings say
+so. Weights, gradients, losses, and all vectors that are stored or searched stay float32.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,7 +16,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from models.errors import ModelError
 
 __all__ = [
-    "Precision",
     "compute_device",
     "forward_precision",
     "has_fast_bfloat16",
@@ -26,25 +23,24 @@ __all__ = [
     "mixed_precision",
 ]
 
-Precision = Literal["float32", "bfloat16"]
-
-_mixed: ContextVar[bool] = ContextVar("mixed", default=False)
+_is_mixed: ContextVar[bool] = ContextVar("mixed_precision", default=False)
 
 
-def compute_device(asked: str) -> torch.device:
-    """Where towers compute: ``cpu``, ``cuda``, or ``auto``, which is a GPU if there is one.
+def compute_device(name: str) -> torch.device:
+    """Device that towers compute on.
+
+    Args:
+        name: ``cpu``, ``cuda``, or ``auto`` for a GPU if one is available.
 
     Raises:
-        ModelError: another name, or a GPU is asked for, and there is none that torch can use.
+        ModelError: The name is unknown, or it is ``cuda`` and torch finds no usable GPU.
     """
-    if asked not in ("cpu", "cuda", "auto"):
-        raise ModelError(f"there is no device {asked!r}: ask for cpu, cuda or auto")
-    there = torch.cuda.is_available()
-    if asked == "cuda" and not there:
-        raise ModelError(
-            "a GPU is asked for (cuda), and torch finds none that it can use: ask for cpu or auto"
-        )
-    return torch.device("cuda" if there and asked != "cpu" else "cpu")
+    if name not in ("cpu", "cuda", "auto"):
+        raise ModelError(f"device {name!r} is unknown: use cpu, cuda or auto")
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise ModelError("device 'cuda' needs a GPU, but torch finds no usable one: use cpu or auto")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
@@ -57,28 +53,28 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def mixed_precision(*, enabled: bool = True) -> Iterator[None]:
-    """Within it, the towers' forward passes compute in bfloat16."""
-    before = _mixed.set(enabled)
+    """Context in which forward passes of the towers compute in bfloat16."""
+    token = _is_mixed.set(enabled)
     try:
         yield
     finally:
-        _mixed.reset(before)
+        _is_mixed.reset(token)
 
 
 def is_mixed_precision() -> bool:
-    """Whether :func:`mixed_precision` is on."""
-    return _mixed.get()
+    """Whether the current context is one of :func:`mixed_precision`."""
+    return _is_mixed.get()
 
 
 @contextmanager
 def forward_precision(device: torch.device) -> Iterator[None]:
-    """How a tower computes: as it stands, or as :func:`mixed_precision` says."""
-    if not _mixed.get():
+    """Context for the forward pass of a tower: autocast to bfloat16 under :func:`mixed_precision`, else unchanged."""
+    if not _is_mixed.get():
         yield
         return
     with torch.autocast(device.type, torch.bfloat16):
         if device.type == "cpu":
-            # For blocks that bring their own attention; ``models.backbones.attention`` says what is wrong with the fused one.
+            # For blocks with their own attention; models.backbones.attention describes the cost of the fused kernel.
             with sdpa_kernel(SDPBackend.MATH):
                 yield
         else:

@@ -1,16 +1,17 @@
 """ViT and BERT through the transformers library: the backbone of bmu-moco (section 3.2) and, with DeiT, of ctp.
 
-Named ``transformers:<vision>+<text>``; each is a model on the hub or a local folder in the library's format
-(``config.json``, ``model.safetensors``, for the text also its tokenizer files). Weights are read from safetensors
-only, and no code of a checkpoint is run.
+The name is ``transformers:<vision>+<text>``; each part is a model on the hub or a local folder in the library's format
+(``config.json``, ``model.safetensors``, and the tokenizer files of the text model). Weights are read from safetensors
+only, and no code of a checkpoint is executed.
 
-A frame's vector is its class token, a text's the mean over its tokens, [CLS] and [SEP] among them and padding left
-out; one linear layer each projects into the joint space (bmu-moco, equations 1 to 6). Being linear, it comes after
-the mean. Towers that were pre-trained apart have no such layers: they start from fixed random numbers, and before
-training the two sides know nothing of each other. A checkpoint may bring its own, ``visual_projection.weight`` and
-``text_projection.weight``, both ``[dim, width]``.
+The vector of a frame is its class token; that of a text is the mean over its tokens, including [CLS] and [SEP] but not
+padding. One linear layer each projects into the joint space (bmu-moco, equations 1 to 6); because it is linear, it can
+be applied after the mean. Towers that were pre-trained separately have no such layers: the projections start from fixed
+random numbers, and the two sides are unrelated before training. A checkpoint may include its own projections,
+``visual_projection.weight`` and ``text_projection.weight``, both ``[dim, width]``.
 
-What bmu-moco leaves open and is chosen here: frames per video, d, the longest text, no bias in the projections.
+bmu-moco does not specify the frames per video, the dimension d, the maximum text length and the bias of the
+projections (none here); this module chooses them.
 """
 
 from __future__ import annotations
@@ -41,21 +42,25 @@ _PREFIX = "transformers:"
 _VISION: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "deit": DeiTModel}
 _TEXT: dict[str, type[PreTrainedModel]] = {"bert": BertModel}
 _DEFAULT_FRAMES = 8
-_DIM = 256  # that of ctp
-_TEXT_LENGTH = 77  # tokens, as many as CLIP reads
-_SEED = 0  # of fresh projections
+_DIM = 256  # as in ctp
+_TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
+_SEED = 0  # of randomly initialized projections
 _LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
 _PREPROCESSOR = "preprocessor_config.json"
-_PADDING = 0  # id of [PAD], as in every vocabulary of BERT's
-_HALF = (0.5, 0.5, 0.5)  # mean and deviation where a folder has none: the library's own for these models
+_PADDING = 0  # id of [PAD] in every vocabulary of BERT
+_DEFAULT_NORMALIZATION = (
+    0.5,
+    0.5,
+    0.5,
+)  # mean and standard deviation if a folder has none: the library's default
 
 
 class TransformersBackbone(Backbone):
-    """A ViT and a BERT, whose blocks run as they are.
+    """A ViT and a BERT with closed blocks.
 
     Args:
-        tokenizer: of the text tower.
-        name, clip, spec, mean, std: as of :class:`~models.backbones.backbone.Backbone`.
+        tokenizer: Tokenizer of the text tower.
+        name, clip, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
     """
 
     has_open_blocks = False
@@ -86,7 +91,7 @@ class TransformersBackbone(Backbone):
 
     @property
     def visual_blocks(self) -> list[Any]:
-        return [_Block(self, layer) for layer in self.clip.visual.vit.layers]
+        return [_ClosedBlock(self, layer) for layer in self.clip.visual.vit.layers]
 
     def embed_frames(self, frames: Tensor) -> Tensor:
         tokens: Tensor = self.clip.visual.vit.embeddings(self.pixels(frames))
@@ -97,18 +102,18 @@ class TransformersBackbone(Backbone):
         return ids
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of [SEP], the last token that is no padding, ``[n]``."""
-        return _places(ids).masked_fill(ids == _PADDING, 0).amax(dim=-1)
+        """Position of [SEP], the last token before the padding, ``[n]``."""
+        return _positions(ids).masked_fill(ids == _PADDING, 0).amax(dim=-1)
 
     def text_states(self, ids: Tensor) -> Tensor:
-        inside = _places(ids) <= self.end_of_text(ids).unsqueeze(1)
-        states: Tensor = self.text.bert(input_ids=ids, attention_mask=inside.long()).last_hidden_state
+        is_text = _positions(ids) <= self.end_of_text(ids).unsqueeze(1)
+        states: Tensor = self.text.bert(input_ids=ids, attention_mask=is_text.long()).last_hidden_state
         return states
 
     def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Unit text vectors ``[..., n, dim]``: the projected mean of ``[..., n, L, width]`` up to ``end [n]``."""
-        inside = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
-        mean = (hidden * inside.unsqueeze(-1)).sum(dim=-2) / inside.sum(dim=-1, keepdim=True)
+        """Unit text vectors ``[..., n, dim]``: projected mean of states ``[..., n, L, width]`` up to ``end [n]``."""
+        is_text = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
+        mean = (hidden * is_text.unsqueeze(-1)).sum(dim=-2) / is_text.sum(dim=-1, keepdim=True)
         return F.normalize(self.text.ln_final(mean) @ self.text.text_projection, dim=-1)
 
     def _identity(self) -> list[Any]:
@@ -118,7 +123,7 @@ class TransformersBackbone(Backbone):
 
 
 class _Towers(nn.Module):
-    """Both towers, laid out and named as those of a CLIP."""
+    """Both towers, with the structure and names of a CLIP model."""
 
     def __init__(self, vit: Any, bert: Any, projections: tuple[Tensor, Tensor]) -> None:
         super().__init__()
@@ -142,7 +147,9 @@ class _TextTower(nn.Module):
     def __init__(self, bert: Any, projection: Tensor) -> None:
         super().__init__()
         self.bert: Any = bert
-        self.ln_final = nn.Identity()  # BERT has normalised its states; here methods see what is projected
+        self.ln_final = (
+            nn.Identity()
+        )  # BERT normalizes its states itself; methods read the input of the projection here
         self.text_projection = nn.Parameter(projection)  # [width, dim]
 
     @property
@@ -150,8 +157,8 @@ class _TextTower(nn.Module):
         return cast(Tensor, self.bert.embeddings.position_embeddings.weight[:_TEXT_LENGTH])
 
 
-class _Block:
-    """A layer that can be run, but not looked into."""
+class _ClosedBlock:
+    """A closed block: it can run, but its members are not accessible."""
 
     def __init__(self, backbone: TransformersBackbone, layer: nn.Module) -> None:
         self._backbone = backbone
@@ -160,29 +167,32 @@ class _Block:
     def __call__(self, tokens: Tensor) -> Tensor:
         return cast(Tensor, self._layer(tokens))
 
-    def __getattr__(self, part: str) -> NoReturn:
-        raise self._backbone.closed()
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self._backbone.closed_blocks_error()
 
 
 class _Tokenizer:
-    """Texts to ids ``[n, L]``, padded at the end to the longest and cut to what the tower reads.
+    """Function from texts to token ids ``[n, L]``, truncated to the maximum length and padded to the longest text.
 
-    Nothing in it changes after construction: it may serve several threads, and copies of a backbone share it.
+    It is immutable after construction: threads can share it, and so do copies of a backbone.
 
     Args:
-        source: model or folder.
-        length: of the longest text.
+        source: Model name or folder.
+        length: Maximum number of tokens per text.
 
     Attributes:
-        size: number of tokens that it knows.
-        digest: of all of them.
+        size: Vocabulary size.
+        digest: Digest of the vocabulary.
+
+    Raises:
+        BackboneUnsupported: The padding token is not that of BERT.
     """
 
     def __init__(self, source: str, length: int) -> None:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         if tokenizer.pad_token_id != _PADDING:
             raise BackboneUnsupported(
-                f"the tokenizer of {source!r} pads with token {tokenizer.pad_token_id}, not with {_PADDING} as BERT's"
+                f"the tokenizer of {source!r} pads with token {tokenizer.pad_token_id}, not {_PADDING} as BERT does"
             )
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.enable_truncation(length)
@@ -199,13 +209,13 @@ class _Tokenizer:
 
 
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
-    """Frames per video and frame size, from the vision model's ``config.json``.
+    """Frames per video and frame size, from the ``config.json`` of the vision model.
 
     Raises:
-        BackboneUnavailable: no such model or folder; says what to put where.
-        BackboneUnsupported: not a ViT or DeiT of square images.
+        BackboneUnavailable: The model or folder does not exist; the message says what to put where.
+        BackboneUnsupported: The model is not a ViT or DeiT for square images.
     """
-    with _reading(name):
+    with _loading_errors(name):
         config = _config(name, _split(name)[0], _VISION)
         if not isinstance(config.image_size, int):
             raise BackboneUnsupported(f"backbone {name!r}: images of {config.image_size} are not square")
@@ -213,23 +223,24 @@ def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
 
 
 def load_transformers(name: str, frames: int | None = None) -> TransformersBackbone:
-    """A ViT (or DeiT) and a BERT with their weights.
+    """Load a ViT (or DeiT) and a BERT with their weights.
 
     Raises:
-        BackboneUnavailable: no such model or folder, or weights that do not fit; says what to put where.
-        BackboneUnsupported: other architectures than these.
+        BackboneUnavailable: A model or folder does not exist, or its weights do not fit; the message says what to put
+            where.
+        BackboneUnsupported: A model has another architecture.
     """
     spec = transformers_frame_spec(name, frames)
     vision, text = _split(name)
-    with _reading(name):
+    with _loading_errors(name):
         vit, visual_projection = _tower(name, vision, _VISION, "visual_projection.weight")
         bert, text_projection = _tower(name, text, _TEXT, "text_projection.weight")
         tokenizer = _Tokenizer(text, min(_TEXT_LENGTH, bert.config.max_position_embeddings))
-        mean, std = _normalisation(vision)
+        mean, std = _read_normalization(vision)
     if tokenizer.size > bert.config.vocab_size:
         raise BackboneUnavailable(
-            f"backbone {name!r}: the tokenizer of {text!r} has {tokenizer.size} tokens, its weights are for "
-            f"{bert.config.vocab_size}: put the tokenizer files there that belong to the weights"
+            f"backbone {name!r}: the tokenizer of {text!r} has {tokenizer.size} tokens, but the weights are for "
+            f"{bert.config.vocab_size}: put the tokenizer files of these weights into the folder"
         )
     widths = vit.config.hidden_size, bert.config.hidden_size
     projections = _projections(name, widths, visual_projection, text_projection)
@@ -247,17 +258,18 @@ def _split(name: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _reading(name: str) -> Iterator[None]:
-    """Says what to do when a model cannot be read; keeps the library's own reports off the terminal."""
-    reports: Any = logging
-    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
-    reports.set_verbosity_error()
-    reports.disable_progress_bar()
+def _loading_errors(name: str) -> Iterator[None]:
+    """Turn loading errors into :class:`BackboneUnavailable`, and silence the library's own reports."""
+    library_logging: Any = logging
+    verbosity = library_logging.get_verbosity()
+    has_progress_bar = library_logging.is_progress_bar_enabled()
+    library_logging.set_verbosity_error()
+    library_logging.disable_progress_bar()
     try:
         yield
     except ModelError:
         raise
-    except Exception as error:  # the library, the hub client and safetensors each raise their own kinds
+    except Exception as error:  # the library, the hub client and safetensors raise unrelated types
         raise BackboneUnavailable(
             f"backbone {name!r} could not be loaded ({type(error).__name__}: {error}). Without a connection to the "
             "model hub, give two folders in the format of the transformers library, with config.json and "
@@ -265,40 +277,40 @@ def _reading(name: str) -> Iterator[None]:
             f"{_PREFIX}<path to the vision folder>+<path to the text folder>"
         ) from error
     finally:
-        reports.set_verbosity(verbosity)
-        if bars:
-            reports.enable_progress_bar()
+        library_logging.set_verbosity(verbosity)
+        if has_progress_bar:
+            library_logging.enable_progress_bar()
 
 
 def _config(name: str, source: str, classes: dict[str, type[PreTrainedModel]]) -> Any:
     settings, _ = PreTrainedConfig.get_config_dict(source)
-    kind = settings.get("model_type")
-    if kind not in classes:
+    model_type = settings.get("model_type")
+    if model_type not in classes:
         raise BackboneUnsupported(
-            f"backbone {name!r}: {source!r} is of type {kind!r}; this tower must be {' or '.join(classes)}"
+            f"backbone {name!r}: {source!r} is of type {model_type!r}; this tower must be {' or '.join(classes)}"
         )
-    return cast(Any, classes[kind].config_class).from_dict(settings)
+    return cast(Any, classes[model_type].config_class).from_dict(settings)
 
 
 def _tower(
     name: str, source: str, classes: dict[str, type[PreTrainedModel]], key: str
 ) -> tuple[Any, Tensor | None]:
-    """A tower without heads, and the projection that lies beside it under ``key``, if any."""
+    """Load a tower without heads, and the projection that its checkpoint stores under ``key``; None if it has none."""
     config = _config(name, source, classes)
     model, report = cast(Any, classes[config.model_type]).from_pretrained(
         source,
         config=config,
         add_pooling_layer=False,
-        attn_implementation="sdpa",  # else a checkpoint could name an implementation that is code on the hub
+        attn_implementation="sdpa",  # otherwise a checkpoint could name an implementation that is code on the hub
         dtype=torch.float32,
         use_safetensors=True,
         output_loading_info=True,
     )
     if report["missing_keys"]:
-        lacking = sorted(report["missing_keys"])
+        missing = sorted(report["missing_keys"])
         raise BackboneUnavailable(
-            f"backbone {name!r}: the weights of {source!r} do not fit its config.json: {len(lacking)} are missing, "
-            f"the first is {lacking[0]}"
+            f"backbone {name!r}: the weights of {source!r} do not fit its config.json: {len(missing)} are missing, "
+            f"the first is {missing[0]}"
         )
     if key not in report["unexpected_keys"]:
         return model, None
@@ -309,29 +321,35 @@ def _tower(
 def _projections(
     name: str, widths: tuple[int, int], visual: Tensor | None, text: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Of images and texts, each ``[width, dim]``: those of the checkpoints, ``[dim, width]`` there, or fresh ones."""
+    """Projections of images and texts, each ``[width, dim]``.
+
+    They are those of the checkpoints, stored as ``[dim, width]``, or random ones if the checkpoints have none.
+    """
     if visual is None and text is None:
-        random = torch.Generator().manual_seed(_SEED)
-        fresh = [torch.randn(width, _DIM, generator=random) / math.sqrt(width) for width in widths]
-        return fresh[0], fresh[1]
+        generator = torch.Generator().manual_seed(_SEED)
+        random = [torch.randn(width, _DIM, generator=generator) / math.sqrt(width) for width in widths]
+        return random[0], random[1]
     if visual is not None and text is not None:
         dim = len(visual)
         if (visual.shape, text.shape) == ((dim, widths[0]), (dim, widths[1])):
             return visual.T.contiguous(), text.T.contiguous()
-    found = [None if tensor is None else list(tensor.shape) for tensor in (visual, text)]
+    shapes = [None if tensor is None else list(tensor.shape) for tensor in (visual, text)]
     raise BackboneUnavailable(
-        f"backbone {name!r}: visual_projection.weight is {found[0]} and text_projection.weight {found[1]}; they must "
-        f"be [dim, {widths[0]}] and [dim, {widths[1]}], or neither be there"
+        f"backbone {name!r}: visual_projection.weight has shape {shapes[0]} and text_projection.weight {shapes[1]}; "
+        f"the shapes must be [dim, {widths[0]}] and [dim, {widths[1]}], or both must be missing"
     )
 
 
-def _normalisation(source: str) -> tuple[Sequence[float], Sequence[float]]:
+def _read_normalization(source: str) -> tuple[Sequence[float], Sequence[float]]:
     if Path(source).is_dir() and not (Path(source) / _PREPROCESSOR).exists():
-        return _HALF, _HALF
+        return _DEFAULT_NORMALIZATION, _DEFAULT_NORMALIZATION
     settings, _ = ImageProcessingMixin.get_image_processor_dict(source)
-    return settings.get("image_mean", _HALF), settings.get("image_std", _HALF)
+    return (
+        settings.get("image_mean", _DEFAULT_NORMALIZATION),
+        settings.get("image_std", _DEFAULT_NORMALIZATION),
+    )
 
 
-def _places(ids: Tensor) -> Tensor:
-    """Position of every token, ``[n, L]``."""
+def _positions(ids: Tensor) -> Tensor:
+    """Position of each token, ``[n, L]``."""
     return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

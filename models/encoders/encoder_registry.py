@@ -48,7 +48,7 @@ def encoder_family(kind: str) -> EncoderFamily:
     known = encoder_families()
     if kind not in known:
         raise ReleaseError(
-            f"release kind {kind!r} is unknown to this version of Cinestrata; known kinds are {', '.join(sorted(known))}"
+            f"release kind {kind!r} is unknown to this version of Cinestrata, which knows {', '.join(sorted(known))}"
         )
     return known[kind]
 

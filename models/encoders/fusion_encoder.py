@@ -1,13 +1,15 @@
-"""A multi-modal encoder on top of both towers: the words of a caption look at its video (ctp, section 4.1).
+"""A multi-modal encoder on top of both towers: the words of a caption attend to its video (ctp, section 4.1).
 
-Each layer lets the words attend to each other in both directions, then to the video, then passes an MLP. Its
-states predict masked words, and the state at the end of the text stands for the pair as a whole.
+In each layer, the words attend to each other in both directions, then to the video, then pass an MLP. The states
+predict masked words, and the state at the end of the text represents the pair.
 
-What differs from the paper's f_m, the last six layers of BERT: the layers start from random weights and
-normalise before each step, as CLIP's do; CLIP's tower below is causal, so that only these layers let a word
-see what follows it; and CLIP has neither [MASK] nor [CLS]: a learned vector stands in for a masked word, and
-the end-of-text token, which has read the whole caption, for the pair. The paper's images are single; the
-patches of all frames are looked at here, each with a learned vector that tells its frame.
+Differences from the paper's f_m, the last six layers of BERT:
+
+- The layers start from random weights and normalize before each step, as CLIP's do.
+- CLIP's text tower is causal, so only these layers let a word attend to later ones.
+- CLIP has neither [MASK] nor [CLS]: a learned vector replaces a masked word, and the end-of-text token, whose state
+  depends on the whole caption, represents the pair.
+- The paper uses single images. Here words attend to the patches of all frames, each with a learned vector of its frame.
 """
 
 from __future__ import annotations
@@ -23,22 +25,23 @@ from models.backbones.precision import forward_precision
 
 __all__ = ["FusionEncoder", "create_fusion_encoder", "frame_states", "text_states"]
 
-_INITIAL_STD = 0.02  # of BERT's embeddings
+_INITIAL_STD = 0.02  # as for the embeddings of BERT
 
 
 class FusionEncoder(nn.Module):
     """The multi-modal encoder f_m with its masked-language head.
 
     Args:
-        width: of the text tower.
-        visual_width: of the image tower.
-        heads: of every attention.
-        layers: number of layers.
-        frames: frames per video.
-        vocabulary: number of tokens that can be predicted.
+        width: Token width of the text tower.
+        visual_width: Token width of the image tower.
+        heads: Number of heads of every attention.
+        layers: Number of layers.
+        frames: Frames per video.
+        vocabulary: Number of tokens that can be predicted.
 
     Attributes:
-        mask: ``[width]``, in place of a masked word's token embedding.
+        mask: Replacement of the token embedding of a masked word, ``[width]``.
+        times: Temporal embedding, ``[frames, 1, visual_width]``.
     """
 
     def __init__(
@@ -53,50 +56,77 @@ class FusionEncoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
     def forward(self, texts: Tensor, end: Tensor, videos: Tensor) -> Tensor:
-        """States of the words after they have seen the video.
+        """States of the words after the last layer.
 
         Args:
-            texts: ``[n, L, width]`` normalised states of the text tower.
-            end: ``[n]`` position of the end of each text; what follows it is padding.
-            videos: ``[n, M, P+1, visual_width]`` normalised states of the image tower.
+            texts: Normalized states of the text tower, ``[n, L, width]``.
+            end: Position of the end of each text, ``[n]``; later positions are padding.
+            videos: Normalized states of the image tower, ``[n, M, P+1, visual_width]``.
 
         Returns:
             ``[n, L, width]``.
         """
-        padding = torch.arange(texts.shape[1], device=texts.device) > end.unsqueeze(1)
+        is_padding = torch.arange(texts.shape[1], device=texts.device) > end.unsqueeze(1)
         tokens = (videos + self.times).flatten(1, 2)
         hidden = texts
         with forward_precision(texts.device):
             for layer in self.layers:
-                hidden = layer(hidden, padding, tokens)
+                hidden = layer(hidden, is_padding, tokens)
         return cast(Tensor, self.norm(hidden.float()))
 
     def predict_words(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Logits ``[k, V]`` of the words at states ``[k, width]``; the classifier is the tower's own token
-        embedding ``[V, width]``, as in BERT."""
+        """Logits ``[k, V]`` of the words at states ``[k, width]``.
+
+        Args:
+            states: States of masked words, ``[k, width]``.
+            embedding: Token embedding of the text tower, ``[V, width]``, which is the classifier, as in BERT.
+        """
         with forward_precision(states.device):
             logits = F.linear(self.head(states), embedding, self.bias)
         return logits.float()
 
     def embed_masked(self, backbone: Backbone, ids: Tensor, masked: Tensor) -> Tensor:
-        """Token and position embeddings ``[n, L, width]`` of ids ``[n, L]``, masked where ``masked [n, L]``."""
+        """Token and position embeddings ``[n, L, width]`` of token ids ``[n, L]``.
+
+        Args:
+            backbone: Backbone with open blocks.
+            ids: Token ids ``[n, L]``.
+            masked: Whether each word is masked, ``[n, L]``.
+        """
         positions = backbone.text.positional_embedding[: ids.shape[1]]
         return torch.where(masked.unsqueeze(-1), self.mask + positions, backbone.embed_tokens(ids))
 
     def fuse(self, backbone: Backbone, embedded: Tensor, end: Tensor, tokens: Tensor) -> Tensor:
-        """States ``[n, L, width]`` of embedded texts ``[n, L, width]`` that see :func:`frame_states`."""
+        """Fused states of texts and videos, ``[n, L, width]``.
+
+        Args:
+            backbone: Backbone with open blocks.
+            embedded: Token and position embeddings, ``[n, L, width]``.
+            end: Position of the end of each text, ``[n]``.
+            tokens: States of the frames from :func:`frame_states`.
+        """
         texts = backbone.text.ln_final(text_states(backbone, embedded))
         return cast(Tensor, self(texts, end, backbone.clip.visual.ln_post(tokens)))
 
     def fuse_pairs(self, backbone: Backbone, ids: Tensor, tokens: Tensor) -> Tensor:
-        """Unit vectors ``[n, width]`` of pairs: the fused states at the end of the texts ``[n, L]``."""
+        """Unit vectors ``[n, width]`` of pairs: the fused states at the ends of the texts.
+
+        Args:
+            backbone: Backbone with open blocks.
+            ids: Token ids ``[n, L]``.
+            tokens: States of the frames from :func:`frame_states`.
+        """
         end = backbone.end_of_text(ids)
         fused = self.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
         return F.normalize(fused[torch.arange(len(ids), device=ids.device), end], dim=-1)
 
 
 def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
-    """A fresh multi-modal encoder that fits a backbone."""
+    """Randomly initialized multi-modal encoder in the sizes of a backbone.
+
+    Raises:
+        BackboneUnsupported: The backbone's blocks are not open.
+    """
     return FusionEncoder(
         backbone.text_width,
         backbone.visual_blocks[0].attn.embed_dim,
@@ -108,9 +138,9 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
 
 
 def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
-    """States ``[n, M, P+1, visual_width]`` after the image tower's last block, of ``uint8 [n, M, H, W, 3]``.
+    """States ``[n, M, P+1, visual_width]`` of frames ``uint8 [n, M, H, W, 3]`` after the image tower's last block.
 
-    :meth:`Backbone.pool_frames` makes the video vector of them.
+    :meth:`Backbone.pool_frames` turns them into video vectors.
     """
     with forward_precision(backbone.device):
         tokens = backbone.embed_frames(frames)
@@ -121,9 +151,9 @@ def frame_states(backbone: Backbone, frames: Tensor) -> Tensor:
 
 
 def text_states(backbone: Backbone, embedded: Tensor) -> Tensor:
-    """States ``[n, L, width]`` after the causal text tower's last block, of embeddings ``[n, L, width]``.
+    """States ``[n, L, width]`` of embeddings ``[n, L, width]`` after the causal text tower's last block.
 
-    :meth:`Backbone.pool_text` makes the text vector of them.
+    :meth:`Backbone.pool_text` turns them into text vectors.
     """
     length = embedded.shape[1]
     hidden = embedded
@@ -134,7 +164,7 @@ def text_states(backbone: Backbone, embedded: Tensor) -> Tensor:
 
 
 class _FusionLayer(nn.Module):
-    """Attention among the words, attention to the video, MLP; each adds to what came in."""
+    """Attention among the words, attention to the video, and an MLP, each with a residual connection."""
 
     def __init__(self, width: int, visual_width: int, heads: int) -> None:
         super().__init__()
@@ -148,8 +178,8 @@ class _FusionLayer(nn.Module):
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
-    def forward(self, hidden: Tensor, padding: Tensor, tokens: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, is_padding: Tensor, tokens: Tensor) -> Tensor:
         words = self.norm_words(hidden)
-        hidden = hidden + self.words(words, words, words, key_padding_mask=padding, need_weights=False)[0]
+        hidden = hidden + self.words(words, words, words, key_padding_mask=is_padding, need_weights=False)[0]
         hidden = hidden + self.video(self.norm_video(hidden), tokens, tokens, need_weights=False)[0]
         return hidden + cast(Tensor, self.mlp(hidden))

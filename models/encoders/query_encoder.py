@@ -180,7 +180,11 @@ class QueryEncoder(ABC):
 
     @abstractmethod
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
-        """Vectors of token ids ``[n, L]`` for the tasks at C positions: ``[C, n, dim]``, or ``[1, n, dim]`` if equal."""
+        """Vectors of token ids ``[n, L]`` for the tasks at C positions.
+
+        Returns:
+            ``[C, n, dim]``, or ``[1, n, dim]`` if the vectors are equal for all tasks.
+        """
 
     def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
         """Vectors ``[n, dim]`` of token ids ``[n, L]``, each for the task at its own position ``[n]``.

@@ -7,7 +7,8 @@ reader that omits some of the weights.
 The texts are constants and the same for every release. Captions would work too, but a release is immutable, and a user
 who deletes a video must be able to rely on the deletion of its captions.
 
-A release stores its probe queries in ``probes.safetensors``, checksummed like its other files. Older releases have none.
+A release stores its probe queries in ``probes.safetensors``, checksummed like its other files. Older releases have
+none.
 """
 
 from __future__ import annotations

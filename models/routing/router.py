@@ -50,7 +50,9 @@ def can_reach_score(
 
 
 def distinct_tokens(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Distinct token ids of a text, ascending: the non-zero columns of :func:`~models.routing.token_statistics.token_presence`.
+    """Distinct token ids of a text, ascending.
+
+    They are the non-zero columns of :func:`~models.routing.token_statistics.token_presence`.
 
     Args:
         tokens: Token ids ``[L]``, including the start-of-text and end-of-text tokens.

@@ -30,7 +30,7 @@ def test_a_gpu_for_the_text_tower_that_is_not_there_is_told_when_the_service_sta
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ModelError, match="CINESTRATA_QUERY_DEVICE: a GPU is asked for"):
+    with pytest.raises(ModelError, match="CINESTRATA_QUERY_DEVICE: device 'cuda' needs a GPU"):
         SearchEngine(settings_factory(tmp_path, query_device="cuda"))
     SearchEngine(settings_factory(tmp_path, query_device="auto"))  # the processor serves
 

@@ -116,8 +116,8 @@ def test_first_blocks_give_what_the_next_block_reads(
         assert run_first_blocks(backbone, frames, DEPTH).shape == (VIDEOS, FRAMES, 1, 128)
         for count in range(1, DEPTH + 1):
             tokens = run_first_blocks(backbone, frames, count)
-            assert encode_frames(backbone, tokens, passed=count)[0].equal(videos)
-            assert encode_frames(backbone, tokens, passed=count)[1].equal(each)
+            assert encode_frames(backbone, tokens, first_block=count)[0].equal(videos)
+            assert encode_frames(backbone, tokens, first_block=count)[1].equal(each)
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -435,13 +435,13 @@ def test_lost_frames_end_the_training_by_name(backbone: Backbone, task: TaskData
 
 
 def test_fine_tuning_spares_the_backbone(backbone: Backbone, task: TaskData) -> None:
-    before = backbone._fingerprint()
+    before = backbone.compute_fingerprint()
     method = start_method("finetune", backbone, {"epochs": 1}, None)
     assert isinstance(method, Finetune)
     fit_before = method.fingerprint()
     method.begin_task("task", "task")
     fit(method, task)
-    assert backbone._fingerprint() == before
+    assert backbone.compute_fingerprint() == before
     assert method.fingerprint() != fit_before
 
 

@@ -113,7 +113,7 @@ def test_a_task_freezes_the_experts_that_it_chose_most() -> None:
     layer.freeze_most_used()
     assert int(layer.frozen.sum()) == 2, "a task that was not trained freezes nothing"
     layer.requires_grad_(False)
-    layer.open()
+    layer.unfreeze_newest()
     trained = [all(p.requires_grad for p in expert.parameters()) for expert in layer.experts]
     assert trained == [True, False, True, False, True]
     assert [router.requires_grad for router in layer.routers] == [False, True]
@@ -172,7 +172,7 @@ def test_the_selector_takes_the_task_that_knows_an_input_best() -> None:
         optimiser = torch.optim.Adam(selector.encoders[task].parameters(), lr=0.02)
         for _ in range(60):
             optimiser.zero_grad()
-            selector.error(features[:30], task).mean().backward()
+            selector.reconstruction_error(features[:30], task).mean().backward()
             optimiser.step()
     with torch.no_grad():
         for task, features in enumerate(known):
@@ -185,7 +185,7 @@ def test_the_error_is_that_of_a_sigmoid_autoencoder() -> None:
     selector.add_task()
     first, _, second, _ = (module for module in selector.encoders[0])  # type: ignore[attr-defined]
     features = F.normalize(torch.randn(2, 4), dim=-1)
-    for row, error in zip(features, selector.error(features, 0).tolist(), strict=True):
+    for row, error in zip(features, selector.reconstruction_error(features, 0).tolist(), strict=True):
         target = 1 / (1 + torch.exp(-2 * row))  # √4
         code = (first.weight @ target + first.bias).clamp(min=0)
         rebuilt = 1 / (1 + torch.exp(-(second.weight @ code + second.bias)))
@@ -231,7 +231,7 @@ def test_the_loss_is_contrast_and_reconstruction(backbone: Backbone) -> None:
     with torch.no_grad():
         queries = encode_texts_with_experts(backbone, ids, method.text, [0] * 3)
         videos = method.encode_videos(_frames(1)).clone()
-        error = method.selector.error(encode_texts(backbone, ids)[0], 0).mean()
+        error = method.selector.reconstruction_error(encode_texts(backbone, ids)[0], 0).mean()
         expected = in_task_loss(queries, videos, 20.0) + error
         torch.testing.assert_close(method.loss(_frames(1), TEXTS, None), expected)
     alone = _start(backbone, selector=False)

@@ -113,7 +113,7 @@ def _encoder(
 def test_clips_are_embedded_as_the_videos_of_each_task_were(
     name: str, backbone: Backbone, tmp_path: Path
 ) -> None:
-    before = backbone._fingerprint()
+    before = backbone.compute_fingerprint()
     state, makers, vectors = _library(name, backbone, tmp_path)
     encoder = _encoder(backbone, state, makers)
     tasks = ["two", "zero", "more", "one", "two"]
@@ -126,7 +126,7 @@ def test_clips_are_embedded_as_the_videos_of_each_task_were(
     if name != "zero_shot":
         assert np.abs(found[:, 0] - found[:, 3]).max() > 1e-3
     np.testing.assert_array_equal(found, encoder.encode(_frames(9), tasks))
-    assert backbone._fingerprint() == before, "the backbone itself is not changed"
+    assert backbone.compute_fingerprint() == before, "the backbone itself is not changed"
     assert set(NAMES) <= set(METHOD_NAMES)
 
 

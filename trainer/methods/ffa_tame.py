@@ -131,7 +131,7 @@ class FfaTame(Method):
         """Return equation 9."""
         # Floating-point frames are cached outputs of the frozen blocks.
         passed = self.frozen_image_block_count if frames.is_floating_point() else 0
-        videos, _ = encode_frames(self.backbone, frames, self.fusion, passed=passed)
+        videos, _ = encode_frames(self.backbone, frames, self.fusion, first_block=passed)
         ids = self.backbone.tokenize(texts)
         queries = encode_texts(self.backbone, ids, self.tame.condition([len(self.learned_tasks)]))[0]
         in_task = in_task_loss(queries, videos, self.config.logit_scale)

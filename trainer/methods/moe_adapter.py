@@ -110,7 +110,7 @@ class MoeAdapter(Method):
         if trained:
             for tower in (self.visual, self.text):
                 tower.add_router()
-                tower.open()
+                tower.unfreeze_newest()
             if self.config.selector:
                 with torch.random.fork_rng():
                     torch.manual_seed(self.config.seed + len(self.learned_tasks))
@@ -127,7 +127,7 @@ class MoeAdapter(Method):
         loss = in_task_loss(queries, videos, self.config.logit_scale)
         if not self.config.selector:
             return loss
-        return loss + self.selector.error(encode_texts(self.backbone, ids)[0], task).mean()
+        return loss + self.selector.reconstruction_error(encode_texts(self.backbone, ids)[0], task).mean()
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Freeze the experts that the task has selected most often."""
@@ -186,7 +186,7 @@ class MoeAdapter(Method):
         self._freeze()
 
     def _freeze(self) -> None:
-        self.visual.close()
-        self.text.close()
+        self.visual.finish_task()
+        self.text.finish_task()
         self.selector.requires_grad_(False)
         self.train(False)

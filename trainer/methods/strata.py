@@ -135,14 +135,14 @@ class Strata(Method):
         Stored videos of earlier domains are not negatives, since routing selects the shards.
         """
         videos, _ = encode_frames(self.image.backbone, frames, self.fusion)
-        queries = encode_texts(self.backbone, self.backbone.tokenize(texts), self.text.updates())[0]
+        queries = encode_texts(self.backbone, self.backbone.tokenize(texts), self.text.as_update_set())[0]
         return in_task_loss(queries, videos, self.config.logit_scale)
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Freeze all updates; keep the embeddings of the tokens in the task's captions only."""
         self._require_grad(False)
         if pairs:
-            self.text.forget_words(self.backbone.tokenize([pair.caption for pair in pairs]).unique())
+            self.text.reset_other_words(self.backbone.tokenize([pair.caption for pair in pairs]).unique())
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Strata(Method):
         config, decay = self.config, self.config.weight_decay
         gates = self.fusion.gates()
         fusion = [p for p in self.fusion.parameters() if all(p is not gate for gate in gates)]
-        image = {"params": [*fusion, *self.image.updates()], "lr": config.image_learning_rate}
+        image = {"params": [*fusion, *self.image.update_parameters()], "lr": config.image_learning_rate}
         text = {"params": [self.text.a, self.text.b], "lr": config.learning_rate}
         gate_group = {"params": gates, "lr": config.gate_learning_rate}
         groups = [{**group, "weight_decay": decay} for group in (image, text, gate_group)]
@@ -186,8 +186,12 @@ class Strata(Method):
 
     def _zero_initialized(self) -> list[nn.Parameter]:
         """Return the factor of every update that starts at 0; scaling it scales the update."""
-        return [*self.image.gains(), *self.fusion.gates(), self.text.b, self.text.words]
+        return [*self.image.b_matrices(), *self.fusion.gates(), self.text.b, self.text.words]
 
     def _require_grad(self, trained: bool) -> None:
-        for parameter in (*self.image.updates(), *self.fusion.parameters(), *self.text.parameters()):
+        for parameter in (
+            *self.image.update_parameters(),
+            *self.fusion.parameters(),
+            *self.text.parameters(),
+        ):
             parameter.requires_grad_(trained)

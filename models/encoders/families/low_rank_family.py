@@ -17,12 +17,8 @@ from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
 from models.encoders.query_encoder import QueryEncoder, adapter_identity
-from models.encoders.tower_forward import (
-    PerTextCondition,
-    encode_frames,
-    encode_texts,
-    start_token_states,
-)
+from models.encoders.text_condition import PerTextCondition
+from models.encoders.tower_forward import encode_frames, encode_texts, start_token_states
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 

@@ -13,7 +13,8 @@ from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder, adapter_identity
-from models.encoders.tower_forward import PerTextCondition, encode_frames, encode_texts
+from models.encoders.text_condition import PerTextCondition
+from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 
@@ -55,7 +56,7 @@ class TameQueryEncoder(QueryEncoder):
             if isinstance(previous, TameQueryEncoder) and task in unchanged_tasks:
                 kept, place = previous._pinned, previous._position[task]
                 prototype, expert = kept.prototypes[place], int(kept.experts[place])
-                weights = kept.weights.only(previous._sets[place]) if expert != NO_EXPERT else None
+                weights = kept.weights.select_set(previous._sets[place]) if expert != NO_EXPERT else None
             elif (state := self._pinned_release(task, pinned)).kind != FROZEN_FAMILY.kind:
                 tame = self._tame if state is release else _load_tame(backbone, state)
                 prototype, expert = tame.prototypes[position], tame.task_experts[position]

@@ -44,16 +44,16 @@ def test_every_matrix_of_every_block_is_reached_and_nothing_else_is_trained(back
         if parameter.ndim == 2
     }
     assert {name.rsplit(".", 1)[0] for name in tower.tensors()} == matrices
-    trained = {id(p) for p in tower.updates()}
+    trained = {id(p) for p in tower.update_parameters()}
     assert {id(p) for p in tower.backbone.parameters() if p.requires_grad} == trained
     encode_frames(tower.backbone, _frames())[0].sum().backward()
-    assert all(update.grad is not None for update in tower.updates())
+    assert all(update.grad is not None for update in tower.update_parameters())
     assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())
 
 
 def test_what_it_gives_another_takes_over(backbone: Backbone) -> None:
     first, second = (LowRankImageTower(backbone, rank=4, scale=1.0) for _ in range(2))
-    for update in first.updates():
+    for update in first.update_parameters():
         torch.nn.init.normal_(update, std=0.1)
     assert not torch.equal(
         encode_frames(first.backbone, _frames())[0], encode_frames(second.backbone, _frames())[0]

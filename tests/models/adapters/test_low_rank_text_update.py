@@ -24,7 +24,7 @@ def _update(seed: int, *, scale: float = 0.5) -> TextUpdate:
 
 def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
     parts = [_update(seed) for seed in (1, 2)]
-    updates = TextUpdateSet.stack([part.updates() for part in parts])
+    updates = TextUpdateSet.stack([part.as_update_set() for part in parts])
     hidden = torch.randn(2, 4, 6, WIDTH)  # [C, n, L, d]
     end = torch.zeros(4, dtype=torch.int64)
     for layer in range(LAYERS):
@@ -44,7 +44,7 @@ def test_words_are_changed_for_the_candidate_that_learned_them() -> None:
     ids = torch.randint(0, VOCABULARY, (4, 7))
     small = TextUpdateSet.stack([compact_text_update(part.tensors(), VOCABULARY, 0.5) for part in parts])
     assert len(small.words) == 1 + 3 * 5  # nothing is kept of the tokens that do not change
-    for updates in (small, TextUpdateSet.stack([part.updates() for part in parts])):
+    for updates in (small, TextUpdateSet.stack([part.as_update_set() for part in parts])):
         expected = torch.stack([F.embedding(ids, part.words) for part in parts])
         assert torch.equal(updates.embedding_delta(ids), expected)
         assert torch.equal(updates.choose(torch.tensor([2, 0])).embedding_delta(ids), expected[[2, 0]])
@@ -60,7 +60,7 @@ def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Back
         tokens = torch.unique(ids)[seed:]
         update.words[tokens] = 0.05 * torch.randn(len(tokens), 128)
         updates.append(update)
-    alone = torch.cat([encode_texts(backbone, ids, update.updates()) for update in updates])
+    alone = torch.cat([encode_texts(backbone, ids, update.as_update_set()) for update in updates])
     stacked = TextUpdateSet.stack(
         [compact_text_update(u.tensors(), backbone.vocabulary, 1.0) for u in updates]
     )
@@ -70,7 +70,7 @@ def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Back
 
 @pytest.mark.parametrize("which", [[0, 1, 2], [1, 2], [2], [], [2, 0], [1, 1], [0, 2]])
 def test_chosen_candidates_are_themselves_wherever_they_lie(which: list[int]) -> None:
-    updates = TextUpdateSet.stack([_update(seed).updates() for seed in (1, 2, 3)])
+    updates = TextUpdateSet.stack([_update(seed).as_update_set() for seed in (1, 2, 3)])
     chosen = updates.choose(torch.tensor(which))
     hidden, end = torch.randn(len(which), 4, 6, WIDTH), torch.zeros(4, dtype=torch.int64)
     for layer in range(LAYERS):
@@ -90,14 +90,16 @@ def test_words_mean_what_a_changed_table_of_embeddings_would(backbone: Backbone)
         update.words[token] = 0.1 * torch.randn(128)
         changed.text.token_embedding.weight[token] += update.words[token]
     torch.testing.assert_close(
-        encode_texts(backbone, ids, update.updates()), encode_texts(changed, ids), atol=1e-5, rtol=1e-5
+        encode_texts(backbone, ids, update.as_update_set()), encode_texts(changed, ids), atol=1e-5, rtol=1e-5
     )
 
 
 def test_a_new_update_changes_nothing(backbone: Backbone) -> None:
     ids = backbone.tokenize(["a red circle"])
     update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0)
-    torch.testing.assert_close(encode_texts(backbone, ids, update.updates()), encode_texts(backbone, ids))
+    torch.testing.assert_close(
+        encode_texts(backbone, ids, update.as_update_set()), encode_texts(backbone, ids)
+    )
     assert not len(update.tensors()["tokens"])
 
 
@@ -106,16 +108,16 @@ def test_what_is_kept_comes_back() -> None:
     other.load_tensors(update.tensors())
     assert all(torch.equal(a, b) for a, b in zip(update.parameters(), other.parameters(), strict=True))
     kept = update.tensors()["tokens"][:2]
-    update.forget_words(kept)
+    update.reset_other_words(kept)
     assert torch.equal(update.tensors()["tokens"], kept)
     assert torch.equal(update.words[kept], other.words[kept])
-    with pytest.raises(RuntimeError, match=r"a is \(2, 4, 3, 8\), not"):
+    with pytest.raises(RuntimeError, match=r"a has shape \(2, 4, 3, 8\), not"):
         TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK + 1, scale=1.0).load_tensors(update.tensors())
 
 
 def test_a_gradient_reaches_the_words_that_are_there_and_no_others() -> None:
     update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=1.0)
-    update.updates().embedding_delta(torch.tensor([[3, 5, 3]])).sum().backward()  # type: ignore[no-untyped-call]
+    update.as_update_set().embedding_delta(torch.tensor([[3, 5, 3]])).sum().backward()  # type: ignore[no-untyped-call]
     gradient = update.words.grad
     assert isinstance(gradient, Tensor)
     assert gradient.any(dim=1).nonzero()[:, 0].tolist() == [3, 5]
@@ -124,9 +126,13 @@ def test_a_gradient_reaches_the_words_that_are_there_and_no_others() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("tokens", torch.tensor([VOCABULARY, 1, 2, 3, 4]), "a token is not among the 20"),
-        ("words", torch.zeros(4, WIDTH), "are no update"),
-        ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "are no update"),
+        (
+            "tokens",
+            torch.tensor([VOCABULARY, 1, 2, 3, 4]),
+            "a token id is not in the backbone's vocabulary of 20",
+        ),
+        ("words", torch.zeros(4, WIDTH), "do not fit each other"),
+        ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "do not fit each other"),
     ],
 )
 def test_what_is_no_update_is_refused(name: str, value: Tensor, message: str) -> None:

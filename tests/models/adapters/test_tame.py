@@ -156,5 +156,5 @@ def test_tensors_round_trip(tame: Tame) -> None:
     assert copy.task_experts == tame.task_experts
     for name, value in tame.tensors().items():
         assert torch.equal(copy.tensors()[name], value)
-    with pytest.raises(RuntimeError, match=r"a is \(2, 4, 3, 8\)"):
+    with pytest.raises(RuntimeError, match=r"a has shape \(2, 4, 3, 8\)"):
         Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK + 1).load_tensors(tame.tensors())

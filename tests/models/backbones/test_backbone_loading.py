@@ -66,7 +66,7 @@ def test_any_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
     [
         ("huge", "use 'tiny' or 'open_clip:"),
         ("open_clip:ViT-B-32", "use 'tiny' or 'open_clip:"),
-        ("open_clip:NoSuchModel/openai", "knows no model 'NoSuchModel'"),
+        ("open_clip:NoSuchModel/openai", "has no model 'NoSuchModel'"),
     ],
 )
 def test_unknown_names_say_what_is_known(name: str, says: str) -> None:

@@ -27,7 +27,7 @@ def inference() -> Iterator[None]:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 300])
 def test_a_packed_layer_is_its_layer(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     torch.manual_seed(rows)
     layer = nn.Linear(48, 80)
     x = torch.randn(2, rows, 48)
@@ -52,7 +52,7 @@ def test_a_small_product_is_left_to_torch() -> None:
 def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     ids = backbone.tokenize(TEXTS)
     tower = pack_text_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
@@ -62,15 +62,17 @@ def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
         backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
     )
     nn.init.normal_(update.b, std=0.05)
-    with_update = encode_texts(tower, ids, update.updates())
-    torch.testing.assert_close(with_update, encode_texts(backbone, ids, update.updates()), atol=1e-6, rtol=0)
+    with_update = encode_texts(tower, ids, update.as_update_set())
+    torch.testing.assert_close(
+        with_update, encode_texts(backbone, ids, update.as_update_set()), atol=1e-6, rtol=0
+    )
     assert (with_update - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-3
 
 
 def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_text_tower, "_WORTH", 0)
+    monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     tower = pack_text_tower(backbone)
     assert pack_text_tower(backbone) is tower
     copied = backbone.clone()

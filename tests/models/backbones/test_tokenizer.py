@@ -30,7 +30,7 @@ def test_tokens_are_those_of_open_clip(text: str) -> None:
 
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer, "_WORDS", 20)
+    monkeypatch.setattr(tokenizer, "MAX_CACHED_WORDS", 20)
     bounded = small_tokenizer.__wrapped__(8192, 64)
     marks = dict(bounded.cache)
     assert marks, "what a text begins and ends with is no word to be taken apart"

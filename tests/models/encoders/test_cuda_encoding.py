@@ -15,7 +15,8 @@ from models.adapters.tame import Tame
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.precision import compute_device
-from models.encoders.tower_forward import PerTextCondition, TextCondition, encode_frames, encode_texts
+from models.encoders.text_condition import PerTextCondition, TextCondition
+from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ModelError
 
 CUDA = torch.device("cuda", 0)
@@ -27,7 +28,7 @@ def _moved(module: nn.Module) -> None:
         for name, parameter in part.named_parameters(recurse=False):
             part.register_parameter(name, nn.Parameter(torch.empty_like(parameter, device=CUDA), False))
         for name, buffer in list(part.named_buffers(recurse=False)):
-            part._buffers[name] = torch.empty_like(buffer, device=CUDA)
+            setattr(part, name, torch.empty_like(buffer, device=CUDA))
 
 
 def test_towers_compute_on_the_device_they_are_on() -> None:
@@ -37,7 +38,7 @@ def test_towers_compute_on_the_device_they_are_on() -> None:
         [
             TextUpdate(
                 backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
-            ).updates()
+            ).as_update_set()
             for _ in range(3)
         ]
     )
@@ -72,7 +73,9 @@ def test_a_device_is_chosen(monkeypatch: pytest.MonkeyPatch, there: bool, asked:
     assert compute_device(asked).type == found
 
 
-@pytest.mark.parametrize(("asked", "why"), [("cuda", "torch finds none"), ("tpu", "no device 'tpu'")])
+@pytest.mark.parametrize(
+    ("asked", "why"), [("cuda", "finds no usable one"), ("tpu", "device 'tpu' is unknown")]
+)
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str, why: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match=why):

@@ -141,5 +141,7 @@ def test_a_part_of_many_updates_is_the_stack_of_these(backbone: Backbone) -> Non
                 assert torch.equal(getattr(found, name), getattr(expected, name)), (start, stop, name)
     assert whole.part(0, 3).words.data_ptr() == whole.words.data_ptr()
     ids = torch.randint(0, backbone.vocabulary, (2, 5))
-    trained = TextUpdateSet.stack([_update(backbone, n).updates() for n in (1, 2)])  # every token has a row
+    trained = TextUpdateSet.stack(
+        [_update(backbone, n).as_update_set() for n in (1, 2)]
+    )  # every token has a row
     assert torch.equal(trained.part(1, 2).embedding_delta(ids), trained.embedding_delta(ids)[1:])

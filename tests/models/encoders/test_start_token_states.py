@@ -10,7 +10,8 @@ from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
 from models.backbones.backbone import Backbone
 from models.backbones.packed_text_tower import pack_text_tower
 from models.backbones.precision import mixed_precision
-from models.encoders.tower_forward import PerTextCondition, encode_texts, start_token_states
+from models.encoders.text_condition import PerTextCondition
+from models.encoders.tower_forward import encode_texts, start_token_states
 
 TEXTS = ["a red star spins", "left", "", "a small blue square and a large green ring move from left to right"]
 CANDIDATES = 3
@@ -28,7 +29,7 @@ def updates(backbone: Backbone) -> TextUpdateSet:
         ).requires_grad_(False)
         update.b.normal_(std=0.05)
         update.words[ids] = 0.1 * torch.randn(len(ids), backbone.text_width)
-        parts.append(update.updates())
+        parts.append(update.as_update_set())
     return TextUpdateSet.stack(parts)
 
 

@@ -1,0 +1,84 @@
+"""Conditions of texts: adapters that a text tower applies while it encodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["PerTextCondition", "TextCondition"]
+
+
+class TextCondition(Protocol):
+    """Adapters of C candidates that texts are encoded under.
+
+    :mod:`models.adapters.tame` and :mod:`models.adapters.low_rank_text_update` implement it. Hidden states have a
+    leading candidate dimension.
+    """
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates C."""
+        ...
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Change of the token embeddings.
+
+        Args:
+            ids: Token ids ``[n, L]``, or ``[C, n, L]`` with texts per candidate.
+
+        Returns:
+            ``[C, n, L, d]``, or None if token embeddings do not change.
+        """
+        ...
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Changes of query, key and value in a block, each ``[C, n, L, d]``.
+
+        Args:
+            layer: Index of the block.
+            hidden: Input of the projections, ``[C, n, L, d]``.
+            end: Positions of the ends of the texts, ``[n]`` or ``[C, n]``.
+        """
+        ...
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """Change of the out-projection in a block, ``[C, n, L, d]``.
+
+        Args:
+            layer: Index of the block.
+            hidden: Concatenated heads, ``[C, n, L, d]``.
+            end: Positions of the ends of the texts, ``[n]`` or ``[C, n]``.
+        """
+        ...
+
+
+class PerTextCondition:
+    """Condition of n texts with a candidate each. It counts as one candidate, since texts do not share weights.
+
+    Args:
+        each: Condition with the candidate of each text, C = n.
+    """
+
+    def __init__(self, each: TextCondition) -> None:
+        self._each = each
+
+    @property
+    def candidates(self) -> int:
+        """1."""
+        return 1
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Change of the token embeddings of ids ``[n, L]``, ``[1, n, L, d]``."""
+        delta = self._each.embedding_delta(ids.unsqueeze(1))
+        return None if delta is None else delta.transpose(0, 1)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Changes of query, key and value, each ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        deltas = self._each.input_deltas(layer, hidden.transpose(0, 1), end.unsqueeze(1))
+        return [delta.transpose(0, 1) for delta in deltas]
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """Change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
+        return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
