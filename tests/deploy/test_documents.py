@@ -31,15 +31,6 @@ def test_paths_in_code_spans_exist(document: str) -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_settings_in_documents_exist(document: str, setting_variables: set[str]) -> None:
-    compose_variables = {"CINESTRATA_MEDIA", "CINESTRATA_WEIGHTS", "CINESTRATA_BIND"}
-    test_variables = {"CINESTRATA_TEST_MILVUS_URI"}
-    named = set(re.findall(r"\bCINESTRATA_[A-Z]+(?:_+[A-Z]+)*\b(?![_*…])", (ROOT / document).read_text()))
-    if document != "CHANGELOG.md":  # which also names settings of the past
-        assert named <= setting_variables | compose_variables | test_variables
-
-
 @pytest.mark.parametrize("verb", ["demo", "up", "test", "test-all", "lint", "bench", "clean"])
 def test_make_help_lists_the_verbs(verb: str) -> None:
     if shutil.which("make") is None:
