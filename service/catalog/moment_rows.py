@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from index.vector_ids import moment_ids
 from service.catalog.tables import Moment, Video
 
-__all__ = ["Span", "delete_moments", "moment_spans", "replace_moments"]
+__all__ = ["Span", "drop_moments", "moment_spans", "replace_moments"]
 
 Item = TypeVar("Item")
 Span = tuple[float, float]  # start and end, in seconds since the first frame
@@ -33,7 +33,7 @@ def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence
         session.execute(insert(Moment), some)
 
 
-def delete_moments(session: Session, video: int) -> None:
+def drop_moments(session: Session, video: int) -> None:
     """Forget the moments of a video (its vector id)."""
     session.execute(delete(Moment).where(Moment.video_vector_id == video))
 

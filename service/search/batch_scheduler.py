@@ -1,232 +1,272 @@
-"""Requests that come at the same time: what they have encoded goes together, and beyond a number they are refused."""
+"""Batching of concurrent work: admission control, stepwise batches on an event loop, and shared calls of threads."""
 
 from __future__ import annotations
 
+import os
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Condition, Lock
 from typing import Generic, TypeVar
 
 from service.core.errors import TooManyRequests
 
-__all__ = ["Admission", "BatchScheduler", "CallCombiner", "Unfinished"]
+__all__ = ["BatchScheduler", "Unfinished"]
 
-# Of the event loop: answers are written in one, what their clients ask next is read in another, and waits in the next;
-# the last one because a turn begins with what the turn before it has put off.
-_TURNS = 4
+# Turns of the event loop between two steps of a lane. Responses are written in the first turn, the next requests of the
+# same clients are read in the second and queued in the third; a turn begins with the callbacks of the turn before.
+_TURNS_BETWEEN_STEPS = 4
+_BLOCKING_THREADS = min(32, (os.cpu_count() or 1) + 4)  # as the default executor of asyncio
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class Admission:
-    """Lets in as many texts as can be answered in good time, and refuses those beyond.
-
-    Args:
-        most: texts that are waited for or being answered. One request alone is let in whatever its size.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._inside = 0
-        self._lock = Lock()
-
-    @contextmanager
-    def __call__(self, texts: int) -> Iterator[None]:
-        """For as long as a request with so many texts takes.
-
-        Raises:
-            TooManyRequests: there is no room for it.
-        """
-        with self._lock:
-            if self._inside and self._inside + texts > self._most:
-                raise TooManyRequests(
-                    f"{self._inside} searches are waiting or being answered, this request brings {texts}, and there is "
-                    f"room for {self._most}. Try again in a second."
-                )
-            self._inside += texts
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= texts
-
-
-@dataclass
-class _Call(Generic[Item, Result]):
-    items: Sequence[Item]
-    results: list[Result] = field(default_factory=list)
-    error: Exception | None = None
-    done: bool = False
-
-
-class CallCombiner(Generic[Item, Result]):
-    """Calls one function for many callers at once. Safe to be shared by threads.
-
-    Whoever comes while no call runs starts at once. Whoever comes later waits, and one of those who wait takes all of
-    them along in the next call: so batches grow with the load, and nothing is ever delayed for their sake.
-
-    Args:
-        run: from items to as many results, in their order.
-        most: items of one call, unless a single caller has more.
-    """
-
-    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], most: int) -> None:
-        self._run = run
-        self._most = most
-        self._waiting: list[_Call[Item, Result]] = []
-        self._busy = False
-        self._turn = Condition()
-
-    def __call__(self, items: Sequence[Item]) -> list[Result]:
-        """The results of one caller's items. What ``run`` raises is raised to all whose items it was given."""
-        mine: _Call[Item, Result] = _Call(items)
-        with self._turn:
-            self._waiting.append(mine)
-        while True:
-            with self._turn:
-                self._turn.wait_for(lambda: mine.done or not self._busy)
-                if mine.done:
-                    break
-                together = self._next()
-                self._busy = True
-            self._serve(together)
-        if mine.error is not None:
-            raise mine.error
-        return mine.results
-
-    def _next(self) -> list[_Call[Item, Result]]:
-        """Those who wait, the first ones first, up to the limit."""
-        size, number = 0, 0
-        for call in self._waiting:
-            size += len(call.items)
-            if number and size > self._most:
-                break
-            number += 1
-        together, self._waiting = self._waiting[:number], self._waiting[number:]
-        return together
-
-    def _serve(self, together: list[_Call[Item, Result]]) -> None:
-        error: Exception | None = None
-        results: Sequence[Result] = ()
-        try:
-            results = self._run([item for call in together for item in call.items])
-        except Exception as raised:  # to be raised where it was waited for
-            error = raised
-        finally:
-            start = 0
-            for call in together:
-                call.results = list(results[start : start + len(call.items)])
-                start += len(call.items)
-                call.error = error
-            with self._turn:
-                for call in together:
-                    call.done = True
-                self._busy = False
-                self._turn.notify_all()
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Unfinished(Generic[Item]):
-    """In place of a result: what an item is after a step that was not its last."""
+    """Outcome of an item that needs another step.
+
+    Attributes:
+        item: State of the item for its next step.
+    """
 
     item: Item
 
 
-class BatchScheduler(Generic[Item, Result]):
-    """Answers coroutines of an event loop, several in each step: who waits holds no thread, and none is woken in vain.
+@dataclass(eq=False)
+class _ThreadCall(Generic[Item, Result]):
+    items: Sequence[Item]
+    outcomes: Sequence[Result | Exception | Unfinished[Item]] = ()
+    is_done: bool = field(default=False)
 
-    Whoever comes while there is a free lane starts with all that this turn of the event loop brings. Whoever comes
-    later joins those of a lane after their step: who is finished is answered and leaves, the others go on beside the
-    newcomers, and nobody waits for another's last step. A lane that has answered goes on some turns later, when the
-    next requests of those whom it answered have been read: the interpreter would do that work sooner or later, and
-    steps of many items cost less than those of few.
+
+class BatchScheduler(Generic[Item, Result]):
+    """Runs a step function over batches of items that arrive concurrently.
+
+    A *step* takes a list of items and returns one outcome for each, in order: a result, an exception, or
+    :class:`Unfinished` with the item's next state.
+
+    ===================  ==========================================================================================
+    :meth:`submit`       For coroutines. Items of one event loop share steps on ``lanes`` threads. Waiting coroutines
+                         occupy no thread.
+    :meth:`run`          For threads. Concurrent calls share a step, which runs in the thread of one of the callers.
+    :meth:`run_blocking` For coroutines that need a function which may wait for the catalog or the disk. It runs in a
+                         second thread pool, so that it delays neither the event loop nor a lane.
+    :meth:`admit`        Admission control for requests of all kinds.
+    ===================  ==========================================================================================
+
+    Neither entry delays an item to fill a batch: batches grow because items queue while a step runs.
 
     Args:
-        step: from items to as many results, in their order; an exception among them is raised to whoever asked, and
-            what is unfinished comes again, before those who wait. It runs in a thread of its own.
-        most: items of one step.
-        lanes: steps that are taken at the same time.
+        step: Function that takes a batch one step further. It runs outside the event loop's thread. An exception that
+            it raises becomes the outcome of every item of its batch.
+        max_batch: Maximum number of items in a step. A single call of :meth:`run` may exceed it.
+        lanes: Maximum number of concurrent steps of submitted items.
+        max_admitted: Maximum number of items admitted at a time. A single request is admitted whatever its size.
     """
 
     def __init__(
         self,
         step: Callable[[list[Item]], Sequence[Result | Exception | Unfinished[Item]]],
-        most: int,
+        *,
+        max_batch: int,
         lanes: int = 1,
+        max_admitted: int = 0,
     ) -> None:
         self._step = step
-        self._most = most
+        self._max_batch = max_batch
+        self._max_admitted = max_admitted
+        self._admitted = 0
+        self._admission_lock = Lock()
+        # Items of coroutines; used only in the thread of the event loop, except for reading the length of the queue.
         self._lanes = lanes
-        self._threads = ThreadPoolExecutor(lanes, "answer")
+        self._free_lanes = lanes
         self._loop: AbstractEventLoop | None = None
-        self._free = lanes
-        self._waiting: deque[tuple[Item, Future[Result]]] = deque()
+        self._queue: deque[tuple[Item, Future[Result]]] = deque()
+        self._lane_threads = ThreadPoolExecutor(lanes, "search-lane")
+        self._blocking_threads = ThreadPoolExecutor(_BLOCKING_THREADS, "search-blocking")
+        # Calls of threads, guarded by the condition.
+        self._calls: list[_ThreadCall[Item, Result]] = []
+        self._call_finished = Condition()
+        self._is_call_running = False
 
-    async def __call__(self, item: Item) -> Result:
-        """The result of an item. Whoever is cancelled leaves; the others do not notice."""
+    @property
+    def queue_length(self) -> int:
+        """Number of submitted items and of calls of threads that wait for a step."""
+        return len(self._queue) + len(self._calls)
+
+    @contextmanager
+    def admit(self, count: int) -> Iterator[None]:
+        """Admit a request for the duration of the context.
+
+        Args:
+            count: Number of items in the request.
+
+        Raises:
+            TooManyRequests: The request does not fit under ``max_admitted``.
+        """
+        with self._admission_lock:
+            if self._admitted and self._admitted + count > self._max_admitted:
+                raise TooManyRequests(
+                    f"The server is busy: {self._admitted} searches are waiting or running, the request adds {count}, "
+                    f"and the limit is {self._max_admitted}. Try again in a second."
+                )
+            self._admitted += count
+        try:
+            yield
+        finally:
+            with self._admission_lock:
+                self._admitted -= count
+
+    # -- coroutines ---------------------------------------------------------------------------------------------
+
+    async def submit(self, item: Item) -> Result:
+        """Queue an item and wait for its result.
+
+        Items that arrive while a lane is free start together at the end of the current turn of the event loop. Later
+        items join a lane after its current step: finished items leave, unfinished items keep their places, and no item
+        waits for the last step of another. A lane pauses for a few turns after each step, until the next requests of
+        the clients that it answered have been read, because one large step costs less than two small ones.
+
+        A cancelled item leaves before its next step; other items are not affected.
+
+        Raises:
+            Exception: The exception that the step returned for the item or raised.
+        """
         loop = get_running_loop()
-        if loop is not self._loop:  # the former one has ended, whatever it was about to do
-            self._loop, self._free, self._waiting = loop, self._lanes, deque()
-        result: Future[Result] = loop.create_future()
-        self._waiting.append((item, result))
-        if len(self._waiting) == 1:
-            loop.call_soon(self._begin, loop)
-        return await result
+        if loop is not self._loop:  # the former event loop has ended, together with its callbacks
+            self._loop, self._free_lanes, self._queue = loop, self._lanes, deque()
+        future: Future[Result] = loop.create_future()
+        self._queue.append((item, future))
+        if len(self._queue) == 1:
+            loop.call_soon(self._start_lanes, loop)
+        return await future
 
-    def _begin(self, loop: AbstractEventLoop) -> None:
-        """Fill the free lanes with those who wait, the first ones first."""
-        while self._free and self._waiting:
-            number = min(len(self._waiting), self._most)
-            together = [self._waiting.popleft() for _ in range(number)]
-            together = [(item, result) for item, result in together if not result.done()]
-            if together:
-                self._free -= 1
-                self._threads.submit(self._serve, loop, together)
+    async def run_blocking(self, function: Callable[..., Value], *args: object) -> Value:
+        """Run a function in the pool of blocking threads, with the context variables of the caller."""
+        call = partial(copy_context().run, function, *args)
+        return await get_running_loop().run_in_executor(self._blocking_threads, call)
 
-    def _serve(self, loop: AbstractEventLoop, together: list[tuple[Item, Future[Result]]]) -> None:
-        """Take steps until somebody is finished or waits to join."""
-        going = [item for item, _ in together]
-        results: Sequence[Result | Exception | Unfinished[Item]] = ()
-        while len(going) == len(together):
-            try:
-                results = self._step(going)
-            except Exception as error:  # to be raised where it was waited for
-                results = [error] * len(together)
-            going = [result.item for result in results if isinstance(result, Unfinished)]
-            if self._waiting:
+    def _start_lanes(self, loop: AbstractEventLoop) -> None:
+        """Fill free lanes from the head of the queue."""
+        while self._free_lanes and self._queue:
+            count = min(len(self._queue), self._max_batch)
+            batch = [self._queue.popleft() for _ in range(count)]
+            batch = [(item, future) for item, future in batch if not future.done()]
+            if batch:
+                self._free_lanes -= 1
+                self._lane_threads.submit(self._run_lane, loop, batch)
+
+    def _run_lane(self, loop: AbstractEventLoop, batch: list[tuple[Item, Future[Result]]]) -> None:
+        """Run steps in a lane's thread until an item is finished or another item waits to join."""
+        pending = [item for item, _ in batch]
+        outcomes: Sequence[Result | Exception | Unfinished[Item]] = ()
+        while len(pending) == len(batch):
+            outcomes = self._run_step(pending)
+            pending = [outcome.item for outcome in outcomes if isinstance(outcome, Unfinished)]
+            if self._queue:
                 break
-        loop.call_soon_threadsafe(self._end, loop, [result for _, result in together], results)
+        loop.call_soon_threadsafe(self._resolve, loop, [future for _, future in batch], outcomes)
 
-    def _end(
+    def _resolve(
         self,
         loop: AbstractEventLoop,
-        waited: Sequence[Future[Result]],
-        results: Sequence[Result | Exception | Unfinished[Item]],
+        futures: Sequence[Future[Result]],
+        outcomes: Sequence[Result | Exception | Unfinished[Item]],
     ) -> None:
         unfinished: list[tuple[Item, Future[Result]]] = []
-        for future, result in zip(waited, results, strict=True):
+        for future, outcome in zip(futures, outcomes, strict=True):
             if future.done():  # its request was cancelled
                 continue
-            if isinstance(result, Unfinished):
-                unfinished.append((result.item, future))
-            elif isinstance(result, Exception):
-                future.set_exception(result)
+            if isinstance(outcome, Unfinished):
+                unfinished.append((outcome.item, future))
+            elif isinstance(outcome, Exception):
+                future.set_exception(outcome)
             else:
-                future.set_result(result)
-        self._rest(loop, _TURNS, unfinished)
+                future.set_result(outcome)
+        self._release_lane(loop, _TURNS_BETWEEN_STEPS, unfinished)
 
-    def _rest(
+    def _release_lane(
         self, loop: AbstractEventLoop, turns: int, unfinished: list[tuple[Item, Future[Result]]]
     ) -> None:
-        """Free a lane after some turns of the event loop."""
+        """Free a lane after a number of turns of the event loop; unfinished items return to the head of the queue."""
         if turns:
-            loop.call_soon(self._rest, loop, turns - 1, unfinished)
+            loop.call_soon(self._release_lane, loop, turns - 1, unfinished)
         else:
-            self._free += 1
-            self._waiting.extendleft(reversed(unfinished))
-            self._begin(loop)
+            self._free_lanes += 1
+            self._queue.extendleft(reversed(unfinished))
+            self._start_lanes(loop)
+
+    # -- threads ------------------------------------------------------------------------------------------------
+
+    def run(self, items: Sequence[Item]) -> list[Result]:
+        """Run the items of one thread to their results, in shared steps with concurrent callers.
+
+        A caller that arrives while no call is running starts a step in its own thread. Later callers wait; one of them
+        then takes all waiting calls, up to ``max_batch`` items, into the next step.
+
+        Raises:
+            Exception: The first exception that the step returned for one of the items or raised.
+        """
+        outcomes = list(self._run_shared_step(items))
+        while pending := [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Unfinished)]:
+            states = [outcome.item for outcome in outcomes if isinstance(outcome, Unfinished)]
+            for number, outcome in zip(pending, self._run_shared_step(states), strict=True):
+                outcomes[number] = outcome
+        results: list[Result] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append(outcome)  # type: ignore[arg-type]  # no outcome is unfinished here
+        return results
+
+    def _run_shared_step(self, items: Sequence[Item]) -> Sequence[Result | Exception | Unfinished[Item]]:
+        own: _ThreadCall[Item, Result] = _ThreadCall(items)
+        with self._call_finished:
+            self._calls.append(own)
+        while True:
+            with self._call_finished:
+                self._call_finished.wait_for(lambda: own.is_done or not self._is_call_running)
+                if own.is_done:
+                    return own.outcomes
+                calls = self._take_calls()
+                self._is_call_running = True
+            self._serve_calls(calls)
+
+    def _take_calls(self) -> list[_ThreadCall[Item, Result]]:
+        """Remove the longest waiting calls from the queue, up to ``max_batch`` items but at least one call."""
+        size, count = 0, 0
+        for call in self._calls:
+            size += len(call.items)
+            if count and size > self._max_batch:
+                break
+            count += 1
+        calls, self._calls = self._calls[:count], self._calls[count:]
+        return calls
+
+    def _serve_calls(self, calls: list[_ThreadCall[Item, Result]]) -> None:
+        outcomes: Sequence[Result | Exception | Unfinished[Item]] = ()
+        try:
+            outcomes = self._run_step([item for call in calls for item in call.items])
+        finally:  # also where the thread is interrupted: other callers must not wait for it
+            start = 0
+            for call in calls:
+                call.outcomes = outcomes[start : start + len(call.items)]
+                start += len(call.items)
+            with self._call_finished:
+                for call in calls:
+                    call.is_done = True
+                self._is_call_running = False
+                self._call_finished.notify_all()
+
+    def _run_step(self, items: list[Item]) -> Sequence[Result | Exception | Unfinished[Item]]:
+        try:
+            return self._step(items)
+        except Exception as error:  # raised to every caller of the batch
+            return [error] * len(items)

@@ -1,18 +1,16 @@
-"""What the catalog knows of the videos of a task, in columns: what filters are held against.
+"""Columns of video metadata that filters and moments need, cached by task.
 
-A catalog that parses the metadata of every video for every search would be the slowest part of it. Neither metadata nor
-the measures of a file change once a task is laid down, so they are read once and kept until a video is deleted.
+Parsing the metadata of every video for every search would dominate the time of a filtered search. The metadata and the
+media properties of a published video never change, so they are read once and kept until the shard changes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,85 +19,94 @@ from sqlalchemy import select
 from index.vector_ids import video_ids_of
 from service.catalog.database import id_chunks, session_scope
 from service.catalog.tables import Moment, Task, Video
+from service.search.single_flight_cache import SingleFlightCache
 
-__all__ = ["Column", "MomentSpans", "Value", "VideoMetadata", "VideoMetadataCache"]
+__all__ = ["MetadataColumn", "MetadataValue", "MomentSpans", "VideoMetadata", "VideoMetadataCache"]
 
 Ids = npt.NDArray[np.int64]
-Read = TypeVar("Read", "VideoMetadata", "MomentSpans")
-Value = str | int | float | bool
+MetadataValue = str | int | float | bool
 
-_KEPT = 2_000_000  # videos whose facts are kept, and moments
+MAX_CACHED_VIDEOS = 2_000_000  # also the maximum number of cached moments
 
 
-class Column:
-    """One field of the videos of a task. Values are compared exactly: 1 is 1.0, and neither is true nor "1".
+class MetadataColumn:
+    """Index of one metadata field over the videos of a task.
+
+    Values are compared exactly: 1 equals 1.0, and neither equals ``True`` or ``"1"``.
 
     Args:
-        values: by row; of a list its texts count, each by itself. What is neither is as if it were not there.
+        values: Pairs of row and value. Each text of a list is indexed by itself; values of other types are ignored.
     """
 
     def __init__(self, values: Iterable[tuple[int, Any]]) -> None:
-        rows: dict[tuple[bool, Value], list[int]] = {}
+        rows: dict[tuple[bool, MetadataValue], list[int]] = {}
         numbers: list[tuple[int | float, int]] = []
         for row, value in values:
-            found = (
-                dict.fromkeys(v for v in value if isinstance(v, str)) if isinstance(value, list) else (value,)
-            )
-            for one in found:
-                if isinstance(one, str | int | float):
-                    rows.setdefault((isinstance(one, bool), one), []).append(row)
-                if isinstance(one, int | float) and not isinstance(one, bool):
-                    numbers.append((one, row))
+            if isinstance(value, list):
+                value_list = list(dict.fromkeys(item for item in value if isinstance(item, str)))
+            else:
+                value_list = [value]
+            for item in value_list:
+                if isinstance(item, str | int | float):
+                    rows.setdefault((isinstance(item, bool), item), []).append(row)
+                if isinstance(item, int | float) and not isinstance(item, bool):
+                    numbers.append((item, row))
         numbers.sort()
-        self._rows = {key: np.array(places, np.int64) for key, places in rows.items()}
+        self._rows = {key: np.array(row_list, np.int64) for key, row_list in rows.items()}
         self._numbers: Sequence[int | float] = [number for number, _ in numbers]
-        self._numbered: Ids = np.array([row for _, row in numbers], np.int64)
+        self._number_rows: Ids = np.array([row for _, row in numbers], np.int64)
 
     def __bool__(self) -> bool:
         return bool(self._rows)
 
     @property
     def has_numbers(self) -> bool:
-        """Whether a range can be asked for."""
+        """Whether the column can be filtered by a range."""
         return bool(self._numbers)
 
-    def equal(self, value: Value) -> Ids:
-        """Rows that have this value, or have it among their texts."""
+    def rows_equal_to(self, value: MetadataValue) -> Ids:
+        """Rows whose value equals the given value, or is a list that contains the given text."""
         return self._rows.get((isinstance(value, bool), value), np.empty(0, np.int64))
 
-    def between(self, low: float | None, high: float | None) -> Ids:
-        """Rows with a number in a range, its ends included; None: no end."""
+    def rows_between(self, low: float | None, high: float | None) -> Ids:
+        """Rows with a number in a closed range; None is an open end."""
         first = 0 if low is None else bisect_left(self._numbers, low)
         last = len(self._numbers) if high is None else bisect_right(self._numbers, high)
-        return self._numbered[first:last]
+        return self._number_rows[first:last]
 
 
 class VideoMetadata:
-    """The accepted videos of a task.
+    """Metadata of the accepted videos of a task.
+
+    Args:
+        videos: Vector ID, duration in seconds and metadata of each video, by ascending vector ID.
 
     Attributes:
-        ids: ``int64 [n]``, ascending; the vector id of each row.
-        durations: in seconds.
-        fields: metadata by name; only what a filter can be held against.
+        ids: ``int64 [n]`` ascending; the vector ID of each row.
+        durations: Column of durations in seconds.
+        fields: Field name → column; fields without a filterable value are left out.
     """
 
     def __init__(self, videos: Sequence[tuple[int, float | None, Mapping[str, Any]]]) -> None:
         self.ids: Ids = np.array([vector_id for vector_id, _, _ in videos], np.int64)
-        self.durations = Column((row, seconds) for row, (_, seconds, _) in enumerate(videos))
+        self.durations = MetadataColumn((row, seconds) for row, (_, seconds, _) in enumerate(videos))
         by_name: dict[str, list[tuple[int, Any]]] = {}
         for row, (_, _, metadata) in enumerate(videos):
             for name, value in metadata.items():
                 by_name.setdefault(name, []).append((row, value))
-        columns = {name: Column(values) for name, values in by_name.items()}
+        columns = {name: MetadataColumn(values) for name, values in by_name.items()}
         self.fields = {name: column for name, column in columns.items() if column}
 
 
 class MomentSpans:
-    """The moments of the videos of a task.
+    """Moments of the videos of a task.
+
+    Args:
+        moments: Vector ID, start and end in seconds of each moment, by ascending vector ID.
 
     Attributes:
-        ids: ``int64 [n]``, ascending, so those of a video follow each other.
-        spans: ``float64 [n, 2]``, start and end in seconds.
+        ids: ``int64 [n]`` ascending vector IDs, so the moments of a video are consecutive.
+        spans: ``float64 [n, 2]``; start and end in seconds.
     """
 
     def __init__(self, moments: Sequence[tuple[int, float, float]]) -> None:
@@ -107,114 +114,88 @@ class MomentSpans:
         self.spans = np.array([span for _, *span in moments], np.float64).reshape(-1, 2)
         self._videos = video_ids_of(self.ids)
 
-    def rows(self, videos: Ids) -> Ids:
-        """Rows of the moments of these videos."""
+    def rows_of(self, videos: Ids) -> Ids:
+        """Rows of the moments of the given videos."""
         first, end = (np.searchsorted(self._videos, videos, side) for side in ("left", "right"))
         counts = end - first
-        # Each video's rows follow each other: a count from zero, moved to where they begin.
+        # Each video's rows are consecutive: a running count, shifted to the first row of the video.
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
-    def added_to(self, videos: Ids) -> Ids:
-        """Vector ids of videos, and of their moments."""
-        return np.concatenate([videos, self.ids[self.rows(videos)]])
+    def with_moments(self, videos: Ids) -> Ids:
+        """Vector IDs of the given videos and of their moments."""
+        return np.concatenate([videos, self.ids[self.rows_of(videos)]])
 
 
 class VideoMetadataCache:
-    """VideoMetadata of tasks, read when they are first asked for. Safe to be shared by threads.
+    """Metadata and moments of tasks, read from the catalog at first use. Thread-safe.
 
-    The catalog is read without the lock: who asks for what is kept never waits for it. Who asks for what another one is
-    just reading waits for that, and shares its error.
+    Args:
+        max_videos: Maximum number of videos whose metadata is cached, and of cached moments.
     """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._reading: dict[tuple[object, ...], Future[Any]] = {}
-        # By task and its shard.
-        self._facts: OrderedDict[tuple[str, str], VideoMetadata] = OrderedDict()
-        self._moments: OrderedDict[tuple[str, str], MomentSpans] = OrderedDict()
+    def __init__(self, max_videos: int = MAX_CACHED_VIDEOS) -> None:
+        self.metadata_by_task: SingleFlightCache[str, VideoMetadata] = SingleFlightCache(
+            max_videos, lambda metadata: len(metadata.ids)
+        )
+        self.moments_by_task: SingleFlightCache[str, MomentSpans] = SingleFlightCache(
+            max_videos, lambda moments: len(moments.ids)
+        )
         self._arrivals: dict[str, datetime] = {}
+        self._arrivals_lock = Lock()
 
-    def facts(self, task: str, shard: str) -> VideoMetadata:
-        """Of a task.
+    def metadata(self, task: str, shard_state: str) -> VideoMetadata:
+        """Metadata of the videos of a task.
 
         Args:
-            shard: names what its shard holds: another one stands for other videos, and the former ones may be
-                deleted.
+            task: Identifier of the task.
+            shard_state: Version of the task's shard. Another version may hold other videos, so its metadata is read
+                again and replaces that of the former version.
         """
-        return self._held(self._facts, task, shard, _read_facts)
+        return self.metadata_by_task.get(task, shard_state, lambda _: read_metadata(task))
 
-    def moments(self, task: str, shard: str) -> MomentSpans:
-        """Of a task, as :meth:`facts`."""
-        return self._held(self._moments, task, shard, _read_moments)
+    def moments(self, task: str, shard_state: str) -> MomentSpans:
+        """Moments of the videos of a task; parameters as in :meth:`metadata`."""
+        return self.moments_by_task.get(task, shard_state, lambda _: read_moments(task))
 
     def arrivals(self, tasks: Sequence[str]) -> dict[str, datetime]:
-        """When each task was posted; those that the catalog does not know are left out."""
-        with self._lock:
-            new = [task for task in tasks if task not in self._arrivals]
-        if new:
-            found = _read_arrivals(new)  # twice, where two ask for the same at once; it never changes
-            with self._lock:
+        """Creation time of each task; tasks that the catalog does not contain are left out."""
+        with self._arrivals_lock:
+            missing = [task for task in tasks if task not in self._arrivals]
+        if missing:
+            found = read_arrivals(
+                missing
+            )  # concurrent callers may read it twice; creation times never change
+            with self._arrivals_lock:
                 self._arrivals |= found
-        with self._lock:
+        with self._arrivals_lock:
             return {task: self._arrivals[task] for task in tasks if task in self._arrivals}
 
-    def _held(
-        self,
-        kept: OrderedDict[tuple[str, str], Read],
-        task: str,
-        shard: str,
-        read: Callable[[str], Read],
-    ) -> Read:
-        """What is kept of a shard, or is read. That of the task's former shards goes, and where all of them take too
-        much, what was not used for longest."""
-        key = task, shard
-        with self._lock:
-            if key in kept:
-                kept.move_to_end(key)
-                return kept[key]
-            begun = self._reading.get((read, key))
-            if begun is None:
-                mine = self._reading[read, key] = Future[Read]()
-        if begun is not None:
-            return cast("Read", begun.result())
-        try:
-            found = read(task)
-        except BaseException as error:
-            with self._lock:
-                del self._reading[read, key]
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            del self._reading[read, key]
-            for former in [known for known in kept if known[0] == task]:
-                del kept[former]
-            kept[key] = found
-            while len(kept) > 1 and sum(len(one.ids) for one in kept.values()) > _KEPT:
-                kept.popitem(last=False)
-        mine.set_result(found)
-        return found
 
-
-def _read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
+def read_arrivals(tasks: Sequence[str]) -> dict[str, datetime]:
+    """Read the creation times of tasks from the catalog."""
     with session_scope() as session:
         return {
-            task: at
+            task: created_at
             for chunk in id_chunks(tasks)
-            for task, at in session.execute(select(Task.id, Task.created_at).where(Task.id.in_(chunk)))
+            for task, created_at in session.execute(
+                select(Task.id, Task.created_at).where(Task.id.in_(chunk))
+            )
         }
 
 
-def _read_facts(task: str) -> VideoMetadata:
+def read_metadata(task: str) -> VideoMetadata:
+    """Read the metadata of a task's accepted videos from the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.duration, Video.extra)
             .where(Video.task_id == task, Video.status == "accepted")
             .order_by(Video.vector_id)
         ).all()
-    return VideoMetadata([(vector_id, seconds, extra) for vector_id, seconds, extra in rows])
+    return VideoMetadata([(vector_id, seconds, metadata) for vector_id, seconds, metadata in rows])
 
 
-def _read_moments(task: str) -> MomentSpans:
+def read_moments(task: str) -> MomentSpans:
+    """Read the moments of a task's videos from the catalog."""
     with session_scope() as session:
         rows = session.execute(
             select(Moment.vector_id, Moment.start_seconds, Moment.end_seconds)

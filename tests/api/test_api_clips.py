@@ -24,7 +24,9 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import Settings
-from service.search.video_search.clip_search import mean_cosine
+from service.search import video_metadata_cache
+from service.search.video_search.captioning import CaptionIndex
+from service.search.video_search.clip_search import ClipSearch, mean_cosine
 
 torch.set_num_threads(1)
 
@@ -77,7 +79,7 @@ def test_the_file_of_a_video_finds_that_video(
 def test_scores_are_cosines_of_every_shard_with_a_vector_of_its_own_stretched(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
-    serving = client.app.state.query_service._serving  # type: ignore[attr-defined]
+    serving = client.app.state.query_service.snapshots.current()  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
     results = _post(client, _file(configured, video), k=30).json()["results"]
     assert len(results) == 24
@@ -239,14 +241,14 @@ def test_only_a_few_clips_are_waited_for(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     content = _file(configured, _videos(library[0])[0])
-    clips = client.app.state.query_service._clips  # type: ignore[attr-defined]
+    clips = client.app.state.query_service.clips  # type: ignore[attr-defined]
     taken = 0
-    while clips._at_once.acquire(blocking=False):
+    while clips.slots.acquire(blocking=False):
         taken += 1
     refused = _post(client, content)
     assert (taken, refused.status_code) == (4, 429)
     assert int(refused.headers["Retry-After"]) > 0
-    clips._at_once.release(taken)
+    clips.slots.release(taken)
     for broken in (b"no video", content):  # whatever comes of one, its place is free again
         for _ in range(5):
             assert _post(client, broken).status_code == (200 if broken is content else 422)
@@ -283,18 +285,21 @@ def test_a_clip_must_be_a_file(client: TestClient, library: list[str]) -> None:
 
 
 def test_a_domain_whose_encoder_is_gone_is_left_out_by_name(
-    client: TestClient, library: list[str], configured: Settings
+    client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    serving = service._serving
-    broken = serving.snapshot.manifest.shards[library[0]].release
+    serving = service.snapshots.current()
+    broken = serving.index_snapshot.manifest.shards[library[0]].release
     folder = configured.index_dir / "releases" / broken
-    service._clips._encoder = None
+    # Without the cached video encoders.
+    monkeypatch.setattr(
+        service, "clips", ClipSearch(service.settings, service.metadata_cache, service.caption_index)
+    )
     kept = (folder / "weights.safetensors").read_bytes()
     (folder / "weights.safetensors").write_bytes(kept[:-1])
     try:
         answer = _post(client, _file(configured, _videos(library[1])[0]), k=30).json()
-        name = serving.names[library[0]]
+        name = serving.task_names[library[0]]
         assert "video encoder cannot be read" in answer["degraded"][name]
         assert {result["task_id"] for result in answer["results"]} == {library[1]}
         refused = _post(client, _file(configured, _videos(library[1])[0]), task=library[0])
@@ -302,6 +307,7 @@ def test_a_domain_whose_encoder_is_gone_is_left_out_by_name(
     finally:
         (folder / "weights.safetensors").write_bytes(kept)
     assert _post(client, _file(configured, _videos(library[1])[0])).json()["degraded"] == {}
+    service.clips.close()
 
 
 # -- texts for a video --------------------------------------------------------------------------------------
@@ -312,7 +318,7 @@ def _scores(
 ) -> np.ndarray:
     """Cosines of texts under a task with a vector, in a loop."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    snapshot = service._serving.snapshot
+    snapshot = service.snapshots.current().index_snapshot
     states = {
         t: read_release(snapshot.release_folder(s.release), profiles=False)
         for t, s in snapshot.manifest.shards.items()
@@ -321,7 +327,7 @@ def _scores(
         snapshot.release_folder(snapshot.release_id),
         read_parent=lambda earlier: read_lineage(snapshot.release_folder(earlier)),
     )
-    encoder = open_query_encoder(service._backbone, current, states)
+    encoder = open_query_encoder(service.snapshots.backbone, current, states)
     return np.array([encoder.encode([text], [task], "pinned")[0, 0] @ vector for text in texts])
 
 
@@ -331,7 +337,7 @@ def test_texts_that_fit_a_video_best_are_found(
 ) -> None:
     task = library[1]
     video = _videos(task)[2]
-    shard = client.app.state.query_service._serving.shards[task]  # type: ignore[attr-defined]
+    shard = client.app.state.query_service.snapshots.current().shards[task]  # type: ignore[attr-defined]
     vector = shard.vectors(np.array([video.vector_id]))[0]
     sources = [task] if scope == "task" else library
     given = {t: {text: v.id for v in reversed(_videos(t)) for text in reversed(v.captions)} for t in sources}
@@ -356,25 +362,25 @@ def test_texts_are_encoded_once_and_stay_within_a_bound(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    describer, encoder = service._describer, service._serving.encoder
-    describer._known.clear()
+    encoder = service.snapshots.current().query_vectors
+    service.caption_index.clear()
     asked: list[tuple[str, int]] = []
-    fresh = type(encoder).fresh
+    fresh = type(encoder).encode_uncached
 
     def counted(self: Any, texts: Any, mode: str, task: str) -> Any:
         asked.append((task, len(texts)))
         return fresh(self, texts, mode, task)
 
-    monkeypatch.setattr(type(encoder), "fresh", counted)
+    monkeypatch.setattr(type(encoder), "encode_uncached", counted)
     one, two = (_videos(task)[0].id for task in library)
     for video in (one, one, two, one):
         client.get(f"/videos/{video}/captions")
     assert [task for task, _ in asked] == library
-    monkeypatch.setattr("service.search.video_search.captioning._REMEMBERED", 1)
+    monkeypatch.setattr(service, "caption_index", CaptionIndex(max_bytes=1))
     for video in (one, two, one):
         client.get(f"/videos/{video}/captions")
-        assert len(describer._known) == 1
-    assert [task for task, _ in asked] == [*library, library[1], library[0]] or len(asked) == 4
+        assert len(service.caption_index) == 1
+    assert [task for task, _ in asked] == [*library, *library, library[0]]
 
 
 def test_a_clip_is_described_by_texts_of_the_domain_of_its_best_result(
@@ -439,7 +445,7 @@ def test_frames_that_were_decoded_for_a_task_are_those_of_the_same_clip(
     """The identity above rests on this: one decoder for both."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     video = _videos(library[0])[0]
-    _, frames = service._clips._decoded(io.BytesIO(_file(configured, video)), service._backbone)
+    _, frames = service.clips.decode(io.BytesIO(_file(configured, video)), service.snapshots.backbone)
     (cached,) = configured.cache_dir.rglob(f"{video.content_hash}.npy")
     np.testing.assert_array_equal(frames[0].numpy(), load_frames(cached))
 
@@ -464,13 +470,12 @@ def test_a_filter_for_clips_leaves_what_is_known_of_videos_in_memory(
 ) -> None:
     """Searches by words and by clips ask for the facts of a shard by the same name."""
     client.get("/search", params={"q": "a ball", "min_duration": 0.1})
-    facts = client.app.state.query_service._facts._facts  # type: ignore[attr-defined]
-    known = dict(facts)
-    assert len(known) == 2
+    cache = client.app.state.query_service.metadata_cache  # type: ignore[attr-defined]
+    assert len(cache.metadata_by_task) == 2
+    reads: list[str] = []
+    monkeypatch.setattr(video_metadata_cache, "read_metadata", reads.append)
     _post(client, _file(configured, _videos(library[0])[0]), min_duration=0.1)
-    assert {key: id(value) for key, value in facts.items()} == {
-        key: id(value) for key, value in known.items()
-    }
+    assert (reads, len(cache.metadata_by_task)) == ([], 2)
 
 
 def test_the_texts_of_a_deleted_video_go_with_it(
@@ -491,15 +496,16 @@ def test_the_texts_of_a_deleted_video_go_with_it(
     with session_scope(write=True) as session:
         session.get(Video, goes.vector_id).captions = ["only its own", "one of both"]
         session.get(Video, shares.vector_id).captions = ["one of both"]
-    service._describer._known.clear()
+    service.caption_index.clear()
     before = told()
     assert (before["only its own"], before["one of both"]) == (goes.id, goes.id)
     asked: list[str] = []
-    fresh = type(service._serving.encoder).fresh
+    query_vectors = type(service.snapshots.current().query_vectors)
+    encode = query_vectors.encode_uncached
     monkeypatch.setattr(
-        type(service._serving.encoder),
-        "fresh",
-        lambda self, texts, *where: asked.extend(texts) or fresh(self, texts, *where),
+        query_vectors,
+        "encode_uncached",
+        lambda self, texts, *where: asked.extend(texts) or encode(self, texts, *where),
     )
     monkeypatch.setattr(service, "refresh", lambda: False)  # a server that has not seen it yet
     assert client.delete(f"/videos/{goes.id}").status_code < 300

@@ -62,7 +62,7 @@ def same(one: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]
 
 def refreshed(client: TestClient) -> dict[str, Any]:
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    service._retry_at = 0  # half a minute later
+    service.snapshots.retry_at = 0  # half a minute later
     service.refresh()
     ready: dict[str, Any] = client.get("/readyz").json()
     return ready

@@ -348,7 +348,7 @@ def test_search_by_example_over_http(client: TestClient, library: list[str]) -> 
     assert {result["video_id"] for result in answer["results"]} < {*accepted} - {video}
     everywhere = client.get(f"/videos/{video}/similar", params={"scope": "all"})
     assert everywhere.status_code == 409, "FFA makes a video encoder for each task"
-    assert "means nothing" in everywhere.json()["detail"]
+    assert "have no meaning" in everywhere.json()["detail"]
     for path, status in (("nobody", 404), (video, 422)):
         refused = client.get(f"/videos/{path}/similar", params={"k": 10**6 if path == video else 5})
         assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
@@ -359,13 +359,13 @@ def test_a_search_beyond_what_can_be_answered_is_refused_and_told_when_to_come_a
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     batch = {"queries": [{"q": "a circle"}] * 3}
-    with service.admit(service._settings.limits.max_waiting - 2):
+    with service.admit(service.settings.limits.max_waiting - 2):
         assert client.get("/search", params={"q": "a circle"}).status_code == 200
         for refused in (client.post("/search", json=batch), client.post("/search", json=batch)):
             assert refused.status_code == 429
             assert refused.headers["content-type"] == "application/problem+json"
             assert int(refused.headers["retry-after"]) >= 1
-            assert "there is room for" in refused.json()["detail"]
+            assert "the limit is" in refused.json()["detail"]
     assert client.post("/search", json=batch).status_code == 200, "nothing is left behind"
     for path in ("get", "post"):
         told = client.get("/openapi.json").json()["paths"]["/search"][path]["responses"]["429"]

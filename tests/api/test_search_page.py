@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
@@ -127,7 +127,7 @@ def test_scores_lengths_and_days_go_out_as_the_api_takes_them(
 def test_what_is_wrong_is_pointed_at(browser: WebDriver, page: Callable[[str], None]) -> None:  # noqa: F811
     page("?q=a+ball+moves")
     _fill(browser, min_duration="9", max_duration="3")
-    _until(browser, lambda b: "longer than max_duration" in b.find_element(By.ID, "message").text)
+    _until(browser, lambda b: "exceeds max_duration" in b.find_element(By.ID, "message").text)
     assert browser.find_element(By.ID, "min_duration").get_attribute("aria-invalid") == "true"
     browser.get_log("browser")  # the refused request itself is logged by the browser
     _fill(browser, max_duration="90", min_duration="0")
@@ -136,17 +136,19 @@ def test_what_is_wrong_is_pointed_at(browser: WebDriver, page: Callable[[str], N
 
 
 @pytest.fixture
-def calibrated(client: TestClient, library: list[str]) -> Iterator[Callable[[float], None]]:
+def calibrated(
+    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float], None]:
     """``calibrated(bias)``: the release is as sure of its results as this lets it be."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
-    before = service._serving
+    before = service.snapshots.current()
 
     def sure(bias: float) -> None:
         fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04)
-        service._serving = replace(before, confidence=fitted)
+        fitted_snapshot = replace(before, confidence_model=fitted)
+        monkeypatch.setattr(service.snapshots, "current", lambda: fitted_snapshot)
 
-    yield sure
-    service._serving = before
+    return sure
 
 
 def test_a_least_confidence_is_kept_in_the_address_and_refused_at_its_field(
@@ -174,7 +176,7 @@ def test_a_least_confidence_is_kept_in_the_address_and_refused_at_its_field(
     _until(browser, lambda b: len(_shown(b)) == 4)
     assert browser.find_element(By.ID, "min_confidence").get_property("value") == least
     page("?q=a+ball+moves&min_confidence=1.5")
-    assert _at(browser, "min_confidence").text == "This is no probability. Give a number from 0 to 1."
+    assert _at(browser, "min_confidence").text == "The value is not a probability. Give a number from 0 to 1."
     assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
     browser.get_log("browser")  # the refused request itself is logged by the browser
     _fill(browser, min_confidence="")

@@ -38,7 +38,7 @@ def libraries(
 def test_every_domain_is_laid_down_with_a_release_of_its_own(libraries: tuple[Library, Library]) -> None:
     one, three = libraries
     service = serve(three)
-    serving = service._current()
+    serving = service.snapshots.current()
     assert len(serving.shards) == 3
     assert sorted(shard.count for shard in serving.shards.values()) == [16, 17, 17]
     assert len({part.release for shard in serving.shards.values() for part in shard.segments}) == 3
@@ -60,7 +60,7 @@ def test_what_is_asked_is_found_and_told_apart_by_its_words(libraries: tuple[Lib
     right = [
         task
         for asked in three.asked
-        for task, shard in service._current().shards.items()
+        for task, shard in service.snapshots.current().shards.items()
         if asked.sought in shard.ids
     ]
     assert sum(map(str.__eq__, own, right)) > 0.9 * len(own)

@@ -60,9 +60,9 @@ def configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
     """Settings of an empty library that is searched with ``backbone``. No broker."""
-    from service.search import engine
+    from service.search.snapshots import snapshot_manager
 
-    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path, **overrides)
 
 

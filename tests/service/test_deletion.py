@@ -84,7 +84,7 @@ def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: 
     victim = everything[3]  # on a later page
     assert delete_videos([victim]).model_dump() == {"deleted": [victim], "not_found": []}
     left = [video for video in everything if video != victim]
-    later = SearchEngine(service._settings)
+    later = SearchEngine(service.settings)
     later.refresh()
     refreshed = service.refresh
     for look in (lambda: False, refreshed):  # before the server has seen the tombstone, and after
@@ -109,7 +109,7 @@ def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None
     library.lay_down("sea", CARS)
     assert service.refresh()
     delete_videos([everything[2]])
-    anew = SearchEngine(service._settings)  # which has to load the earlier release
+    anew = SearchEngine(service.settings)  # which has to load the earlier release
     anew.refresh()
     for server in (service, anew):
         rest = server.search("an owl", 50, cursor=first.next_cursor)
@@ -136,11 +136,11 @@ def test_with_a_long_video_go_its_moments(served: Served) -> None:
         assert session.scalars(select(Moment.vector_id)).all() == kept.tolist()
         assert "lake-1" not in str([event.data for event in session.scalars(select(Event))])
     assert _found(service) == left, "before the server has seen the tombstones"
-    later = SearchEngine(service._settings)
+    later = SearchEngine(service.settings)
     for server in (service, later):
         server.refresh()
         assert _found(server) == left
-        shard = server._current().shards["tsk_lake"]
+        shard = server.snapshots.current().shards["tsk_lake"]
         assert not np.isin(gone, shard.ids).any()
         assert np.isin(kept, shard.ids).all()
         # Two come back at once: nothing of the thirty that fit better is in their way.
@@ -162,9 +162,9 @@ def test_its_metadata_filters_nothing_any_more(served: Served) -> None:
     assert _found(service, where={"place": "spot 1"}) == []
     delete_videos(["birds-0", "birds-2"])
     service.refresh()
-    with pytest.raises(InvalidInput, match="They carry no metadata"):
+    with pytest.raises(InvalidInput, match="The videos carry no metadata"):
         _found(service, where={"place": "spot 1"})
-    assert len(service._facts._facts) == 2, "what was read before is not kept in memory"
+    assert len(service.metadata_cache.metadata_by_task) == 2, "what was read before is not kept in memory"
 
 
 def test_a_whole_task_can_go_video_by_video(served: Served) -> None:

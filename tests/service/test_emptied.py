@@ -30,9 +30,9 @@ from service.core.settings import Settings, settings
 from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.library.overview import overview
-from service.search import engine
 from service.search.engine import SearchEngine
-from service.search.snapshots.search_snapshot import QueryVectorCache
+from service.search.snapshots import snapshot_manager
+from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import commands, lifecycle
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
@@ -54,7 +54,7 @@ def served(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Served]:
-    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
     configured = settings_factory(tmp_path)
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
     library.lay_down("birds", BIRDS)

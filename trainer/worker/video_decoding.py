@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from media import VideoLimits, moment_windows
 from models.backbones.backbone import Backbone
-from service.catalog.moment_rows import delete_moments, replace_moments
+from service.catalog.moment_rows import drop_moments, replace_moments
 from service.catalog.tables import Video
 from service.core import request_limits
 from service.core.settings import settings
@@ -91,7 +91,7 @@ def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iter
 
     def skip(video: LongVideo, reason: str) -> None:
         with claim.transaction() as session:
-            delete_moments(session, video.vector_id)
+            drop_moments(session, video.vector_id)
             if session.get(Video, video.vector_id) is None:  # deleted in the meantime: no log entry
                 return
         message = f"Video {video.id!r} is searchable as a whole, but not by its moments: {reason}"

@@ -1,8 +1,8 @@
-"""Cursors: where a list of results goes on, by the release that it began with.
+"""Cursors: the position in a list of results at which the next page starts, and the release that produced the list.
 
-A cursor is opaque to whoever holds it. It says which release and mode answered, how far the list has come, and, in
-digests, what was searched for. It keeps no state on any server, and its checksum tells a damaged one. It is not secret
-and need not be signed: with a forged one nothing can be asked that could not be asked without it.
+A cursor is opaque to clients. It holds the release, the query mode and the position of the list, and digests of the
+search parameters. The server keeps no state for it, and its checksum reveals damage. It is neither secret nor signed,
+because a forged cursor gives access to nothing that is not accessible without it.
 """
 
 from __future__ import annotations
@@ -15,77 +15,94 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Cursor", "parameter_digests", "parse_cursor"]
+__all__ = ["Cursor", "digest_parameters", "parse_cursor"]
 
-_CHECKSUM = 8  # bytes
+_CHECKSUM_BYTES = 8
 _MAX_CHARS = 2000
-# Made once: every answer that has another page writes several of them.
-_BODY, _VALUE = json.JSONEncoder(separators=(",", ":")), json.JSONEncoder(sort_keys=True)
+# Created once, because every response with a next page encodes several values.
+_BODY_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_VALUE_ENCODER = json.JSONEncoder(sort_keys=True)
+# Attribute → key in the encoded form, which older cursors share.
+_KEYS = {
+    "release": "release",
+    "generation": "generation",
+    "mode": "mode",
+    "hit_offset": "passed",
+    "result_offset": "shown",
+    "parameters": "query",
+    "tasks_in_first_page": "chosen",
+}
+_ATTRIBUTES = {key: attribute for attribute, key in _KEYS.items()}
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in a list of results.
+    """Position in a list of results.
 
     Attributes:
-        release, generation: that answered the first page.
-        mode: its query mode.
-        passed: hits that earlier pages have come past.
-        shown: results that they showed; fewer, where the catalog no longer knew some.
-        query: parameter → digest of its value, of all that make the list what it is.
-        chosen: how many of the likeliest tasks the first page went to; see :class:`service.search.text_search.planner.WavePlanner`.
+        release: Identifier of the release that answered the first page.
+        generation: Index generation that answered the first page.
+        mode: Query mode of the first page.
+        hit_offset: Number of hits on the earlier pages.
+        result_offset: Number of results on the earlier pages; smaller than ``hit_offset`` where the catalog no longer
+            contained some of the videos.
+        parameters: Parameter name → digest of its value, for all parameters that determine the list.
+        tasks_in_first_page: Number of likeliest tasks that the first page took into account; see
+            :class:`service.search.text_search.planner.WavePlanner`.
     """
 
     release: str
     generation: int
     mode: str
-    passed: int
-    shown: int
-    query: dict[str, str]
-    chosen: int = 0
+    hit_offset: int
+    result_offset: int
+    parameters: dict[str, str]
+    tasks_in_first_page: int = 0
 
     def __str__(self) -> str:
-        body = _BODY.encode(vars(self)).encode()
+        fields = {key: getattr(self, attribute) for attribute, key in _KEYS.items()}
+        body = _BODY_ENCODER.encode(fields).encode()
         return base64.urlsafe_b64encode(_checksum(body) + body).rstrip(b"=").decode()
 
-    def differing(self, query: Mapping[str, str]) -> list[str]:
-        """Names of the parameters in which another search differs from this one's."""
-        return sorted(name for name in {*query, *self.query} if query.get(name) != self.query.get(name))
+    def differing_parameters(self, parameters: Mapping[str, str]) -> list[str]:
+        """Names of the parameters whose digests differ from those of the given search."""
+        names = {*parameters, *self.parameters}
+        return sorted(name for name in names if parameters.get(name) != self.parameters.get(name))
 
 
 def parse_cursor(text: str) -> Cursor | None:
-    """The cursor that a text is; None if it is none."""
+    """Parse an encoded cursor; None if the text is not an intact cursor."""
     if len(text) > _MAX_CHARS:
         return None
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
-        body = raw[_CHECKSUM:]
-        if raw[:_CHECKSUM] != _checksum(body):
+        body = raw[_CHECKSUM_BYTES:]
+        if raw[:_CHECKSUM_BYTES] != _checksum(body):
             return None
-        cursor = Cursor(**json.loads(body))
-    except (ValueError, TypeError, binascii.Error, RecursionError):
+        cursor = Cursor(**{_ATTRIBUTES[key]: value for key, value in json.loads(body).items()})
+    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, RecursionError):
         return None
-    return cursor if _is_whole(cursor) else None
+    return cursor if _is_valid(cursor) else None
 
 
-def parameter_digests(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """A digest of each parameter that is set. Values are JSON."""
+def digest_parameters(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Digest of each parameter that is not None. Values are JSON."""
     return {
-        name: hashlib.sha256(_VALUE.encode(value).encode()).hexdigest()[:12]
+        name: hashlib.sha256(_VALUE_ENCODER.encode(value).encode()).hexdigest()[:12]
         for name, value in parameters.items()
         if value is not None
     }
 
 
 def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(b"cinestrata cursor " + body).digest()[:_CHECKSUM]
+    return hashlib.sha256(b"cinestrata cursor " + body).digest()[:_CHECKSUM_BYTES]
 
 
-def _is_whole(cursor: Cursor) -> bool:
-    numbers = cursor.generation, cursor.passed, cursor.shown, cursor.chosen
+def _is_valid(cursor: Cursor) -> bool:
+    numbers = cursor.generation, cursor.hit_offset, cursor.result_offset, cursor.tasks_in_first_page
     return (
         all(type(number) is int and 0 <= number < 2**31 for number in numbers)
         and isinstance(cursor.release, str)
         and isinstance(cursor.mode, str)
-        and isinstance(cursor.query, dict)
+        and isinstance(cursor.parameters, dict)
     )

@@ -1,14 +1,14 @@
-"""Which videos a search may find: by duration, by time of arrival, by metadata.
+"""Filters on duration, arrival time and metadata of videos.
 
-A filter never changes a score: what is found is what the search without it would find, with what does not pass left
-out, and looked for so far that k results come back wherever k pass.
+A filter never changes a score. A filtered search returns the results of the unfiltered search without the videos that
+fail the filter, and searches deep enough to return k results wherever k videos pass.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -17,18 +17,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from service.core.errors import FieldError, InvalidInput
+from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
-from service.search.video_metadata_cache import Column, Value, VideoMetadata, VideoMetadataCache
+from service.search.video_metadata_cache import (
+    MetadataColumn,
+    MetadataValue,
+    VideoMetadata,
+    VideoMetadataCache,
+)
 
-__all__ = ["VideoFilter", "allowed", "find_filter_errors", "parse_filter", "parse_where_json"]
+__all__ = ["NO_FILTER", "VideoFilter", "find_passing_videos", "parse_filter", "parse_where_json"]
 
 Ids = npt.NDArray[np.int64]
 
-_MAX_FIELDS = 16  # of one filter
-_MAX_VALUES = 64  # of one list
-_MAX_CHARS = 1000  # of one text
-_HOW = (
+_MAX_FIELDS = 16  # in a filter
+_MAX_VALUES = 64  # in a list of values
+_MAX_CHARS = 1000  # in a text value
+_CONDITION_HINT = (
     'Give a value ("night", 3, true), {"min": 1, "max": 5} with one end or both, {"any": ["red", "blue"]} or '
     '{"all": ["red", "blue"]}.'
 )
@@ -39,26 +44,29 @@ class _Range:
     low: float | None
     high: float | None
 
-    def rows(self, column: Column) -> Ids:
-        return column.between(self.low, self.high)
+    def rows(self, column: MetadataColumn) -> Ids:
+        return column.rows_between(self.low, self.high)
 
 
 @dataclass(frozen=True)
 class _AnyOf:
-    values: tuple[
-        tuple[bool, Value], ...
-    ]  # whether it is a truth value comes first, lest 1 be taken for true
+    # Each value with whether it is a bool, so that filters on 1 and on true are not equal.
+    values: tuple[tuple[bool, MetadataValue], ...]
 
-    def rows(self, column: Column) -> Ids:
-        return np.unique(np.concatenate([column.equal(value) for _, value in self.values]))
+    @classmethod
+    def of(cls, values: Sequence[MetadataValue]) -> _AnyOf:
+        return cls(tuple((isinstance(value, bool), value) for value in values))
+
+    def rows(self, column: MetadataColumn) -> Ids:
+        return np.unique(np.concatenate([column.rows_equal_to(value) for _, value in self.values]))
 
 
 @dataclass(frozen=True)
 class _AllOf:
     values: tuple[str, ...]
 
-    def rows(self, column: Column) -> Ids:
-        return reduce(np.intersect1d, [column.equal(value) for value in self.values])
+    def rows(self, column: MetadataColumn) -> Ids:
+        return reduce(np.intersect1d, [column.rows_equal_to(value) for value in self.values])
 
 
 _Condition = _Range | _AnyOf | _AllOf
@@ -66,161 +74,171 @@ _Condition = _Range | _AnyOf | _AllOf
 
 @dataclass(frozen=True)
 class VideoFilter:
-    """What a video must be like.
+    """Conditions that a video must meet. Hashable, so that equal filters of a batch are evaluated once.
 
     Attributes:
-        duration: in seconds.
-        after, before: its task was posted at or after, and before.
-        where: conditions on fields of metadata, all of which must hold.
+        duration: Range of the duration in seconds.
+        arrived_after: Earliest creation time of the video's task, included.
+        arrived_before: Latest creation time of the video's task, excluded.
+        where: Metadata fields and their conditions, all of which must hold.
     """
 
     duration: _Range | None = None
-    after: datetime | None = None
-    before: datetime | None = None
+    arrived_after: datetime | None = None
+    arrived_before: datetime | None = None
     where: tuple[tuple[str, _Condition], ...] = ()
 
     @property
-    def looks_at_videos(self) -> bool:
-        """Whether it tells videos of one task apart."""
+    def has_video_conditions(self) -> bool:
+        """Whether the filter distinguishes videos of the same task."""
         return self.duration is not None or bool(self.where)
 
-    def admits(self, arrived: datetime | None) -> bool:
-        """Whether a task that was posted then may be searched; None: nobody knows when."""
-        if self.after is None and self.before is None:
+    def admits_task(self, created_at: datetime | None) -> bool:
+        """Whether videos of a task created at the given time may pass; None is an unknown time."""
+        if self.arrived_after is None and self.arrived_before is None:
             return True
         return (
-            arrived is not None
-            and (self.after is None or arrived >= self.after)
-            and (self.before is None or arrived < self.before)
+            created_at is not None
+            and (self.arrived_after is None or created_at >= self.arrived_after)
+            and (self.arrived_before is None or created_at < self.arrived_before)
         )
 
-    def ids(self, facts: VideoMetadata) -> Ids:
-        """Vector ids of the videos that pass, ascending."""
-        rows = [] if self.duration is None else [self.duration.rows(facts.durations)]
-        nothing = Column(())
-        rows += [condition.rows(facts.fields.get(name, nothing)) for name, condition in self.where]
-        passing = reduce(np.intersect1d, rows)
-        return facts.ids[np.sort(passing)]
+    def passing_ids(self, metadata: VideoMetadata) -> Ids:
+        """Ascending vector IDs of the videos that pass the conditions on duration and metadata."""
+        rows = [] if self.duration is None else [self.duration.rows(metadata.durations)]
+        empty = MetadataColumn(())
+        rows += [condition.rows(metadata.fields.get(name, empty)) for name, condition in self.where]
+        return metadata.ids[np.sort(reduce(np.intersect1d, rows))]
 
 
-def allowed(
-    chosen: VideoFilter, shards: Mapping[str, str], reader: VideoMetadataCache, at: str = ""
+NO_FILTER = VideoFilter()
+
+
+def find_passing_videos(
+    video_filter: VideoFilter, shards: Mapping[str, str], cache: VideoMetadataCache, field_prefix: str = ""
 ) -> dict[str, Ids | None]:
-    """Task id → vector ids that may be found there, None for all. Tasks where nothing passes are left out.
+    """Evaluate a filter on tasks.
 
     Args:
-        shards: task id → shard id, of the tasks to search.
-        at: what stands before the name of a wrong field.
+        video_filter: Filter to evaluate.
+        shards: Task ID → state of its shard, for the tasks to search.
+        cache: Source of the metadata.
+        field_prefix: Prefix of field names in errors.
+
+    Returns:
+        Task ID → vector IDs that pass; None where all videos pass. Tasks without a passing video are left out.
 
     Raises:
-        InvalidInput: a field that no video has, or a range of a field without numbers; names it.
+        InvalidInput: No video of the tasks has a field of the filter, or a field with a range has no numbers.
     """
     tasks: Sequence[str] = list(shards)
-    if chosen.where:
-        _require_known(chosen, [reader.facts(task, shards[task]) for task in tasks], at)
-    if chosen.after is not None or chosen.before is not None:
-        arrivals = reader.arrivals(tasks)
-        tasks = [task for task in tasks if chosen.admits(arrivals.get(task))]
-    if not chosen.looks_at_videos:
+    if video_filter.where:
+        _require_known_fields(
+            video_filter, [cache.metadata(task, shards[task]) for task in tasks], field_prefix
+        )
+    if video_filter.arrived_after is not None or video_filter.arrived_before is not None:
+        arrivals = cache.arrivals(tasks)
+        tasks = [task for task in tasks if video_filter.admits_task(arrivals.get(task))]
+    if not video_filter.has_video_conditions:
         return dict.fromkeys(tasks)
-    passing = {task: chosen.ids(reader.facts(task, shards[task])) for task in tasks}
+    passing = {task: video_filter.passing_ids(cache.metadata(task, shards[task])) for task in tasks}
     return {task: ids for task, ids in passing.items() if len(ids)}
 
 
 def parse_where_json(text: str) -> dict[str, Any]:
-    """Conditions on metadata as they are written in a URL. Raises InvalidInput."""
+    """Parse metadata conditions written as JSON in a URL.
+
+    Raises:
+        InvalidInput: The text is not a JSON object.
+    """
     try:
-        read = json.loads(text)
+        conditions = json.loads(text)
     except (ValueError, RecursionError):
-        read = None
-    if not isinstance(read, dict):
+        conditions = None
+    if not isinstance(conditions, dict):
         raise InvalidInput.at(
             "where",
-            "This is no JSON object.",
-            'Send fields and what they must be, for example {"place": "kitchen"}.',
+            "The value is not a JSON object.",
+            'Send fields and their conditions, for example {"place": "kitchen"}.',
         )
-    return read
+    return conditions
 
 
-def parse_filter(query: SearchQuery) -> VideoFilter:
-    """The filter of a query in which :func:`find_filter_errors` found nothing."""
-    wanted = query.min_duration, query.max_duration
-    return VideoFilter(
-        duration=None if wanted == (None, None) else _Range(*wanted),
-        after=_aware(query.arrived_after),
-        before=_aware(query.arrived_before),
-        where=tuple((name, _condition(value)) for name, value in sorted((query.where or {}).items())),
-    )
+def parse_filter(query: SearchQuery, report_error: Callable[[str, str, str], None]) -> VideoFilter:
+    """Parse and validate the filter fields of a query, as far as possible without the videos.
 
-
-def find_filter_errors(query: SearchQuery, at: str) -> Iterator[FieldError]:
-    """What is wrong with the filter of a query, as far as can be known without the videos."""
+    Args:
+        query: Query as sent.
+        report_error: Called with the field, message and hint of each invalid field.
+    """
     for name in ("min_duration", "max_duration"):
         seconds = getattr(query, name)
         if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-            yield FieldError(f"{at}{name}", "This is no duration.", "Give seconds, 0 or more.")
-    if (
-        query.min_duration is not None
-        and query.max_duration is not None
-        and query.min_duration > query.max_duration
-    ):
-        yield FieldError(
-            f"{at}min_duration", "It is longer than max_duration, so nothing can pass.", "Swap them."
+            report_error(name, "The value is not a duration.", "Give seconds, 0 or more.")
+    low, high = query.min_duration, query.max_duration
+    if low is not None and high is not None and low > high:
+        report_error(
+            "min_duration", "The value exceeds max_duration, so no video can pass.", "Swap the two values."
         )
-    after, before = _aware(query.arrived_after), _aware(query.arrived_before)
+    after, before = _with_time_zone(query.arrived_after), _with_time_zone(query.arrived_before)
     if after is not None and before is not None and after >= before:
-        yield FieldError(
-            f"{at}arrived_after", "It is not earlier than arrived_before, so nothing can pass.", "Swap them."
+        report_error(
+            "arrived_after",
+            "The time is not earlier than arrived_before, so no video can pass.",
+            "Swap the two values.",
         )
     where = query.where or {}
+    conditions: list[tuple[str, _Condition]] = []
     if len(where) > _MAX_FIELDS:
-        yield FieldError(
-            f"{at}where", f"It names {len(where)} fields.", f"Name at most {_MAX_FIELDS}; they must all hold."
+        report_error(
+            "where", f"The filter names {len(where)} fields.", f"Name at most {_MAX_FIELDS}; all must match."
         )
-        return
+        where = {}
     for name, value in where.items():
-        wrong = _wrong(value)
-        if wrong:
-            yield FieldError(f"{at}where.{name[:100]}", *wrong)
+        try:
+            conditions.append((name, _parse_condition(value)))
+        except _InvalidCondition as error:
+            report_error(f"where.{name[:100]}", *error.args)
+    return VideoFilter(
+        duration=None if low is None and high is None else _Range(low, high),
+        arrived_after=after,
+        arrived_before=before,
+        where=tuple(sorted(conditions, key=lambda condition: condition[0])),
+    )
 
 
-def _aware(at: datetime | None) -> datetime | None:
-    """A time without a zone is UTC."""
-    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
+class _InvalidCondition(ValueError):
+    """A condition is invalid; the arguments are the message and the hint."""
 
 
-def _condition(value: Any) -> _Condition:
-    if isinstance(value, dict):
-        if "any" in value:
-            return _AnyOf(tuple((isinstance(one, bool), one) for one in value["any"]))
-        if "all" in value:
-            return _AllOf(tuple(value["all"]))
-        return _Range(value.get("min"), value.get("max"))
-    return _AnyOf(((isinstance(value, bool), value),))
+def _with_time_zone(time: datetime | None) -> datetime | None:
+    """Interpret a time without a zone as UTC."""
+    return time.replace(tzinfo=UTC) if time is not None and time.tzinfo is None else time
 
 
-def _wrong(value: Any) -> tuple[str, str] | None:
-    """What is wrong with a condition, and the hint."""
+def _parse_condition(value: Any) -> _Condition:
     if isinstance(value, str) and len(value) > _MAX_CHARS:
-        return f"The text has {len(value)} characters.", f"Use at most {_MAX_CHARS}."
+        raise _InvalidCondition(f"The text has {len(value)} characters.", f"Use at most {_MAX_CHARS}.")
     if not isinstance(value, dict):
-        return None if _is_value(value) else ("This is nothing that a field can be.", _HOW)
+        if not _is_value(value):
+            raise _InvalidCondition("The value is not a valid metadata value.", _CONDITION_HINT)
+        return _AnyOf.of([value])
     keys = set(value)
     if keys and keys <= {"min", "max"}:
-        ends = list(value.values())
-        if not all(_is_number(end) for end in ends):
-            return "An end of the range is no number.", _HOW
-        if len(ends) == 2 and value["min"] > value["max"]:
-            return "min is above max, so nothing can pass.", "Swap them."
-        return None
+        if not all(_is_number(end) for end in value.values()):
+            raise _InvalidCondition("An end of the range is not a number.", _CONDITION_HINT)
+        if len(value) == 2 and value["min"] > value["max"]:
+            raise _InvalidCondition("min exceeds max, so no video can pass.", "Swap the two values.")
+        return _Range(value.get("min"), value.get("max"))
     if keys not in ({"any"}, {"all"}):
-        return "This is no condition.", _HOW
+        raise _InvalidCondition("The object is not a valid condition.", _CONDITION_HINT)
     ((kind, values),) = value.items()
     if not isinstance(values, list) or not 1 <= len(values) <= _MAX_VALUES:
-        return f"'{kind}' must be a list of 1 to {_MAX_VALUES} values.", _HOW
-    if not all(_is_value(one) and (kind == "any" or isinstance(one, str)) for one in values):
-        return f"'{kind}' holds something that is no {'value' if kind == 'any' else 'text'}.", _HOW
-    return None
+        raise _InvalidCondition(f"'{kind}' is not a list of 1 to {_MAX_VALUES} values.", _CONDITION_HINT)
+    if not all(_is_value(item) and (kind == "any" or isinstance(item, str)) for item in values):
+        expected = "value" if kind == "any" else "text"
+        raise _InvalidCondition(f"'{kind}' contains an item that is not a {expected}.", _CONDITION_HINT)
+    return _AnyOf.of(values) if kind == "any" else _AllOf(tuple(values))
 
 
 def _is_number(value: Any) -> bool:
@@ -233,22 +251,24 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, bool) or (_is_number(value) and value not in (math.inf, -math.inf))
 
 
-def _require_known(chosen: VideoFilter, searched: Sequence[VideoMetadata], at: str) -> None:
-    for name, condition in chosen.where:
-        columns = [facts.fields[name] for facts in searched if name in facts.fields]
-        field = f"{at}where.{name[:100]}"
+def _require_known_fields(
+    video_filter: VideoFilter, metadata_list: Sequence[VideoMetadata], field_prefix: str
+) -> None:
+    for name, condition in video_filter.where:
+        columns = [metadata.fields[name] for metadata in metadata_list if name in metadata.fields]
+        field = f"{field_prefix}where.{name[:100]}"
         if not columns:
-            known = sorted({field for facts in searched for field in facts.fields})
+            known = sorted({field for metadata in metadata_list for field in metadata.fields})
             raise InvalidInput.at(
                 field,
                 f"No video of the searched tasks has a field {name[:100]!r}.",
-                f"Known: {', '.join(map(repr, known[:20]))}{' …' if len(known) > 20 else ''}."
+                f"Known fields: {', '.join(map(repr, known[:20]))}{' …' if len(known) > 20 else ''}."
                 if known
-                else "They carry no metadata; it is sent with the videos, in POST /tasks.",
+                else "The videos carry no metadata; send metadata with the videos in POST /tasks.",
             )
         if isinstance(condition, _Range) and not any(column.has_numbers for column in columns):
             raise InvalidInput.at(
                 field,
-                "No video of the searched tasks has a number there, so it has no range.",
-                "Ask for a value. Cells of a CSV manifest are texts; a JSONL manifest keeps numbers.",
+                f"No video of the searched tasks has a number in field {name[:100]!r}, so the field has no range.",
+                "Filter by a value. Cells of a CSV manifest are texts; a JSONL manifest keeps numbers.",
             )

@@ -1,4 +1,4 @@
-"""Whether a release answers its probe queries as it did where it was learned; asked before it takes over."""
+"""Validation of a release with its probe queries before it serves searches."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from index.shards.searchable_shard import SearchableShard
 from models.errors import ReleaseError
 from models.releases.probe_queries import ProbeQueries, read_probes
 
-__all__ = ["TOLERANCE", "check_probes"]
+__all__ = ["PROBE_TOLERANCE", "check_probes"]
 
-Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 Encode = Callable[[Sequence[tuple[str, str, str]]], Sequence[Vectors]]
 
-# How far a query vector of unit length, and so any cosine of it, may be from what the worker had. float32 on another
-# device and stored in half precision is off by about 0.001, a text tower of twelve blocks in bfloat16 by about 0.02.
-# Another task's adapters are off by more.
-TOLERANCE = 0.05
-_SCANNED = 10**6  # a larger shard is not searched for probes; they read a few of its rows
+# Maximum difference between a unit query vector, or any cosine of it, and that of the worker. float32 on another device
+# and storage in half precision differ by about 0.001, a text tower of twelve blocks in bfloat16 by about 0.02. The
+# adapters of another task differ by more.
+PROBE_TOLERANCE = 0.05
+MAX_SCANNED_ROWS = 10**6  # a larger shard is not searched for probes; only a few of its rows are read
 
 
 def check_probes(
     folder: Path, release: str, encode: Encode, shards: Mapping[str, SearchableShard], modes: Sequence[str]
 ) -> None:
-    """Ask a release its own probes. Takes one batch of short texts, and searches the newest shard alone.
+    """Compare the answers to the probe queries of a release with those recorded when it was learned.
 
-    Tasks whose shards are not served, and stored vectors that were deleted since, are left out.
+    Encodes one batch of short texts and searches the newest shard only. Tasks whose shards are not served and stored
+    vectors that have been deleted are left out.
 
     Args:
-        folder: of the release; one without probes is accepted.
-        release: its id.
-        encode: the query vector ``[dim]`` of each (text, mode, task).
-        shards: what is served, by task id.
-        modes: that the release offers.
+        folder: Folder of the release; a release without probes is accepted.
+        release: Identifier of the release.
+        encode: Function that returns the query vector ``float32 [dim]`` of each (text, mode, task).
+        shards: Served shards by task ID.
+        modes: Query modes that the release offers.
 
     Raises:
-        ReleaseError: an answer is another one; names the release, the probe and how far it is off.
+        ReleaseError: An answer differs by more than :data:`PROBE_TOLERANCE`; names the release, the probe and the
+            difference.
     """
     probes = read_probes(folder)
     if probes is None:
@@ -54,50 +55,55 @@ def check_probes(
     vectors = encode([(probes.texts[row], probes.mode, probes.tasks[row]) for row in rows])
     for row, vector in zip(rows, vectors, strict=True):
         task = probes.tasks[row]
-        newest = task == probes.tasks[0]
+        is_newest = task == probes.tasks[0]
         try:
-            off = max(_turned(probes, row, vector), _scored(probes, row, vector, shards[task], newest))
-        except ShardStoreError:  # the shard is broken, not the release; whoever searches it sets it aside
+            difference = max(
+                _vector_difference(probes, row, vector),
+                _score_difference(probes, row, vector, shards[task], is_newest),
+            )
+        except ShardStoreError:  # the shard is broken and not the release; a search sets the shard aside
             continue
-        if not off <= TOLERANCE:
+        if not difference <= PROBE_TOLERANCE:
             raise ReleaseError(
                 f"release {release[:12]} does not answer as it did when it was learned: probe {row} "
-                f"({probes.texts[row]!r} in task {task}, mode {probes.mode}) is off by {off:.3f}, and "
-                f"{TOLERANCE} is allowed; compare versions and precision of worker and server, or learn the "
+                f"({probes.texts[row]!r} in task {task}, mode {probes.mode}) differs by {difference:.3f}, and "
+                f"{PROBE_TOLERANCE} is allowed; compare versions and precision of worker and server, or learn the "
                 "task again"
             )
 
 
-def _turned(probes: ProbeQueries, row: int, vector: Vectors) -> float:
-    """Length of the difference of two query vectors."""
+def _vector_difference(probes: ProbeQueries, row: int, vector: Vectors) -> float:
+    """Euclidean distance between the query vector of a probe and the recorded one."""
     expected = probes.vectors[row].astype(np.float32)
     return float(np.linalg.norm(vector - expected)) if vector.shape == expected.shape else np.inf
 
 
-def _scored(probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, nearest: bool) -> float:
-    """Greatest difference of a score: of the probe's stored vectors, and of what a search ranks in their places."""
-    anchored = probes.ids[row] >= 0
-    ids, expected = probes.ids[row][anchored], probes.scores[row][anchored]
+def _score_difference(
+    probes: ProbeQueries, row: int, vector: Vectors, shard: SearchableShard, is_searched: bool
+) -> float:
+    """Largest score difference of a probe's stored vectors, and of the ranks that a search returns."""
+    has_vector = probes.ids[row] >= 0
+    ids, expected = probes.ids[row][has_vector], probes.scores[row][has_vector]
     try:
         stored = shard.vectors(ids)
     except ShardMissing:
-        left = [number for number, id in enumerate(ids) if _holds(shard, id)]
-        ids, expected = ids[left], expected[left]
+        present = [number for number, vector_id in enumerate(ids) if _contains(shard, vector_id)]
+        ids, expected = ids[present], expected[present]
         stored = shard.vectors(ids)
     if not len(ids):
         return 0.0
-    off = float(np.abs(stored @ vector - expected).max())
-    if nearest and shard.count <= _SCANNED:
-        # Segments that came later may only have brought nearer ones.
-        found = shard.search(vector, len(ids)).scores
-        off = max(off, float((expected - found).max()))
-    return off
+    difference = float(np.abs(stored @ vector - expected).max())
+    if is_searched and shard.count <= MAX_SCANNED_ROWS:
+        # Segments that were appended later can only add nearer vectors, so scores may rise but not fall.
+        scores = shard.search(vector, len(ids)).scores
+        difference = max(difference, float((expected - scores).max()))
+    return difference
 
 
-def _holds(shard: SearchableShard, id: np.int64) -> bool:
-    """Whether a vector is there still. One that was deleted and compacted away is in no list of deletions."""
+def _contains(shard: SearchableShard, vector_id: np.int64) -> bool:
+    """Whether a shard contains a vector. A vector that compaction removed has no tombstone."""
     try:
-        shard.vectors(np.array([id]))
+        shard.vectors(np.array([vector_id]))
     except ShardMissing:
         return False
     return True

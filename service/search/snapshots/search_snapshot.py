@@ -1,13 +1,11 @@
-"""What one generation of the index needs to answer queries, loaded, tried and warmed as a whole."""
+"""A searchable snapshot: one index generation with its shards, releases and query encoder."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -20,413 +18,270 @@ from index.scanning.search_threads import search_in_parallel
 from index.shards.searchable_shard import SearchableShard
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
-from models.encoders.query_encoder import QueryEncoder, TokenIds
-from models.errors import ModelError, ReleaseError
+from models.encoders.query_encoder import TokenIds
+from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
-from models.releases.release_state import ReleaseState
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, distinct_tokens
-from service.search.batch_scheduler import CallCombiner
+from service.core.errors import Unavailable
+from service.search.snapshots.pinned_releases import PinnedQueryReleases
+from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
-from service.search.snapshots.snapshot_lineage import Lineage
-from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest
+from service.search.snapshots.snapshot_lineage import SnapshotLineage
+from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
 
-__all__ = ["QueryVectorCache", "SearchSnapshot", "ShardScan"]
+__all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
+Grouping = Callable[[Hits], Hits]
 
-_REMEMBERED = 64 * 1024**2  # bytes of texts and query vectors
-_ENTRY = 200  # bytes of Python's own for a text or a vector
-_TOGETHER = 256  # vectors of one batch of several callers
-_FIRST_QUERY = "a first query, so that no user waits for what is done only once"
+DEGRADED_RETRY_SECONDS = 30  # Retry-After of responses about a shard that cannot be searched
+_WARM_UP_QUERY = "a first query, so that no client waits for one-time initialization"
 
 
 class ShardScan(NamedTuple):
-    """The k nearest videos to a query in a task's shard, or among some of its ids, those of moments too."""
+    """Search of one shard for the k nearest videos of a query.
+
+    Attributes:
+        task: Task ID of the shard.
+        query: Query vector ``float32 [dim]``.
+        k: Number of videos.
+        among: IDs to search, including those of moments; None searches the whole shard.
+        group: Reduction of hits to videos in a shard with moments; None returns hits as they are.
+        exclude: IDs to leave out.
+    """
 
     task: str
     query: Vector
     k: int
-    among: Ids | None
-    reduced: Callable[[Hits], Hits] = best_per_video
+    among: Ids | None = None
+    group: Grouping | None = best_per_video
+    exclude: Sequence[int] = ()
 
 
-@dataclass
-class _Read:
-    """What is known of a text: its tokens, and its vectors by mode and task, one for all tasks where they share it."""
+class _BatchScan(NamedTuple):
+    """Search of one shard for several queries; attributes as in :class:`ShardScan`."""
 
-    tokens: TokenIds
-    vectors: dict[tuple[str, str], Vector] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A text under a task. Where all tasks share its vector, ``key`` names none of them."""
-
-    text: str
-    tokens: TokenIds
-    mode: str
     task: str
-    key: str
-
-
-class QueryVectorCache:
-    """Encodes texts under tasks, and remembers what it encoded last. Safe to be shared by threads.
-
-    What several threads want at the same time goes through one batch (:class:`~service.search.batch_scheduler.CallCombiner`).
-    """
-
-    def __init__(self, encoder: QueryEncoder) -> None:
-        self._encoder = encoder
-        self._lock = Lock()
-        self._known: OrderedDict[str, _Read] = OrderedDict()
-        self._bytes = 0
-        self._anchors: dict[tuple[str, str], str | None] = {}
-        # Of the encoder and not of this reader: a circle would keep the weights of a generation that is over for long.
-        self._gathered: CallCombiner[_Wanted, Vector] = CallCombiner(partial(_encoded, encoder), _TOGETHER)
-
-    def tokens(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Those of each text, from the mark of its start to that of its end."""
-        return [read.tokens for read in self._read(texts)]
-
-    def __call__(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
-        """The unit vector ``[dim]`` of each (text, mode, task)."""
-        texts = list(dict.fromkeys(text for text, _, _ in pairs))
-        reads = dict(zip(texts, self._read(texts), strict=True))
-        wanted = [
-            _Wanted(
-                text, reads[text].tokens, mode, task, "" if self._encoder.is_task_independent(mode) else task
-            )
-            for text, mode, task in pairs
-        ]
-        with self._lock:
-            found = {
-                (one.text, one.mode, one.key): reads[one.text].vectors[one.mode, one.key]
-                for one in wanted
-                if (one.mode, one.key) in reads[one.text].vectors
-            }
-        new = {(one.text, one.mode, one.key): one for one in wanted}
-        missing = [one for key, one in new.items() if key not in found]
-        if missing:
-            vectors = self._gathered(missing)
-            with self._lock:
-                for one, vector in zip(missing, vectors, strict=True):
-                    found[one.text, one.mode, one.key] = vector
-                    self._remember(one.text, reads[one.text], (one.mode, one.key), vector)
-                self._forget()
-        return [found[one.text, one.mode, one.key] for one in wanted]
-
-    def _read(self, texts: Sequence[str]) -> list[_Read]:
-        with self._lock:
-            found = {text: self._known[text] for text in texts if text in self._known}
-            for text in found:
-                self._known.move_to_end(text)
-        new = [text for text in dict.fromkeys(texts) if text not in found]
-        if new:
-            read = {text: _Read(t) for text, t in zip(new, self._encoder.tokenize(new), strict=True)}
-            with self._lock:
-                for text, one in read.items():
-                    found[text] = self._known.setdefault(text, one)
-                    if found[text] is one:
-                        self._bytes += _size(text, one)
-                self._forget()
-        return [found[text] for text in texts]
-
-    def fresh(self, texts: Sequence[str], mode: str, task: str) -> Vectors:
-        """Texts under one task, ``[n, dim]``, none of them remembered."""
-        return self._encoder.encode_pairs(self._encoder.tokenize(texts), [task] * len(texts), mode)
-
-    @property
-    def encoder(self) -> QueryEncoder:
-        """What it reads them with."""
-        return self._encoder
-
-    def encoding_identity(self, task: str, mode: str) -> str | None:
-        """What encodes a text under a task, where no later release can change it."""
-        key = task, mode
-        if key not in self._anchors:  # it hashes weights, and may read them first
-            self._anchors[key] = self._encoder.encoding_identity(task, mode)
-        return self._anchors[key]
-
-    def _remember(self, text: str, read: _Read, key: tuple[str, str], vector: Vector) -> None:
-        if key not in read.vectors:
-            read.vectors[key] = vector
-            if self._known.get(text) is read:
-                self._bytes += _vector_size(vector)
-
-    def _forget(self) -> None:
-        while self._bytes > _REMEMBERED and self._known:
-            text, read = self._known.popitem(last=False)
-            self._bytes -= _size(text, read)
-
-
-def _encoded(encoder: QueryEncoder, wanted: list[_Wanted]) -> list[Vector]:
-    """Vectors of what several callers want, some of whom may want the same."""
-    once = {(one.text, one.mode, one.key): one for one in wanted}
-    found: dict[tuple[str, str, str], Vector] = {}
-    for mode in dict.fromkeys(one.mode for one in wanted):
-        asked = [one for one in once.values() if one.mode == mode]
-        vectors = encoder.encode_pairs([one.tokens for one in asked], [one.task for one in asked], mode)
-        for one, vector in zip(asked, vectors, strict=True):
-            # A copy: a part would keep the whole batch in memory.
-            found[one.text, mode, one.key] = vector.copy()
-    return [found[one.text, one.mode, one.key] for one in wanted]
-
-
-def _size(text: str, read: _Read) -> int:
-    """Bytes that a text takes, about."""
-    return _ENTRY + 4 * len(text) + read.tokens.nbytes + sum(map(_vector_size, read.vectors.values()))
-
-
-def _vector_size(vector: Vector) -> int:
-    return _ENTRY + vector.nbytes
+    queries: Vectors
+    k: int
+    among: Ids | None
+    group: Grouping | None
+    exclude: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
 class SearchSnapshot:
-    """One generation: its shards, and the encoder that reads texts for them. A new generation is a new object, and is
-    equal to no other.
+    """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity.
 
     Attributes:
-        snapshot: the generation.
-        release: id of the release that encodes queries: the snapshot's current one, or an earlier one.
-        shards: what can be searched, by task id, in learned order.
-        names: task id → name.
-        degraded: task id → why it cannot be searched. Grows when a shard breaks while it serves.
-        modes: those that the release's method offers.
-        positions: task id → its place among the tasks that the router knows.
-        router: tells which tasks a text sounds like.
-        encoder: reads texts; the latest are remembered.
-        makers: task id → id of the release whose text side its texts are read with in mode ``pinned``.
-        learned: release id → what it has learned itself, of all that were read.
-        confidence: how sure the release's searches are; None where it was not calibrated.
+        index_snapshot: Snapshot of the index.
+        release_id: Identifier of the release that encodes queries: the newest one, or an earlier one.
+        shards: Searchable shards by task ID, in learned order.
+        task_names: Task ID → name.
+        degraded: Task ID → reason why it cannot be searched. Grows when a shard breaks while it is served.
+        modes: Query modes that the release's method offers.
+        router_positions: Task ID → position of the task in the router.
+        router: Router of the release.
+        query_vectors: Query encoder of the release, with its cache.
+        shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
+        contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
+        confidence_model: Calibration of the release; None where the release is not calibrated.
     """
 
-    snapshot: IndexSnapshot
-    release: str
+    index_snapshot: IndexSnapshot
+    release_id: str
     shards: Mapping[str, SearchableShard]
-    names: Mapping[str, str]
+    task_names: Mapping[str, str]
     degraded: dict[str, str]
     modes: tuple[str, ...]
-    positions: Mapping[str, int]
+    router_positions: Mapping[str, int]
     router: Router
-    encoder: QueryVectorCache
-    makers: Mapping[str, str]
-    learned: Mapping[str, TaskLineage]
-    confidence: ConfidenceModel | None = None
+    query_vectors: QueryVectorCache
+    shard_releases: Mapping[str, str]
+    contributions: Mapping[str, TaskLineage]
+    confidence_model: ConfidenceModel | None = None
 
     @classmethod
     def load(
         cls,
-        snapshot: IndexSnapshot,
+        index_snapshot: IndexSnapshot,
         backbone: Backbone,
         release_id: str | None = None,
         *,
         other: SearchSnapshot | None = None,
     ) -> SearchSnapshot:
-        """Read the releases that the snapshot needs, answer one query with them, and the probes of the release.
+        """Read the releases of an index snapshot, encode a first query, and check the probes of the release.
 
-        Shards never change, so a snapshot can also be searched as it was under an earlier release: the tasks that it
-        had learned, and no other. A shard that is broken, that another encoder made, or whose own release is broken, is
-        left out by name.
+        Shards never change, so an index snapshot can also be searched with an earlier release: it then contains the
+        tasks which that release has learned. A shard that is broken, was made by another encoder, or whose own release
+        is broken, is left out and recorded in ``degraded``.
 
         Args:
-            release_id: of the snapshot's manifest; the current one by default.
-            other: one that serves the same library, with the same backbone. Releases never change, so what it holds of
-                earlier ones is taken over, and neither read nor tried again. It stays as it is.
+            index_snapshot: Snapshot of the index.
+            backbone: Backbone of all releases.
+            release_id: Identifier of a release in the manifest; the newest by default.
+            other: Snapshot of the same library with the same backbone. Releases never change, so what it has loaded of
+                earlier releases is reused without reading or checking it again. It is not modified.
 
         Raises:
-            ModelError, ShardStoreError: the release cannot be read, does not fit the backbone, or has no
-                shard that can be searched.
+            ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable
+                shard.
         """
-        current = release_id is None or release_id == snapshot.release_id
-        release_id = release_id or snapshot.release_id
+        is_newest = release_id is None or release_id == index_snapshot.release_id
+        release_id = release_id or index_snapshot.release_id
         if release_id is None:
-            raise AssertionError("an empty index has nothing to serve")
-        folder = snapshot.release_folder(release_id)
-        lineage = Lineage(snapshot, backbone.vocabulary, other.learned if other else {})
+            raise AssertionError("an empty index has no release to serve")
+        folder = index_snapshot.release_folder(release_id)
+        lineage = SnapshotLineage(index_snapshot, backbone.vocabulary, other.contributions if other else {})
         release = read_query_release(folder, read_parent=lineage)
-        names = {task.task_id: task.name for task in release.tasks}
-        unknown = [task for task in snapshot.tasks if task not in names] if current else []
+        task_names = {task.task_id: task.name for task in release.tasks}
+        unknown = [task for task in index_snapshot.tasks if task not in task_names] if is_newest else []
         degraded = dict.fromkeys(unknown, "the current release does not know it")
         shards: dict[str, SearchableShard] = {}
         for task in release.tasks:
             try:
-                shards[task.task_id] = snapshot.shard(task.task_id, fingerprint=task.fingerprint)
+                shards[task.task_id] = index_snapshot.shard(task.task_id, fingerprint=task.fingerprint)
             except ShardStoreError as error:
                 degraded[task.task_id] = str(error)
-        entries = snapshot.manifest.shards
-        makers = {task: entries[task].release for task in names if task in entries}
-        tried = {task for task, maker in makers.items() if other and other.makers.get(task) == maker}
-        pinned = _Pinned(snapshot, release_id, release)
+        entries = index_snapshot.manifest.shards
+        shard_releases = {task: entries[task].release for task in task_names if task in entries}
+        checked = {
+            task
+            for task, shard_release in shard_releases.items()
+            if other and other.shard_releases.get(task) == shard_release
+        }
+        pinned = PinnedQueryReleases(index_snapshot, release_id, release)
         encoder = open_query_encoder(
-            backbone, release, pinned, other.encoder.encoder if other else None, tried
+            backbone, release, pinned, other.query_vectors.encoder if other else None, checked
         )
         degraded.update(lineage.broken | pinned.broken)
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
-        reader = QueryVectorCache(encoder)
+        query_vectors = QueryVectorCache(encoder)
         for mode in encoder.modes:
-            new = [task for task in shards if mode != "pinned" or task not in tried]
-            first = reader([(_FIRST_QUERY, mode, task) for task in new or shards])
-            if not np.isfinite(first).all():
+            new = [task for task in shards if mode != "pinned" or task not in checked]
+            vectors = query_vectors([(_WARM_UP_QUERY, mode, task) for task in new or shards])
+            if not np.isfinite(vectors).all():
                 raise ReleaseError(
-                    f"release {release_id[:12]} gives queries that are not numbers in mode {mode}"
+                    f"release {release_id[:12]} encodes queries as vectors with NaN or infinity in mode {mode}"
                 )
-        check_probes(folder, release_id, reader, shards, encoder.modes)
+        check_probes(folder, release_id, query_vectors, shards, encoder.modes)
         return cls(
-            snapshot=snapshot,
-            release=release_id,
+            index_snapshot=index_snapshot,
+            release_id=release_id,
             shards=shards,
-            names=names,
+            task_names=task_names,
             degraded=degraded,
             modes=encoder.modes,
-            positions={task: position for position, task in enumerate(names)},
+            router_positions={task: position for position, task in enumerate(task_names)},
             router=Router(release.profiles),
-            encoder=reader,
-            makers={task: maker for task, maker in makers.items() if task in shards},
-            learned={**lineage.read, release_id: read_lineage(folder)},
-            confidence=release.confidence,
+            query_vectors=query_vectors,
+            shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
+            contributions={**lineage.contributions, release_id: read_lineage(folder)},
+            confidence_model=release.confidence,
         )
 
-    def search(
-        self,
-        task: str,
-        query: Vector,
-        k: int,
-        *,
-        exclude: Sequence[int] = (),
-        reduced: Callable[[Hits], Hits] = best_per_video,
-    ) -> Hits:
-        """The k nearest videos of a task's shard; none of one that cannot be opened any more, which is set aside.
+    @property
+    def generation(self) -> int:
+        """Generation of the index."""
+        return self.index_snapshot.generation
 
-        Args:
-            exclude: ids to leave out.
-            reduced: how hits become videos, where the shard holds moments.
+    @cached_property
+    def nonempty_tasks(self) -> tuple[str, ...]:
+        """Searchable tasks whose videos are not all deleted, in learned order."""
+        return tuple(task for task, shard in self.shards.items() if shard.count)
+
+    @property
+    def degraded_by_name(self) -> dict[str, str]:
+        """Task name → reason why it cannot be searched."""
+        return {self.task_names.get(task, task): reason for task, reason in self.degraded.items()}
+
+    def require_searchable(self, task: str) -> None:
+        """Check that a task is not degraded.
+
+        Raises:
+            Unavailable: The shard of the task cannot be searched.
         """
-        return self._search(task, query[None], k, exclude, reduced=reduced)[0]
+        if task in self.degraded:
+            raise self.unavailable_error(task)
 
-    def search_moments(self, task: str, query: Vector, ids: Ids) -> Hits:
-        """Some moments of a task's videos by their scores, best first; equal ones by id."""
-        return self._nearest(task, query[None], len(ids), among=ids)[0]
+    def unavailable_error(self, task: str) -> Unavailable:
+        """Error of a request for a degraded task."""
+        name = self.task_names.get(task, task)
+        return Unavailable(f"Task {name!r} cannot be searched: {self.degraded[task]}", DEGRADED_RETRY_SECONDS)
 
-    def _search(
-        self,
-        task: str,
-        queries: Vector,
-        k: int,
-        exclude: Sequence[int] = (),
-        among: Ids | None = None,
-        reduced: Callable[[Hits], Hits] = best_per_video,
-    ) -> list[Hits]:
-        if not has_moments(self.shards[task]):
-            return self._nearest(task, queries, k, exclude, among)
-        return nearest(
-            lambda rows, depth: self._nearest(task, queries[rows], depth, exclude, among),
-            len(queries),
-            k,
-            reduced,
+    def set_aside(self, task: str, error: ShardStoreError) -> None:
+        """Leave out a shard that broke while it was served."""
+        self.index_snapshot.mark_degraded(task, str(error))
+        self.degraded[task] = str(error)
+
+    def encode(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
+        """The unit vector ``float32 [dim]`` of each (text, mode, task)."""
+        return self.query_vectors(pairs)
+
+    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
+        """Log weight of each text's tasks, by falling weight. The weights of a text sum to one."""
+        return [
+            self._route_tokens(tokens, task_ids)
+            for tokens, task_ids in zip(self.query_vectors.tokens(texts), tasks, strict=True)
+        ]
+
+    def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
+        """Hits of each scan, in order.
+
+        Scans that differ only in the query share one pass over their shard. Shards are scanned in parallel where that
+        is faster. A shard that can no longer be read is set aside, and its scans have no hits.
+        """
+        groups: dict[tuple[str, int, int, Grouping | None, Sequence[int]], list[int]] = {}
+        for number, scan in enumerate(scans):
+            key = scan.task, scan.k, id(scan.among), scan.group, tuple(scan.exclude)
+            groups.setdefault(key, []).append(number)
+        batches: list[_BatchScan] = []
+        for numbers in groups.values():
+            task, _, k, among, group, exclude = scans[numbers[0]]
+            queries = np.stack([scans[number].query for number in numbers])
+            batches.append(_BatchScan(task, queries, k, among, group, exclude))
+        shards = [self.shards[batch.task] for batch in batches]
+        total_bytes = sum(segment.bytes for shard in shards for segment in shard.segments)
+        is_remote = any(shard.remote for shard in shards)
+        results = search_in_parallel(
+            self._scan_shard, batches, total_bytes // max(1, len(batches)), remote=is_remote
         )
+        hits = dict(zip(chain(*groups.values()), chain(*results), strict=True))
+        return [hits[number] for number in range(len(scans))]
 
-    def _nearest(
-        self, task: str, queries: Vector, k: int, exclude: Sequence[int] = (), among: Ids | None = None
-    ) -> list[Hits]:
-        """Vectors, and not videos."""
+    def _scan_shard(self, batch: _BatchScan) -> list[Hits]:
+        task, queries, k, among, group, exclude = batch
         if task not in self.degraded:
+            shard = self.shards[task]
             try:
-                return self.shards[task].search_many(queries, k, exclude, among)
+                if group is None or not has_moments(shard):
+                    return shard.search_many(queries, k, exclude, among)
+                search = partial(_search_rows, shard, queries, exclude, among)
+                return nearest_videos(search, len(queries), k, group)
             except ShardStoreError as error:
                 self.set_aside(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
 
-    def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
-        """What each of several finds, in their order.
-
-        A shard is read once for all who search it alike, and several shards at the same time where that is faster.
-        """
-        alike: dict[tuple[str, int, int, Callable[[Hits], Hits]], list[int]] = {}
-        for number, scan in enumerate(scans):
-            alike.setdefault((scan.task, scan.k, id(scan.among), scan.reduced), []).append(number)
-        groups = list(alike.values())
-
-        def one(numbers: list[int]) -> list[Hits]:
-            first = scans[numbers[0]]
-            queries = np.stack([scans[number].query for number in numbers])
-            return self._search(first.task, queries, first.k, among=first.among, reduced=first.reduced)
-
-        shards = [self.shards[task] for task, *_ in alike]
-        total = sum(part.bytes for shard in shards for part in shard.segments)
-        remote = any(shard.remote for shard in shards)
-        found = search_in_parallel(one, groups, total // max(1, len(groups)), remote=remote)
-        hits = dict(zip(chain(*groups), chain(*found), strict=True))
-        return [hits[number] for number in range(len(scans))]
-
-    def set_aside(self, task: str, error: ShardStoreError) -> None:
-        """Search without a shard that broke while it served."""
-        self.snapshot.mark_degraded(task, str(error))
-        self.degraded[task] = str(error)
-
-    @cached_property
-    def held(self) -> tuple[str, ...]:
-        """Tasks whose videos are not all deleted, in learned order."""
-        return tuple(task for task, shard in self.shards.items() if shard.count)
-
-    @property
-    def named_degraded(self) -> dict[str, str]:
-        """Task name → why it cannot be searched."""
-        return {self.names.get(task, task): why for task, why in self.degraded.items()}
-
-    def encode(self, pairs: Sequence[tuple[str, str, str]]) -> list[Vector]:
-        """The unit vector of each (text, mode, task)."""
-        return self.encoder(pairs)
-
-    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
-        """Log of how much each text sounds like each of its tasks, best first; the weights of a text sum to one."""
-        return [self._route(*one) for one in zip(self.encoder.tokens(texts), tasks, strict=True)]
-
-    def _route(self, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
-        chosen = np.array([self.positions[task] for task in tasks], np.int64)
-        weights = self.router.log_weights(distinct_tokens(tokens), chosen)
+    def _route_tokens(self, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
+        positions = np.array([self.router_positions[task] for task in tasks], np.int64)
+        weights = self.router.log_weights(distinct_tokens(tokens), positions)
         order = np.argsort(-weights, kind="stable")
         return list(zip([tasks[place] for place in order.tolist()], weights[order].tolist(), strict=True))
 
 
-class _Pinned(Mapping[str, ReleaseState]):
-    """For each task of a release, the release that made its shard; read when asked for, and not kept.
-
-    A release may be large, and an encoder keeps little of it, so they are never all in memory. For one that is
-    broken the release itself stands in, so that the other tasks can be served; its own is left out.
-
-    Attributes:
-        broken: task id → what is wrong with its release, of those that were asked for.
-    """
-
-    def __init__(self, snapshot: IndexSnapshot, release_id: str, release: ReleaseState) -> None:
-        self.broken: dict[str, str] = {}
-        self._snapshot = snapshot
-        self._release_id = release_id
-        self._release = release
-
-    def __getitem__(self, task: str) -> ReleaseState:
-        shard = self._snapshot.manifest.shards.get(task)
-        if shard is None or shard.release == self._release_id:
-            return self._release
-        try:
-            folder = self._snapshot.release_folder(shard.release)
-            return read_query_release(folder, profiles=False)
-        except (ModelError, ShardStoreError, OSError) as error:
-            self.broken[task] = f"the release that made its shard cannot be read: {error}"
-            return self._release
-
-    def __contains__(self, task: object) -> bool:
-        return any(known.task_id == task for known in self._release.tasks)
-
-    def __iter__(self) -> Iterator[str]:
-        return (task.task_id for task in self._release.tasks)
-
-    def __len__(self) -> int:
-        return len(self._release.tasks)
+def _search_rows(
+    shard: SearchableShard,
+    queries: Vectors,
+    exclude: Sequence[int],
+    among: Ids | None,
+    rows: npt.NDArray[np.int64],
+    depth: int,
+) -> list[Hits]:
+    """Search a shard for some of the queries."""
+    return shard.search_many(queries[rows], depth, exclude, among)

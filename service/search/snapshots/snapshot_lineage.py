@@ -1,4 +1,4 @@
-"""What the releases of a generation have learned, each for itself."""
+"""Contributions of the releases in a snapshot: tasks, names and routing profiles that each release added."""
 
 from __future__ import annotations
 
@@ -13,56 +13,61 @@ from models.releases.release_files import LINEAGE_FILES, read_lineage
 from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
 from models.routing.routing_profiles import RoutingProfiles
 
-__all__ = ["Lineage"]
+__all__ = ["SnapshotLineage"]
 
 
-class Lineage:
-    """Gives what a release has learned itself, by its id. Its checksums are compared; weights are not looked at.
+class SnapshotLineage:
+    """Reads the contribution of a release by its ID. Checksums are verified; weights are not read.
 
-    Where that cannot be read, the manifest still tells which shards the release made, and which release made the shard
-    in front of them. So the others keep their places and are served, and these alone are left out by name.
+    Where a contribution cannot be read, it is reconstructed from the manifest, which still says which shards the
+    release made and which release made the shard before them. All other tasks then keep their positions and are served,
+    and only the tasks of that release are degraded.
 
     Args:
-        vocabulary: V of the backbone.
-        known: what is read already, by release id.
+        index_snapshot: Snapshot that contains the releases.
+        vocabulary: Vocabulary size V of the backbone.
+        known: Contributions that are already in memory, by release ID.
 
     Attributes:
-        read: what was asked for, by release id.
-        broken: task id → what is wrong with the release that learned it.
+        contributions: Contributions that were read, by release ID.
+        broken: Task ID → reason why the release that learned it cannot be read.
     """
 
-    def __init__(self, snapshot: IndexSnapshot, vocabulary: int, known: Mapping[str, TaskLineage]) -> None:
-        self.read: dict[str, TaskLineage] = {}
+    def __init__(
+        self, index_snapshot: IndexSnapshot, vocabulary: int, known: Mapping[str, TaskLineage]
+    ) -> None:
+        self.contributions: dict[str, TaskLineage] = {}
         self.broken: dict[str, str] = {}
-        self._snapshot = snapshot
+        self._index_snapshot = index_snapshot
         self._vocabulary = vocabulary
         self._known = known
 
-    def __call__(self, release: str) -> TaskLineage:
-        """
+    def __call__(self, release_id: str) -> TaskLineage:
+        """Return the contribution of a release.
+
         Raises:
-            ModelError, ShardStoreError, OSError: it cannot be read, and it made no shard.
+            ModelError, ShardStoreError, OSError: The contribution cannot be read, and the release made no shard.
         """
         try:
-            self.read[release] = self._known.get(release) or read_lineage(
-                self._snapshot.release_folder(release, files=LINEAGE_FILES)
+            self.contributions[release_id] = self._known.get(release_id) or read_lineage(
+                self._index_snapshot.release_folder(release_id, files=LINEAGE_FILES)
             )
         except (ModelError, ShardStoreError, OSError) as error:
-            learned = self._by_shards(release)
-            if not learned.tasks:
+            contribution = self._reconstruct(release_id)
+            if not contribution.tasks:
                 raise
-            why = f"the release that learned it cannot be read: {error}"
-            self.broken |= {task.task_id: why for task in learned.tasks}
-            return learned
-        return self.read[release]
+            reason = f"the release that learned it cannot be read: {error}"
+            self.broken |= {task.task_id: reason for task in contribution.tasks}
+            return contribution
+        return self.contributions[release_id]
 
-    def _by_shards(self, release: str) -> TaskLineage:
-        """The tasks whose shards a release made, without their names and words."""
-        shards = list(self._snapshot.manifest.shards.values())
-        own = [place for place, shard in enumerate(shards) if shard.release == release]
+    def _reconstruct(self, release_id: str) -> TaskLineage:
+        """The tasks whose shards a release made, without their names and routing profiles."""
+        shards = list(self._index_snapshot.manifest.shards.values())
+        own = [place for place, shard in enumerate(shards) if shard.release == release_id]
         before = ParentRelease(shards[own[0] - 1].release, own[0]) if own and own[0] else None
         tasks = tuple(
             ReleaseTask(shards[place].task, shards[place].task, shards[place].fingerprint) for place in own
         )
-        silent = RoutingProfiles.from_dense(np.zeros((len(tasks), self._vocabulary), np.float32))
-        return TaskLineage(tasks, silent, before)
+        empty = RoutingProfiles.from_dense(np.zeros((len(tasks), self._vocabulary), np.float32))
+        return TaskLineage(tasks, empty, before)

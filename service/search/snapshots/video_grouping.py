@@ -1,8 +1,7 @@
-"""Hits of moments become hits of videos: every video once, at the best of its whole and its moments.
+"""Grouping of hits by video: each video once, with the best score of the whole video and its moments.
 
-A video lies in one shard with all of its moments. So hits are grouped shard by shard, before shards are merged: out of
-a shard come its best videos, as many as were asked for, and whoever merges shards, or bounds the k-th best of them,
-need not know of moments.
+A video and its moments are in one shard. Hits are therefore grouped within each shard, before shards are merged: the
+result of a shard is its k best videos, so merging shards and bounding the k-th best score need not know of moments.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from index.hits import Hits
 from index.shards.searchable_shard import SearchableShard
 from index.vector_ids import FIRST_MOMENT_ID, is_moment, video_ids_of
 
-__all__ = ["best_per_video", "delete_moments", "has_moments", "nearest"]
+__all__ = ["best_per_video", "drop_moments", "has_moments", "nearest_videos"]
 
 Rows = npt.NDArray[np.int64]
 
-_DEEPER = 4  # times as many hits are looked at as videos are wanted, and again where they were too few
+_DEPTH_FACTOR = 4  # hits fetched per requested video, and growth of the depth where they were too few
 
 
 def has_moments(shard: SearchableShard) -> bool:
-    """Whether a shard may hold moments; told from its entries alone."""
-    return any(part.last_id >= FIRST_MOMENT_ID for part in shard.segments)
+    """Whether a shard may contain moments, judged by its manifest entries alone."""
+    return any(segment.last_id >= FIRST_MOMENT_ID for segment in shard.segments)
 
 
 def best_per_video(hits: Hits) -> Hits:
-    """Every video once, at its best; the best first, equal ones by id."""
+    """The best hit of each video, by falling score, then by ID."""
     videos = video_ids_of(hits.ids)
     order = np.lexsort((videos, -hits.scores))
     _, firsts = np.unique(videos[order], return_index=True)
@@ -37,34 +36,36 @@ def best_per_video(hits: Hits) -> Hits:
     return Hits(videos[best], hits.scores[best])
 
 
-def delete_moments(hits: Hits) -> Hits:
-    """Without moments."""
-    whole = ~is_moment(hits.ids)
-    return Hits(hits.ids[whole], hits.scores[whole])
+def drop_moments(hits: Hits) -> Hits:
+    """The hits of whole videos."""
+    is_whole = ~is_moment(hits.ids)
+    return Hits(hits.ids[is_whole], hits.scores[is_whole])
 
 
-def nearest(
-    search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, reduced: Callable[[Hits], Hits]
+def nearest_videos(
+    search: Callable[[Rows, int], Sequence[Hits]], count: int, k: int, group: Callable[[Hits], Hits]
 ) -> list[Hits]:
-    """For each query the k best of what its hits are reduced to, or all where there are fewer; as of all its hits.
+    """The k best videos of each query, or all videos where there are fewer, as if every vector were scored.
 
-    A list of hits is searched so far down that no hit below it could change them. All queries go the first step
-    together, and those that have to go deeper the next one.
+    Each query's hits are fetched to a growing depth, until no hit below that depth can change the result. All queries
+    share the first fetch; those that need more depth share the next.
 
     Args:
-        search: for these queries the so many best hits of a shard; equal ones by id.
-        count: how many queries there are.
-        reduced: keeps the best score that it is given, and the order by score, then id.
+        search: Function that returns the best hits of a shard, by falling score, then by ID. Its arguments are the
+            numbers of the queries and the number of hits.
+        count: Number of queries.
+        k: Number of videos per query.
+        group: Function that reduces hits to videos. It keeps the best score of its input, and the order.
     """
-    found: dict[int, Hits] = {}
-    left, depth = np.arange(count), _DEEPER * k
-    while len(left):
-        for number, hits in zip(left.tolist(), search(left, depth), strict=True):
-            best = reduced(hits)
-            # A hit of the same score may be of a video that comes before it by id.
-            settled = len(best.ids) >= k and hits.scores[-1] < best.scores[k - 1]
-            if settled or len(hits.ids) < depth:
-                found[number] = Hits(best.ids[:k], best.scores[:k])
-        left = left[[number not in found for number in left.tolist()]]
-        depth *= _DEEPER
-    return [found[number] for number in range(count)]
+    results: dict[int, Hits] = {}
+    remaining, depth = np.arange(count), _DEPTH_FACTOR * k
+    while len(remaining):
+        for number, hits in zip(remaining.tolist(), search(remaining, depth), strict=True):
+            videos = group(hits)
+            # A deeper hit of the same score may belong to a video that precedes the k-th by ID.
+            is_final = len(videos.ids) >= k and hits.scores[-1] < videos.scores[k - 1]
+            if is_final or len(hits.ids) < depth:
+                results[number] = Hits(videos.ids[:k], videos.scores[:k])
+        remaining = remaining[[number not in results for number in remaining.tolist()]]
+        depth *= _DEPTH_FACTOR
+    return [results[number] for number in range(count)]

@@ -1,4 +1,4 @@
-"""The moments of the videos that a search shows."""
+"""Best moments of the videos on a page of results."""
 
 from __future__ import annotations
 
@@ -10,47 +10,52 @@ import numpy.typing as npt
 from index.hits import Hit
 from index.vector_ids import video_ids_of
 from service.core.schemas import MomentMatch
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.video_metadata_cache import VideoMetadataCache
 
-__all__ = ["best_moments"]
+__all__ = ["find_best_moments"]
 
-Vectors = npt.NDArray[np.float32]
+Vector = npt.NDArray[np.float32]
 
 
-def best_moments(
-    serving: SearchSnapshot,
+def find_best_moments(
+    snapshot: SearchSnapshot,
     hits: Sequence[Hit],
-    queries: Mapping[str, Vectors],
-    lift: Mapping[str, float],
-    most: int,
-    reader: VideoMetadataCache,
+    query_vectors: Mapping[str, Vector],
+    lifts: Mapping[str, float],
+    max_moments: int,
+    cache: VideoMetadataCache,
 ) -> dict[int, list[MomentMatch]]:
-    """The best moments of videos that were found, best first, by vector id of the video.
+    """The best moments of each video, by falling score, then by time.
 
-    They are looked for among all moments of these videos, and not among the hits that led to them, which may be few of
-    them. Equal scores are ordered by time.
+    All moments of the videos are scored, because only some of them may be among the hits.
 
     Args:
-        hits: videos, of tasks that may have moments.
-        queries: ``float32 [dim]`` by task id.
-        lift: what is added to the scores of each task.
-        most: how many for each video.
+        snapshot: Snapshot that found the hits.
+        hits: Hits of videos in tasks that may have moments.
+        query_vectors: Task ID → query vector ``float32 [dim]``.
+        lifts: Task ID → value added to cosines of the task.
+        max_moments: Maximum number of moments per video.
+        cache: Source of the moments' times.
+
+    Returns:
+        Vector ID of the video → moments.
     """
-    found: dict[int, list[MomentMatch]] = {}
+    moments_by_video: dict[int, list[MomentMatch]] = {}
     for task in dict.fromkeys(hit.task for hit in hits):
-        moments = reader.moments(task, serving.shards[task].state)
-        rows = moments.rows(np.array([hit.id for hit in hits if hit.task == task], np.int64))
+        moments = cache.moments(task, snapshot.shards[task].state)
+        rows = moments.rows_of(np.array([hit.id for hit in hits if hit.task == task], np.int64))
         spans = {int(moments.ids[row]): moments.spans[row].tolist() for row in rows}
         if not spans:
             continue
-        theirs = serving.search_moments(task, queries[task], moments.ids[rows])
-        scores = theirs.scores + np.float32(lift[task])
+        ids = moments.ids[rows]
+        (found,) = snapshot.scan([ShardScan(task, query_vectors[task], len(ids), ids, group=None)])
+        scores = found.scores + np.float32(lifts[task])
         for moment, video, score in zip(
-            theirs.ids.tolist(), video_ids_of(theirs.ids).tolist(), scores.tolist(), strict=True
+            found.ids.tolist(), video_ids_of(found.ids).tolist(), scores.tolist(), strict=True
         ):
-            listed = found.setdefault(video, [])
-            if len(listed) < most:
+            best = moments_by_video.setdefault(video, [])
+            if len(best) < max_moments:
                 start, end = spans[moment]
-                listed.append(MomentMatch(start=start, end=end, score=score))
-    return found
+                best.append(MomentMatch(start=start, end=end, score=score))
+    return moments_by_video

@@ -1,173 +1,171 @@
-"""Which tasks a text is encoded for and searched in: the likeliest first, then those that can still matter.
+"""Planning of a search: the order in which tasks are searched, and the point at which the results are complete.
 
-A video's score is the cosine of the text's vector for its shard, plus its task's *lift*: prior × log weight. All lifts
-are known from the words alone, before anything is encoded. So the tasks are taken in waves by falling lift, and the
-search is over when no task is left under which a video could still reach the results
-(:func:`models.routing.router.can_reach_score`). What that costs follows from how clear the words are, not from how many tasks
-there are.
+The score of a video is the cosine of its vector with the query vector of its shard, plus the *lift* of its task: the
+routing prior times the log weight of the task. All lifts follow from the tokens of the text, before it is encoded.
+Tasks are therefore searched in waves by falling lift, and the search ends when no remaining task can contain a video
+that would enter the results (:func:`models.routing.router.can_reach_score`). The cost follows from how clearly the text
+points to tasks, and not from the number of tasks.
 
-=========  ==========================================================================================================
-``routes``  the tasks that count
-=========  ==========================================================================================================
-``all``     all: a task is passed over only where a cosine of 1 would not be enough, so nothing is lost
-``auto``    as ``all``, but with a *likely* limit of the cosine: the highest one that this text has met so far, and
-            some more (``SLACK``); and no more than the ``MOST`` likeliest, once there are enough results
-a number    the so many likeliest, and no other
-=========  ==========================================================================================================
+==========  =========================================================================================================
+``routes``  searched tasks
+==========  =========================================================================================================
+``all``     Every task, except where even a cosine of 1 could not enter the results. Exact.
+``auto``    As ``all``, with a likely bound of the cosine: the highest cosine of this query so far plus
+            :data:`COSINE_SLACK`; at most the :data:`MAX_LIKELY_TASKS` likeliest tasks, once there are enough hits.
+a number    That many of the likeliest tasks.
+==========  =========================================================================================================
 
-``auto`` is made to keep 99 of 100 right answers that ``all`` has among its first ten. On videos of the video world
-(another seed than the one reported on, 60 domains that share much of their vocabulary) it keeps 99.5 of 100 with whole
-captions, and all with captions cut to 6 or 4 words, and goes to 2.4, 4.2 and 7.4 of the 60 domains; ``all`` goes to 17
-and, with 4 words, to 50.
+``auto`` is designed to keep 99 of 100 correct results that ``all`` has in its first ten. On videos of the video world
+(another seed than the reported one, 60 domains that share much of their vocabulary) it keeps 99.5 % with whole
+captions, and all with captions cut to 6 or 4 words, and searches 2.4, 4.2 and 7.4 of the 60 domains; ``all`` searches
+17, and 50 with 4 words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Literal
 
 import numpy as np
 
 from index.hits import Hit, Hits, merge_hits
 from models.routing.router import COSINE_LIMIT, can_reach_score
+from service.search.requests.search_request import Routes
 
-__all__ = ["Routes", "WavePlanner", "parse_routes"]
+__all__ = ["COSINE_SLACK", "MAX_LIKELY_TASKS", "WavePlanner"]
 
-Routes = Literal["auto", "all"] | int
-
-SLACK = 0.05
-MOST = 16
-_NEAR, _FIRST = (
-    0.1,
-    8,
-)  # the first wave: tasks whose lift is so near to the highest, and at most how many of them
+COSINE_SLACK = 0.05
+MAX_LIKELY_TASKS = 16
+# The first wave: tasks whose lift differs from the highest one by at most this value, up to this number of tasks.
+_FIRST_WAVE_MARGIN = 0.1
+_MAX_FIRST_WAVE = 8
 
 
 class WavePlanner:
-    """One search on its way through the tasks.
+    """Order of the tasks of one search, and its hits so far.
 
-    Ask for :meth:`wave`, search its tasks, :meth:`add` what they hold, and begin again until there is none.
+    Call :meth:`next_wave`, search its tasks, call :meth:`add_hits`, and repeat until the wave is empty.
 
     Args:
-        routing: candidate tasks and their lifts, by falling lift.
-        open_to: those where something may be found, in learned order, in which equal scores are told.
-        wanted: how many hits, each of another video.
-        least: the lowest score that counts; None: any.
-        routes: which tasks count.
-        chosen: with ``auto``, how many of the likeliest tasks the first page of this list went to. Their results stand
-            before all others', so that a list is the same whatever pages it is read in.
+        routing: Candidate tasks and their lifts, by falling lift.
+        searchable: Candidate tasks that may contain hits, in learned order. Equal scores are ordered by it.
+        depth: Number of hits to find, each of another video.
+        min_score: Lowest score of a hit; None accepts all scores.
+        routes: Selection of tasks.
+        tasks_in_first_page: With ``auto``, the number of likeliest tasks that the first page of the list took into
+            account; None on the first page. Their hits precede those of all other tasks, so that a list is the same
+            whatever the sizes of its pages.
 
     Attributes:
-        searched: tasks that it went to.
-        lift: of each candidate task.
+        searched: Tasks of all waves so far.
+        lifts: Task ID → lift, for all candidate tasks.
     """
 
     def __init__(
         self,
         routing: Sequence[tuple[str, float]],
-        open_to: Sequence[str],
-        wanted: int,
+        searchable: Sequence[str],
+        depth: int,
         *,
-        least: float | None = None,
+        min_score: float | None = None,
         routes: Routes = "all",
-        chosen: int | None = None,
+        tasks_in_first_page: int | None = None,
     ) -> None:
         self.searched: set[str] = set()
-        self.lift = dict(routing)
-        self._place = {task: place for place, task in enumerate(self.lift)}
-        self._open_to = list(open_to)
-        self._wanted = wanted
-        self._least = -np.inf if least is None else least
-        self._likely = routes == "auto" and chosen is None
-        # Tasks that are level with the last one are no less likely, so those without captions are never left out.
-        self._floor = routing[MOST - 1][1] if len(routing) >= MOST else -np.inf
-        self._tiers = _tiers(routing, set(open_to), routes, chosen)
-        best = routing[0][1] if routing else 0.0
-        self._size = min(_FIRST, sum(lift >= best - _NEAR for _, lift in routing[:_FIRST]))
-        self._found: dict[str, Hits] = {}  # of the tier that is searched
-        self._before: list[Hit] = []  # of the tiers before it
-        self._best: list[Hit] = []  # of this one
-        self._highest: float | None = None  # cosine so far
+        self.lifts = dict(routing)
+        self._places = {task: place for place, task in enumerate(self.lifts)}
+        self._searchable = list(searchable)
+        self._depth = depth
+        self._min_score = -np.inf if min_score is None else min_score
+        self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
+        # Tasks of equal lift are equally likely, so none of them is cut off: tasks without captions have equal lifts.
+        self._min_lift = routing[MAX_LIKELY_TASKS - 1][1] if len(routing) >= MAX_LIKELY_TASKS else -np.inf
+        self._tiers = _split_tiers(routing, set(searchable), routes, tasks_in_first_page)
+        highest_lift = routing[0][1] if routing else 0.0
+        self._wave_size = min(
+            _MAX_FIRST_WAVE,
+            sum(lift >= highest_lift - _FIRST_WAVE_MARGIN for _, lift in routing[:_MAX_FIRST_WAVE]),
+        )
+        self._hits_by_task: dict[str, Hits] = {}  # of the current tier
+        self._earlier_hits: list[Hit] = []  # of the tiers before it
+        self._tier_hits: list[Hit] = []  # best hits of the current tier
+        self._highest_cosine: float | None = None
 
     @property
-    def chosen(self) -> int:
-        """How many of the likeliest tasks it went to, those among them included where nothing may be found."""
-        return 1 + max((self._place[task] for task in self.searched), default=-1)
+    def reached_tasks(self) -> int:
+        """Number of likeliest tasks down to the last searched one, including those that cannot contain hits."""
+        return 1 + max((self._places[task] for task in self.searched), default=-1)
 
-    def wave(self) -> list[str]:
-        """The tasks to search next; none when the list is complete."""
+    def next_wave(self) -> list[str]:
+        """Tasks to search next; empty when the list of hits is complete."""
         while True:
             tier = self._tiers[0]
-            bar = self._bar()
-            lifts = np.array([self.lift[task] for task in tier[: self._size]])
-            reached = can_reach_score(lifts, bar, self._limit())
-            if self._likely and bar > self._least:  # there are enough
-                reached &= lifts >= self._floor
-            part = tier[: int(reached.sum())]  # lifts fall
-            if part:
-                self._tiers[0] = tier[len(part) :]
-                self.searched.update(part)
-                self._size = len(
-                    self.searched
-                )  # twice as many after each wave, so few waves and little too much
-                return part
-            if len(self._tiers) == 1 or len(self._before) + len(self._best) >= self._wanted:
+            bar = self._lowest_useful_score()
+            lifts = np.array([self.lifts[task] for task in tier[: self._wave_size]])
+            is_reachable = can_reach_score(lifts, bar, self._cosine_bound())
+            if self._uses_likely_bound and bar > self._min_score:  # there are enough results
+                is_reachable &= lifts >= self._min_lift
+            wave = tier[: int(is_reachable.sum())]  # lifts are falling, so the reachable tasks come first
+            if wave:
+                self._tiers[0] = tier[len(wave) :]
+                self.searched.update(wave)
+                # The number of searched tasks doubles with each wave: few waves, and few superfluous tasks.
+                self._wave_size = len(self.searched)
+                return wave
+            if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self._depth:
                 return []
-            self._before, self._best, self._found = self.hits(), [], {}
+            self._earlier_hits, self._tier_hits, self._hits_by_task = self.hits(), [], {}
             del self._tiers[0]
 
-    def add(self, found: Mapping[str, Hits]) -> None:
-        """What the tasks of the wave hold: hits by cosine, as many as are wanted or there are.
+    def add_hits(self, hits_by_task: Mapping[str, Hits]) -> None:
+        """Add the hits of a wave.
 
-        Each of them is another video, so the bar is that of as many videos as are wanted (:mod:`service.search.snapshots.video_grouping`).
+        Args:
+            hits_by_task: Task ID → hits by falling cosine, each of another video: the requested depth, or all.
         """
-        for task, hits in found.items():
+        for task, hits in hits_by_task.items():
             if len(hits.scores):
                 best = float(hits.scores[0])
-                self._highest = best if self._highest is None else max(self._highest, best)
-            # Cosines of differently conditioned encoders are made comparable by what routing says of their tasks.
-            self._found[task] = Hits(hits.ids, hits.scores + np.float32(self.lift[task]))
+                self._highest_cosine = (
+                    best if self._highest_cosine is None else max(self._highest_cosine, best)
+                )
+            # The lift makes cosines of differently adapted encoders comparable.
+            self._hits_by_task[task] = Hits(hits.ids, hits.scores + np.float32(self.lifts[task]))
         merged = merge_hits(
-            {task: self._found[task] for task in self._open_to if task in self._found}, self._wanted
+            {task: self._hits_by_task[task] for task in self._searchable if task in self._hits_by_task},
+            self._depth,
         )
-        earlier = {hit.id for hit in self._before}
-        self._best = [hit for hit in merged if hit.score >= self._least and hit.id not in earlier]
+        earlier = {hit.id for hit in self._earlier_hits}
+        self._tier_hits = [hit for hit in merged if hit.score >= self._min_score and hit.id not in earlier]
 
     def hits(self) -> list[Hit]:
-        """The best so far."""
-        return (self._before + self._best)[: self._wanted]
+        """The best hits so far."""
+        return (self._earlier_hits + self._tier_hits)[: self._depth]
 
-    def _bar(self) -> float:
-        """The lowest score that makes a difference."""
-        room = self._wanted - len(self._before)
-        return max(self._best[room - 1].score if len(self._best) >= room else -np.inf, self._least)
+    def _lowest_useful_score(self) -> float:
+        """Score that a further hit must reach to change the results."""
+        room = self._depth - len(self._earlier_hits)
+        kth_score = self._tier_hits[room - 1].score if len(self._tier_hits) >= room else -np.inf
+        return max(kth_score, self._min_score)
 
-    def _limit(self) -> float:
-        """Of the cosine of any video that is still to be met."""
-        if not self._likely or self._highest is None:
+    def _cosine_bound(self) -> float:
+        """Upper bound of the cosine of further videos; only a likely one with ``auto``."""
+        if not self._uses_likely_bound or self._highest_cosine is None:
             return COSINE_LIMIT
-        return min(COSINE_LIMIT, self._highest + SLACK)
+        return min(COSINE_LIMIT, self._highest_cosine + COSINE_SLACK)
 
 
-def parse_routes(asked: object) -> Routes | None:
-    """What a request asks for, as a number or a word; None where it makes no sense."""
-    if asked in ("auto", "all"):
-        return asked
-    text = str(asked)
-    if isinstance(asked, bool) or not (text.isascii() and text.isdecimal()) or len(text) > 9:
-        return None
-    return int(text) or None
-
-
-def _tiers(
-    routing: Sequence[tuple[str, float]], open_to: Set[str], routes: Routes, chosen: int | None
+def _split_tiers(
+    routing: Sequence[tuple[str, float]],
+    searchable: Set[str],
+    routes: Routes,
+    tasks_in_first_page: int | None,
 ) -> list[list[str]]:
-    """The tasks that count, by falling lift; those of each list stand before those of the next."""
+    """Selected tasks by falling lift, in tiers: hits of a tier precede those of the next."""
     cut = len(routing)
     if isinstance(routes, int):
         cut = sum(lift >= routing[min(routes, cut) - 1][1] for _, lift in routing)
         routing = routing[:cut]
-    elif routes == "auto" and chosen is not None:
-        cut = chosen
-    tiers = ([task for task, _ in part if task in open_to] for part in (routing[:cut], routing[cut:]))
+    elif routes == "auto" and tasks_in_first_page is not None:
+        cut = tasks_in_first_page
+    tiers = ([task for task, _ in part if task in searchable] for part in (routing[:cut], routing[cut:]))
     return [tier for tier in tiers if tier] or [[]]

@@ -1,4 +1,4 @@
-"""How sure the results of a search are, by the calibration of the release that answers it."""
+"""Confidence of search results, from the calibration of the release that answers."""
 
 from __future__ import annotations
 
@@ -11,74 +11,74 @@ from index.hits import Hit
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, familiarity
 from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
-from service.core.schemas import SearchQuery
-from service.core.settings import Settings
+from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
 
-__all__ = ["among_the_first", "calibration", "confidences", "require_calibration", "sure_enough"]
+__all__ = ["applicable_calibration", "compute_confidences", "list_confidence", "require_calibration"]
 
 
-def calibration(serving: SearchSnapshot, mode: str, configured: Settings) -> ConfidenceModel | None:
-    """That of a release for searches like these; None where it has none."""
-    fitted = serving.confidence
-    return fitted if fitted is not None and fitted.applies_to(mode, configured.routing_prior) else None
+def applicable_calibration(
+    snapshot: SearchSnapshot, mode: str, routing_prior: float
+) -> ConfidenceModel | None:
+    """Calibration of a release for a query mode and a routing prior; None where the release has none for them."""
+    model = snapshot.confidence_model
+    return model if model is not None and model.applies_to(mode, routing_prior) else None
 
 
-def confidences(
-    serving: SearchSnapshot,
+def compute_confidences(
+    snapshot: SearchSnapshot,
     hits: Sequence[Hit],
-    text: str,
+    request: SearchRequest,
     routing: Sequence[tuple[str, float]],
     mode: str,
-    configured: Settings,
 ) -> dict[int, float]:
-    """By id of each hit the probability that it is right; empty where nothing is known of it.
+    """Probability that each hit is the requested video.
 
     Args:
-        hits: a list from its first hit on.
-        text: what was asked.
-        routing: log weights of the tasks that were searched, best first.
-        mode: query mode.
+        snapshot: Snapshot that found the hits.
+        hits: Hits of a list, from its first hit on.
+        request: Request that the hits answer.
+        routing: Log weights of the candidate tasks, by falling weight.
+        mode: Query mode.
+
+    Returns:
+        Vector ID → confidence in list order; empty where the release is not calibrated.
     """
-    calibrated = calibration(serving, mode, configured)
-    if calibrated is None or not routing:
+    model = applicable_calibration(snapshot, mode, request.routing_prior)
+    if model is None or not routing:
         return {}
-    tasks = np.array([serving.positions[task] for task, _ in routing], np.int64)
-    words = distinct_tokens(serving.encoder.tokens([text])[0])
-    known = familiarity(serving.router.evidence(words, tasks), len(words))
-    sure = calibrated(np.array([hit.score for hit in hits]), known, routing[0][1])
-    return {hit.id: float(probability) for hit, probability in zip(hits, sure, strict=True)}
+    positions = np.array([snapshot.router_positions[task] for task, _ in routing], np.int64)
+    words = distinct_tokens(snapshot.query_vectors.tokens([request.text])[0])
+    text_familiarity = familiarity(snapshot.router.evidence(words, positions), len(words))
+    probabilities = model(np.array([hit.score for hit in hits]), text_familiarity, routing[0][1])
+    return {hit.id: float(probability) for hit, probability in zip(hits, probabilities, strict=True)}
 
 
-def among_the_first(sure: Mapping[int, float]) -> float | None:
-    """Probability that the head of a list has the right result; None where nothing is known of it.
+def list_confidence(confidences: Mapping[int, float]) -> float | None:
+    """Probability that the head of a list contains the requested video; None without calibration.
 
-    Its results exclude one another, so their probabilities add up.
-
-    Args:
-        sure: confidence of a list's hits in their order, from the first hit on.
-    """
-    return min(1.0, sum(islice(sure.values(), CONFIDENCE_DEPTH))) if sure else None
-
-
-def sure_enough(sure: Mapping[int, float], hit: Hit, query: SearchQuery) -> bool:
-    """Whether a hit is as likely to be right as a search wants it."""
-    return query.min_confidence is None or sure.get(hit.id, 0.0) >= query.min_confidence
-
-
-def require_calibration(
-    serving: SearchSnapshot, query: SearchQuery, mode: str, configured: Settings, at: str
-) -> None:
-    """Raises InvalidInput where a lowest confidence is asked for and there is none to compare with.
+    At most one video is the requested one, so the probabilities of the results add up.
 
     Args:
-        at: what stands before the name of the field.
+        confidences: Confidences of a list in list order, from the first hit on.
     """
-    if query.min_confidence is None or calibration(serving, mode, configured) is not None:
+    return min(1.0, sum(islice(confidences.values(), CONFIDENCE_DEPTH))) if confidences else None
+
+
+def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:
+    """Check that a release is calibrated where a request has a confidence threshold.
+
+    Raises:
+        InvalidInput: The release is not calibrated for the mode and the routing prior.
+    """
+    prior = request.routing_prior
+    if request.query.min_confidence is None or applicable_calibration(snapshot, mode, prior) is not None:
         return
-    calibrated = serving.confidence
-    if calibrated is None:
-        why = "This release is not calibrated: too few captions of its library were kept from training."
+    model = snapshot.confidence_model
+    if model is None:
+        reason = "The release is not calibrated: too few captions of its library were kept from training."
     else:
-        why = f"The release is calibrated for mode {calibrated.mode!r} and a routing prior of {calibrated.prior:g}."
-    raise InvalidInput.at(f"{at}min_confidence", why, "Leave it out, or use min_score.")
+        reason = f"The release is calibrated for mode {model.mode!r} and a routing prior of {model.prior:g}."
+    raise InvalidInput.at(
+        f"{request.field_prefix}min_confidence", reason, "Leave it out, or use min_score instead."
+    )

@@ -1,17 +1,15 @@
-"""From a video to words: the texts of the library that fit it best.
+"""Captioning of a video with texts of the library.
 
-Nothing is written anew: the texts are captions that videos of the library came with, encoded as queries are, under the
-task of the video that is described, and compared with its vector. They are encoded when a task is first asked for, and
-kept in memory up to a bound, so the first time takes longer. A text goes with the last video that it was given to, for
-what is shown is held against the catalog. No file of a video is read.
+No text is generated. The captions of library videos are encoded as queries for the task of the given video and compared
+with its vector. They are encoded when a task is first requested and cached up to a memory bound, so the first request
+takes longer. A text is attributed to the first video that has it. Results are checked against the catalog. No
+video file is read.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -23,180 +21,215 @@ from service.catalog.tables import Video
 from service.core.errors import InvalidInput
 from service.core.schemas import CaptionMatch, CaptionsResponse
 from service.core.settings import QueryMode, Settings
+from service.search.single_flight_cache import SingleFlightCache
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.video_search.similar_search import stored, wrong
+from service.search.video_search.similar_search import find_scope_errors, load_stored_vector
 
-__all__ = ["CaptionSearch", "captions_of"]
+__all__ = ["CaptionIndex", "caption_video"]
 
-Vectors = npt.NDArray[np.float32]
+Vector = npt.NDArray[np.float32]
 
-_TEXTS = 4096  # of a task, those of its first videos: encoding them is what takes time
-_CHUNK = 256  # encoded at a time
-_REMEMBERED = 256 * 1024**2  # bytes of vectors
+_MAX_TEXTS = 4096  # per task, from its first videos; encoding them takes the time
+_ENCODING_BATCH = 256  # texts
+_MAX_BYTES = 256 * 1024**2  # of cached vectors
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """Different texts of a task, each with the first video that it was given to; and their vectors under a task.
+class _EncodedCaptions:
+    """Distinct captions of a task, encoded for a task.
 
     Attributes:
-        state: of the task's shard when the catalog was read.
-        videos: vector ids, which are never given anew.
+        texts: The captions.
+        videos: Vector ID of the first video that has the caption. Vector IDs are never reused.
         vectors: ``float16 [n, dim]``.
     """
 
-    state: str
     texts: tuple[str, ...]
     videos: tuple[int, ...]
     vectors: npt.NDArray[np.float16]
 
 
-class _Near(NamedTuple):
+class _RankedCaption(NamedTuple):
     score: float
     text: str
     task: str
     video: int
 
 
-class CaptionSearch:
-    """Holds encoded captions. Safe to be shared by threads."""
+class CaptionIndex:
+    """Cache of encoded captions. Thread-safe.
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: OrderedDict[tuple[str, str, str, str], _Texts] = OrderedDict()
-
-    def describe(
-        self,
-        serving: SearchSnapshot,
-        vector: Vectors,
-        under: str,
-        sources: Sequence[str],
-        count: int,
-        mode: QueryMode,
-        own: Collection[str] = (),
-    ) -> tuple[list[CaptionMatch], int]:
-        """The texts whose vectors are nearest to a video's, each once; and how many there were.
-
-        Args:
-            vector: ``[dim]`` of the video, unit length, in the space of a task.
-            under: id of that task.
-            sources: ids of the tasks whose texts are compared.
-            mode: query mode.
-            own: texts that were given to the video.
-        """
-        texts = {source: self._texts(serving, under, source, mode) for source in sources}
-        while True:
-            best = _nearest(texts, vector, count)
-            names = _names(near.video for near in best)
-            outdated = {near.task for near in best if near.video not in names}
-            if not outdated:
-                break
-            # A video was deleted, and the shard does not say so yet: what is remembered of it is never shown.
-            texts |= {source: self._texts(serving, under, source, mode, anew=True) for source in outdated}
-        captions = [
-            CaptionMatch(
-                text=near.text,
-                score=near.score,
-                own=near.text in own,
-                video_id=names[near.video],
-                task=serving.names[near.task],
-                task_id=near.task,
-            )
-            for near in best
-        ]
-        return captions, sum(len(found.texts) for found in texts.values())
-
-    def _texts(
-        self, serving: SearchSnapshot, under: str, source: str, mode: str, *, anew: bool = False
-    ) -> _Texts:
-        """Those of a task; read from the catalog again where its shard has changed, or where that is asked for."""
-        # Whatever encodes texts for a pinned shard never changes, so neither do their vectors.
-        key = serving.encoder.encoding_identity(under, mode) or serving.release, under, source, mode
-        with self._lock:
-            known = self._known.get(key)
-            if known is None or anew or known.state != serving.shards[source].state:
-                self._known[key] = _encoded(serving, under, source, mode, known)
-            self._known.move_to_end(key)
-            while len(self._known) > 1 and sum(t.vectors.nbytes for t in self._known.values()) > _REMEMBERED:
-                self._known.popitem(last=False)
-            return self._known[key]
-
-
-def captions_of(
-    serving: SearchSnapshot, limits: Settings, describer: CaptionSearch, video_id: str, k: int, scope: str
-) -> CaptionsResponse:
-    """The k texts that fit a video best.
+    The captions of a task are read and encoded once, however many requests need them at the same time; requests for
+    other tasks do not wait for them.
 
     Args:
-        scope: ``task``: captions of its own task; ``all``: of every task that can be searched.
+        max_bytes: Maximum memory of cached vectors.
+    """
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        # By anchor or release of the encoder, task that texts are encoded for, source task, and query mode.
+        self._captions: SingleFlightCache[tuple[str, str, str, str], _EncodedCaptions] = SingleFlightCache(
+            max_bytes, lambda captions: captions.vectors.nbytes
+        )
+
+    def __len__(self) -> int:
+        return len(self._captions)
+
+    def clear(self) -> None:
+        """Remove all cached captions."""
+        self._captions.clear()
+
+    def find_nearest(
+        self,
+        snapshot: SearchSnapshot,
+        vector: Vector,
+        task: str,
+        sources: Sequence[str],
+        k: int,
+        mode: QueryMode,
+        own_captions: Collection[str] = (),
+    ) -> tuple[list[CaptionMatch], int]:
+        """The distinct captions whose vectors are nearest to that of a video.
+
+        Args:
+            snapshot: Snapshot that contains the tasks.
+            vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
+            task: ID of the task that captions are encoded for.
+            sources: IDs of the tasks whose captions are compared.
+            k: Maximum number of captions.
+            mode: Query mode.
+            own_captions: Captions of the video itself, which are marked.
+
+        Returns:
+            The captions by falling score, and the number of compared captions.
+        """
+        captions = {source: self._load(snapshot, task, source, mode) for source in sources}
+        while True:
+            ranked = _rank(captions, vector, k)
+            video_ids = _read_video_ids(caption.video for caption in ranked)
+            outdated = {caption.task for caption in ranked if caption.video not in video_ids}
+            if not outdated:
+                break
+            # A video was deleted after the shard was loaded; its captions must not be returned.
+            captions |= {
+                source: self._load(snapshot, task, source, mode, is_outdated=True) for source in outdated
+            }
+        views = [
+            CaptionMatch(
+                text=caption.text,
+                score=caption.score,
+                own=caption.text in own_captions,
+                video_id=video_ids[caption.video],
+                task=snapshot.task_names[caption.task],
+                task_id=caption.task,
+            )
+            for caption in ranked
+        ]
+        return views, sum(len(encoded.texts) for encoded in captions.values())
+
+    def _load(
+        self, snapshot: SearchSnapshot, task: str, source: str, mode: str, *, is_outdated: bool = False
+    ) -> _EncodedCaptions:
+        # The parameters that encode texts for a pinned shard never change, and neither do the vectors.
+        anchor = snapshot.query_vectors.encoding_identity(task, mode) or snapshot.release_id
+        return self._captions.get(
+            (anchor, task, source, mode),
+            snapshot.shards[source].state,
+            lambda former: _encode_captions(snapshot, task, source, mode, former),
+            is_outdated=is_outdated,
+        )
+
+
+def caption_video(
+    snapshot: SearchSnapshot, settings: Settings, index: CaptionIndex, video_id: str, k: int, scope: str
+) -> CaptionsResponse:
+    """The k captions of the library that are nearest to a video.
+
+    Args:
+        snapshot: Snapshot to search.
+        settings: Settings of the process.
+        index: Cache of encoded captions.
+        video_id: Identifier of the video.
+        k: Maximum number of captions.
+        scope: ``task`` for captions of the video's own task; ``all`` for captions of every searchable task.
 
     Raises:
-        InvalidInput: names the field.
-        NotFound: there is no such video.
-        Conflict: it has no vector.
-        Unavailable: the shard of its task is broken.
+        InvalidInput: A parameter is invalid.
+        NotFound: There is no such video.
+        Conflict: The video has no vector.
+        Unavailable: The shard of its task cannot be searched.
     """
-    if errors := wrong(limits, k, scope, "texts"):
+    if errors := find_scope_errors(settings, k, scope, "captions"):
         raise InvalidInput.of(errors)
-    _, task, vector = stored(serving, video_id)
+    _, task, vector = load_stored_vector(snapshot, video_id)
     with session_scope() as session:
-        own = session.scalar(select(Video.captions).where(Video.id == video_id)) or []
-    mode = limits.served_mode(serving.modes)
-    sources = [task] if scope == "task" else [name for name in serving.shards if name not in serving.degraded]
-    captions, compared = describer.describe(serving, vector, task, sources, k, mode, own)
+        own_captions = session.scalar(select(Video.captions).where(Video.id == video_id)) or []
+    mode = settings.served_mode(snapshot.modes)
+    searchable = [source for source in snapshot.shards if source not in snapshot.degraded]
+    sources = [task] if scope == "task" else searchable
+    captions, candidates = index.find_nearest(snapshot, vector, task, sources, k, mode, own_captions)
     return CaptionsResponse(
         video_id=video_id,
-        task=serving.names[task],
+        task=snapshot.task_names[task],
         task_id=task,
-        release=serving.release,
-        generation=serving.snapshot.generation,
+        release=snapshot.release_id,
+        generation=snapshot.generation,
         mode=mode,
         captions=captions,
-        candidates=compared,
-        degraded=serving.named_degraded if scope == "all" else {},
+        candidates=candidates,
+        degraded=snapshot.degraded_by_name if scope == "all" else {},
     )
 
 
-def _nearest(texts: Mapping[str, _Texts], vector: Vectors, count: int) -> list[_Near]:
-    """Of all tasks, best first; a text that several have counts where it is nearest."""
-    best: dict[str, _Near] = {}
-    for source, found in texts.items():
-        scores = found.vectors.astype(np.float32) @ vector
-        for row in np.argsort(-scores, kind="stable")[:count]:
-            near = _Near(float(scores[row]), found.texts[row], source, found.videos[row])
-            if near.text not in best or near.score > best[near.text].score:
-                best[near.text] = near
-    return sorted(best.values(), key=lambda near: -near.score)[:count]
+def _rank(captions: Mapping[str, _EncodedCaptions], vector: Vector, k: int) -> list[_RankedCaption]:
+    """The k best captions of all tasks; a caption of several tasks has its highest score."""
+    best: dict[str, _RankedCaption] = {}
+    for source, encoded in captions.items():
+        scores = encoded.vectors.astype(np.float32) @ vector
+        for row in np.argsort(-scores, kind="stable")[:k]:
+            caption = _RankedCaption(float(scores[row]), encoded.texts[row], source, encoded.videos[row])
+            if caption.text not in best or caption.score > best[caption.text].score:
+                best[caption.text] = caption
+    return sorted(best.values(), key=lambda caption: -caption.score)[:k]
 
 
-def _names(vector_ids: Iterable[int]) -> dict[int, str]:
-    """Vector id → id of those videos that are in the catalog."""
+def _read_video_ids(vector_ids: Iterable[int]) -> dict[int, str]:
+    """Vector ID → video ID, for videos in the catalog."""
     with session_scope() as session:
         rows = session.execute(select(Video.vector_id, Video.id).where(Video.vector_id.in_(set(vector_ids))))
-        return {vector_id: video for vector_id, video in rows}
+        return {vector_id: video_id for vector_id, video_id in rows}
 
 
-def _encoded(serving: SearchSnapshot, under: str, source: str, mode: str, known: _Texts | None) -> _Texts:
-    """Texts of a task as the catalog has them now; only those are encoded that were not known."""
+def _encode_captions(
+    snapshot: SearchSnapshot, task: str, source: str, mode: str, former: _EncodedCaptions | None
+) -> _EncodedCaptions:
+    """Current captions of a task; vectors of captions that the former version contains are reused."""
+    videos = _read_captions(source)
+    texts = tuple(videos)
+    vectors = dict(zip(former.texts, former.vectors, strict=True)) if former else {}
+    new = [text for text in texts if text not in vectors]
+    for start in range(0, len(new), _ENCODING_BATCH):
+        batch = new[start : start + _ENCODING_BATCH]
+        encoded = snapshot.query_vectors.encode_uncached(batch, mode, task)
+        vectors |= zip(batch, encoded.astype(np.float16), strict=True)
+    stacked = np.empty((len(texts), snapshot.shards[task].dim), np.float16)
+    for row, text in enumerate(texts):
+        stacked[row] = vectors[text]
+    return _EncodedCaptions(texts, tuple(videos.values()), stacked)
+
+
+def _read_captions(task: str) -> dict[str, int]:
+    """Distinct captions of a task's first videos, each with the vector ID of the first video that has it."""
     videos: dict[str, int] = {}
     with session_scope() as session:
         rows = session.execute(
             select(Video.vector_id, Video.captions)
-            .where(Video.task_id == source, Video.status == "accepted")
+            .where(Video.task_id == task, Video.status == "accepted")
             .order_by(Video.vector_id)
         )
-        for video, captions in rows:
+        for vector_id, captions in rows:
             for text in captions:
-                videos.setdefault(text, video)
-            if len(videos) >= _TEXTS:
+                videos.setdefault(text, vector_id)
+            if len(videos) >= _MAX_TEXTS:
                 break
-    texts = tuple(videos)[:_TEXTS]
-    kept = dict(zip(known.texts, known.vectors, strict=True)) if known else {}
-    new = [text for text in texts if text not in kept]
-    for start in range(0, len(new), _CHUNK):
-        chunk = new[start : start + _CHUNK]
-        kept |= zip(chunk, serving.encoder.fresh(chunk, mode, under).astype(np.float16), strict=True)
-    vectors = np.empty((len(texts), serving.shards[under].dim), np.float16)
-    for row, text in enumerate(texts):
-        vectors[row] = kept[text]
-    return _Texts(serving.shards[source].state, texts, tuple(videos[text] for text in texts), vectors)
+    return dict(list(videos.items())[:_MAX_TEXTS])

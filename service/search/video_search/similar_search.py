@@ -1,8 +1,8 @@
-"""Search by example: the videos whose stored vectors are nearest to that of a video which is there already.
+"""Search by example: the videos whose stored vectors are nearest to that of a library video.
 
-Vectors of two shards can be compared only where one encoder made both (their fingerprints agree). A method that learns
-the image side makes another encoder with every task, and then a cosine across shards means nothing; so by default a
-video is compared with those of its own task.
+Vectors of two shards are comparable only where one encoder made both, that is, where their fingerprints are equal. A
+method that adapts the video side makes a new encoder with every task, and cosines across its shards have no meaning. By
+default, a video is therefore compared with the videos of its own task.
 """
 
 from __future__ import annotations
@@ -16,74 +16,88 @@ from sqlalchemy import select
 
 from index.errors import ShardMissing, ShardStoreError
 from index.hits import merge_hits
-from index.shards.searchable_shard import SearchableShard
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from service.core.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
+from service.core.errors import Conflict, FieldError, InvalidInput, NotFound
 from service.core.schemas import SimilarVideosResponse
 from service.core.settings import Settings
-from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.snapshots.video_grouping import delete_moments
-from service.search.text_search.executor import described
+from service.search.errors import TaskNotLoaded
+from service.search.requests.search_request import describe_count
+from service.search.result_views import ResultList, build_results
+from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
+from service.search.snapshots.video_grouping import drop_moments
 
-__all__ = ["similar", "stored", "wrong"]
+__all__ = ["find_scope_errors", "load_stored_vector", "search_similar"]
 
 Vector = npt.NDArray[np.float32]
 
 _SCOPES = ("task", "all")
 
 
-def similar(
-    serving: SearchSnapshot, limits: Settings, video_id: str, k: int, scope: str, min_score: float | None
+def search_similar(
+    snapshot: SearchSnapshot,
+    settings: Settings,
+    video_id: str,
+    k: int,
+    scope: str,
+    min_score: float | None,
 ) -> SimilarVideosResponse:
-    """The k nearest videos to one, itself left out; scores are cosines.
+    """The k nearest videos to a video, without the video itself; scores are cosines.
 
     Args:
-        scope: ``task``: its own; ``all``: every task whose videos the same encoder has embedded.
+        snapshot: Snapshot to search.
+        settings: Settings of the process.
+        video_id: Identifier of the video.
+        k: Number of results.
+        scope: ``task`` for the video's own task; ``all`` for every task embedded by the same encoder.
+        min_score: Lowest score of a result; None accepts all scores.
 
     Raises:
-        InvalidInput: names the field.
-        NotFound: there is no such video.
-        Conflict: it has no vector, or with ``all`` there is no other task that it can be compared with.
-        Unavailable: the shard of its task is broken.
+        InvalidInput: A parameter is invalid.
+        NotFound: There is no such video.
+        Conflict: The video has no vector, or with ``all`` there is no other task that it can be compared with.
+        Unavailable: The shard of its task cannot be searched.
     """
-    errors = wrong(limits, k, scope, "results")
+    errors = find_scope_errors(settings, k, scope, "results")
     if min_score is not None and not math.isfinite(min_score):
-        errors.append(FieldError("min_score", "This is no score.", "Give a number, such as 0.2."))
+        errors.append(FieldError("min_score", "The value is not a score.", "Give a number, such as 0.2."))
     if errors:
         raise InvalidInput.of(errors)
-    vector_id, task, vector = stored(serving, video_id)
-    own = serving.shards[task]
-    searched, apart = _comparable(serving, task, own, scope)
-    hits = {
-        name: serving.search(name, vector, k, exclude=[vector_id], reduced=delete_moments)
-        for name in searched
-    }
+    vector_id, task, vector = load_stored_vector(snapshot, video_id)
+    tasks, not_compared = _comparable_tasks(snapshot, task, scope)
+    scans = [ShardScan(other, vector, k, group=drop_moments, exclude=(vector_id,)) for other in tasks]
+    hits = dict(zip(tasks, snapshot.scan(scans), strict=True))
     merged = [hit for hit in merge_hits(hits, k) if min_score is None or hit.score >= min_score]
     return SimilarVideosResponse(
         video_id=video_id,
-        task=serving.names[task],
+        task=snapshot.task_names[task],
         task_id=task,
-        release=serving.release,
-        generation=serving.snapshot.generation,
-        results=described([merged], serving)[0],
-        searched=[serving.names[name] for name in searched],
-        not_compared=apart,
-        degraded=serving.named_degraded if scope == "all" else {},
+        release=snapshot.release_id,
+        generation=snapshot.generation,
+        results=build_results([ResultList(merged)], snapshot)[0],
+        searched=[snapshot.task_names[other] for other in tasks],
+        not_compared=not_compared,
+        degraded=snapshot.degraded_by_name if scope == "all" else {},
     )
 
 
-def wrong(limits: Settings, k: int, scope: str, what: str) -> list[FieldError]:
-    """What is wrong with how many are asked for, and in which tasks.
+def find_scope_errors(settings: Settings, k: int, scope: str, noun: str) -> list[FieldError]:
+    """Errors of the parameters ``k`` and ``scope``.
 
     Args:
-        what: is asked for, in the plural.
+        settings: Settings with the maximum of ``k``.
+        k: Number of results.
+        scope: Tasks to search.
+        noun: Plural noun of the results.
     """
     errors = []
-    if not 1 <= k <= limits.limits.max_results:
-        said = f"{k} {what}" if abs(k) < 10**9 else f"So many {what}"
+    if not 1 <= k <= settings.limits.max_results:
         errors.append(
-            FieldError("k", f"{said} cannot be given.", f"Ask for 1 to {limits.limits.max_results}.")
+            FieldError(
+                "k",
+                f"{describe_count(k, noun)} cannot be returned.",
+                f"Request 1 to {settings.limits.max_results}.",
+            )
         )
     if scope not in _SCOPES:
         errors.append(
@@ -92,13 +106,14 @@ def wrong(limits: Settings, k: int, scope: str, what: str) -> list[FieldError]:
     return errors
 
 
-def stored(serving: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
-    """Vector id, task and vector of a video that is laid down.
+def load_stored_vector(snapshot: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
+    """Vector ID, task ID and stored vector of a video.
 
     Raises:
-        NotFound: there is no such video.
-        Conflict: it has no vector.
-        Unavailable: the shard of its task is broken.
+        NotFound: There is no such video.
+        TaskNotLoaded: The snapshot does not contain the video's task.
+        Conflict: The video has no vector.
+        Unavailable: The shard of its task cannot be searched.
     """
     with session_scope() as session:
         row = session.execute(
@@ -109,44 +124,41 @@ def stored(serving: SearchSnapshot, video_id: str) -> tuple[int, str, Vector]:
     vector_id, task, status, reason = row
     if status == "rejected":
         raise Conflict(f"Video {video_id!r} has no vector: it was rejected. {reason}")
-    if task in serving.degraded:
-        raise Unavailable(
-            f"Task {serving.names.get(task, task)!r} cannot be searched: {serving.degraded[task]}", 30
-        )
-    if task not in serving.shards:
-        raise Conflict(
-            f"Video {video_id!r} has no vector yet: see GET /tasks/{task} for how far its task is."
-        )
+    snapshot.require_searchable(task)
+    if task not in snapshot.shards:
+        raise TaskNotLoaded(video_id, task)
     try:
-        vector = serving.shards[task].vectors(np.array([vector_id]))[0]
+        vector = snapshot.shards[task].vectors(np.array([vector_id]))[0]
     except ShardMissing:
         raise Conflict(
-            f"Video {video_id!r} has no vector: it was not there when its task was laid down."
+            f"Video {video_id!r} has no vector: it was not available when its task was indexed."
         ) from None
     except ShardStoreError as error:
-        serving.set_aside(task, error)
-        raise Unavailable(f"Task {serving.names[task]!r} cannot be searched: {error}", 30) from error
+        snapshot.set_aside(task, error)
+        raise snapshot.unavailable_error(task) from error
     return vector_id, task, vector
 
 
-def _comparable(
-    serving: SearchSnapshot, task: str, own: SearchableShard, scope: str
+def _comparable_tasks(
+    snapshot: SearchSnapshot, task: str, scope: str
 ) -> tuple[Sequence[str], dict[str, str]]:
-    """Tasks to search, and by name of the others why their videos cannot be compared."""
+    """IDs of the tasks to search, and the reason why videos of other tasks cannot be compared, by task name."""
     if scope == "task":
         return [task], {}
-    made_by = {name: shard.entry.fingerprint for name, shard in serving.shards.items()}
-    searched = [name for name, encoder in made_by.items() if encoder == own.entry.fingerprint]
-    apart = {
-        serving.names[name]: f"its videos were embedded by encoder {encoder[:12]}, this one's by "
-        f"{own.entry.fingerprint[:12]}"
-        for name, encoder in made_by.items()
-        if encoder != own.entry.fingerprint
+    fingerprints = {other: shard.entry.fingerprint for other, shard in snapshot.shards.items()}
+    own = fingerprints[task]
+    tasks = [other for other, fingerprint in fingerprints.items() if fingerprint == own]
+    not_compared = {
+        snapshot.task_names[
+            other
+        ]: f"its videos were embedded by encoder {fingerprint[:12]}, those of this task by {own[:12]}"
+        for other, fingerprint in fingerprints.items()
+        if fingerprint != own
     }
-    if len(searched) == 1 and apart:
+    if len(tasks) == 1 and not_compared:
         raise Conflict(
-            f"scope: No other task's videos can be compared with those of {serving.names[task]!r}: every task has a "
-            "video encoder of its own, so a cosine between their vectors means nothing. Leave scope out to search its "
-            "own task, or search all tasks by text."
+            f"scope: Videos of other tasks cannot be compared with those of {snapshot.task_names[task]!r}: every task "
+            "has its own video encoder, so cosines between their vectors have no meaning. Leave scope out to search "
+            "the video's own task, or search all tasks by text."
         )
-    return searched, apart
+    return tasks, not_compared

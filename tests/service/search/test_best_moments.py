@@ -23,7 +23,7 @@ from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings, settings
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import ShardScan
-from service.search.snapshots.video_grouping import best_per_video, delete_moments, nearest
+from service.search.snapshots.video_grouping import best_per_video, drop_moments, nearest_videos
 from service.search.text_search.planner import Routes
 from service.search.video_metadata_cache import MomentSpans, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
@@ -73,8 +73,8 @@ def test_the_nearest_videos_are_those_of_all_hits_together(
         ranked = [(every[row], np.lexsort((every[row].ids, -every[row].scores))[:depth]) for row in rows]
         return [Hits(hits.ids[best], hits.scores[best]) for hits, best in ranked]
 
-    for reduced, wanted in ((best_per_video, lambda _: True), (delete_moments, lambda i: i < 2**62)):
-        found = nearest(search, len(every), k, reduced)
+    for reduced, wanted in ((best_per_video, lambda _: True), (drop_moments, lambda i: i < 2**62)):
+        found = nearest_videos(search, len(every), k, reduced)
         for hits, mine in zip(every, found, strict=True):
             assert list(zip(mine.ids.tolist(), mine.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
             assert mine.scores.dtype == np.float32
@@ -91,8 +91,8 @@ def test_rows_of_moments_are_found_by_video(counts: dict[int, int], asked: list[
     moments = MomentSpans([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
     videos = np.array(asked, np.int64)
     expected = [n for video in asked for n, i in enumerate(ids) if video_ids_of(np.array([i]))[0] == video]
-    assert moments.rows(videos).tolist() == expected
-    assert moments.added_to(videos).tolist() == [*asked, *(ids[n] for n in expected)]
+    assert moments.rows_of(videos).tolist() == expected
+    assert moments.with_moments(videos).tolist() == [*asked, *(ids[n] for n in expected)]
     assert moments.spans.shape == (len(ids), 2)
 
 
@@ -277,7 +277,7 @@ def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Libr
 def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, SearchEngine]) -> None:
     """Words find videos by their moments, a clip by the whole of them; both may be asked of a shard at once."""
     _, service = served
-    serving = service._current()
+    serving = service.snapshots.current()
     (vector,) = serving.encode([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
     shard = serving.shards["tsk_cars"]
     everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
@@ -285,9 +285,9 @@ def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Lib
     among = np.array(sorted(whole)[:2], np.int64)
     found = serving.scan(
         [
-            ShardScan("tsk_cars", vector, 3, None, delete_moments),
+            ShardScan("tsk_cars", vector, 3, None, drop_moments),
             ShardScan("tsk_cars", vector, 3, None),
-            ShardScan("tsk_cars", vector, 3, among, delete_moments),
+            ShardScan("tsk_cars", vector, 3, among, drop_moments),
         ]
     )
     expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]
@@ -353,7 +353,7 @@ def test_as_many_moments_as_are_asked_for(served: tuple[Library, SearchEngine], 
 @pytest.mark.parametrize("moments", [-1, 101, 10**50])
 def test_too_many_are_refused_by_name(served: tuple[Library, SearchEngine], moments: int) -> None:
     _, service = served
-    with pytest.raises(InvalidInput, match="Ask for 0 to 100") as refused:
+    with pytest.raises(InvalidInput, match="Request 0 to 100") as refused:
         service.search("a bus", moments=moments)
     assert [error.field for error in refused.value.errors] == ["moments"]
 
@@ -384,7 +384,7 @@ def test_compaction_and_deletion_know_them_by_their_ids(
     library.store.compact("tsk_birds")
     assert service.refresh()
     assert service.search(text, k=100).results == before
-    shard = service._current().shards["tsk_birds"]
+    shard = service.snapshots.current().shards["tsk_birds"]
     lake = int(video_ids_of(shard.ids[is_moment(shard.ids)][-1:])[0])
     library.store.delete(moment_ids(lake, 5)[1:2])  # one of them, and no other
     assert service.refresh()

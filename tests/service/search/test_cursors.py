@@ -20,7 +20,7 @@ from service.core.errors import Gone, InvalidInput
 from service.core.schemas import SearchQuery, SearchResult
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
-from service.search.requests.cursors import Cursor, parameter_digests, parse_cursor
+from service.search.requests.cursors import Cursor, digest_parameters, parse_cursor
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
@@ -83,7 +83,7 @@ def test_a_list_goes_on_by_the_release_that_began_it(served: Served, mode: str) 
     assert second.release != newest.release
     assert {entry.task for entry in second.routing} == {"birds", "cars"}
     assert second.degraded == {}, "tasks that came later are not missing"
-    anew = SearchEngine(service._settings)  # another process, which was not there
+    anew = SearchEngine(service.settings)  # another process, which was not there
     anew.refresh()
     again = anew.search("an owl", 5, mode=mode, cursor=first.next_cursor)
     assert [result.video_id for result in again.results] == [result.video_id for result in second.results]
@@ -117,10 +117,10 @@ def test_earlier_releases_are_loaded_once_for_each_generation(
     for _ in range(3):
         service.search("an owl", 5, cursor=cursors[0])
     assert len(loaded) == 3
-    assert len(service._kept) == 2
+    assert len(service.snapshots.cached_releases) == 2
     library.lay_down("river", SEA)
     service.refresh()
-    assert not service._kept, "what the new generation holds is not held twice"
+    assert not service.snapshots.cached_releases, "what the new generation holds is not held twice"
     assert service.search("an owl", 5, cursor=cursors[0]).results
 
 
@@ -186,7 +186,7 @@ def test_a_cursor_of_another_search_is_refused_by_name(
     if differs is None:
         assert service.search(**{**asked, **change}, cursor=cursor).results[0].rank == 4
         return
-    with pytest.raises(InvalidInput, match=f"It belongs to another search: {differs}") as refused:
+    with pytest.raises(InvalidInput, match=f"The cursor belongs to another search: {differs}") as refused:
         service.search(**{**asked, **change}, cursor=cursor)
     assert [error.field for error in refused.value.errors] == ["cursor"]
 
@@ -194,7 +194,7 @@ def test_a_cursor_of_another_search_is_refused_by_name(
 def test_a_server_that_weighs_otherwise_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     _, service = served
     cursor = service.search("an owl", 3).next_cursor
-    monkeypatch.setattr(service, "_settings", service._settings.model_copy(update={"routing_prior": 0.5}))
+    monkeypatch.setattr(service, "settings", service.settings.model_copy(update={"routing_prior": 0.5}))
     with pytest.raises(InvalidInput, match="CINESTRATA_ROUTING_PRIOR differs"):
         service.search("an owl", 3, cursor=cursor)
 
@@ -223,29 +223,29 @@ def test_any_change_of_a_cursor_is_noticed(served: Served) -> None:
             cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :],
             cursor[:place],
         ):
-            with pytest.raises(InvalidInput, match="no cursor of ours") as refused:
+            with pytest.raises(InvalidInput, match="not an intact cursor") as refused:
                 service.search("an owl", 3, cursor=altered)
             assert [error.field for error in refused.value.errors] == ["cursor"]
 
 
 @pytest.mark.parametrize("text", ["", "x", "é", "A" * 5000, "\ud800", "=" * 8, "null", "e30", " "])
 def test_what_is_no_cursor_is_refused(served: Served, text: str) -> None:
-    with pytest.raises(InvalidInput, match="no cursor of ours"):
+    with pytest.raises(InvalidInput, match="not an intact cursor"):
         served[1].search("an owl", 3, cursor=text)
 
 
 def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
-    cursor = Cursor("r" * 64, 7, "pinned", 20, 19, parameter_digests({"q": "an owl", "task": None}))
+    cursor = Cursor("r" * 64, 7, "pinned", 20, 19, digest_parameters({"q": "an owl", "task": None}))
     assert parse_cursor(str(cursor)) == cursor
-    assert list(cursor.query) == ["q"]
+    assert list(cursor.parameters) == ["q"]
     for wrong in (
-        {"chosen": -1},
-        {"passed": -1},
-        {"passed": 2**31},
-        {"shown": 0.5},
-        {"shown": True},
+        {"tasks_in_first_page": -1},
+        {"hit_offset": -1},
+        {"hit_offset": 2**31},
+        {"result_offset": 0.5},
+        {"result_offset": True},
         {"release": 1},
-        {"query": []},
+        {"parameters": []},
     ):
         assert parse_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
 
@@ -254,11 +254,11 @@ def test_a_cursor_whose_release_is_gone_says_what_to_do(served: Served) -> None:
     library, service = served
     first = service.search("an owl", 3)
     library.lay_down("sea", SEA)
-    anew = SearchEngine(service._settings)
+    anew = SearchEngine(service.settings)
     anew.refresh()
     manifest: Manifest = library.store.manifest()
     shutil.rmtree(library.store.release_folder(str(first.release)))
-    with pytest.raises(Gone, match=r"no longer kept as it was: .*Search again without the cursor") as refused:
+    with pytest.raises(Gone, match=r"no longer kept intact: .*Search again without the cursor") as refused:
         anew.search("an owl", 3, cursor=first.next_cursor)
     assert [error.field for error in refused.value.errors] == ["cursor"]
     cursor = parse_cursor(str(first.next_cursor))

@@ -1,4 +1,4 @@
-"""Which tasks a search goes to: nothing is lost with all of them, and what is lost otherwise is what the rule says."""
+"""The planner searches every task that can contribute, and leaves out tasks only as its routes allow."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from hypothesis import strategies as st
 from index.hits import Hit, Hits
 from index.vector_ids import moment_ids
 from models.routing.router import COSINE_LIMIT
-from service.search.snapshots import video_grouping
-from service.search.snapshots.video_grouping import nearest
-from service.search.text_search.planner import MOST, SLACK, Routes, WavePlanner, parse_routes
+from service.search.requests.search_request import Routes, parse_routes
+from service.search.snapshots.video_grouping import best_per_video, nearest_videos
+from service.search.text_search.planner import COSINE_SLACK, MAX_LIKELY_TASKS, WavePlanner
 
 Shards = dict[str, list[tuple[int, float]]]  # task → ids and cosines
 
 
-def _held(shard: list[tuple[int, float]], k: int) -> Hits:
-    """The k best of a shard."""
-    best = sorted(shard, key=lambda one: (-one[1], one[0]))[:k]
+def _nearest(shard: list[tuple[int, float]], k: int) -> Hits:
+    """The k best hits of a shard."""
+    best = sorted(shard, key=lambda hit: (-hit[1], hit[0]))[:k]
     return Hits(np.array([i for i, _ in best], np.int64), np.array([c for _, c in best], np.float32))
 
 
-def _travel(course: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
+def _search(planner: WavePlanner, shards: Shards, k: int) -> list[list[str]]:
     waves = []
-    while wave := course.wave():
+    while wave := planner.next_wave():
         waves.append(wave)
-        course.add({task: _held(shards[task], k) for task in wave})
+        planner.add_hits({task: _nearest(shards[task], k) for task in wave})
     return waves
 
 
-def _everything(
-    shards: Shards, lifts: dict[str, float], tasks: Sequence[str], k: int, least: float | None
+def _exhaustive(
+    shards: Shards, lifts: dict[str, float], tasks: Sequence[str], k: int, min_score: float | None
 ) -> list[Hit]:
-    """All videos of some tasks by score, then by the order of the tasks, then by id; an id once, at its best."""
+    """All videos of some tasks by falling score, then by task order, then by ID; each ID once, at its best score."""
     scored = [
         (-(np.float32(cosine) + np.float32(lifts[task])), place, identifier, task)
         for place, task in enumerate(shards)
@@ -47,17 +47,17 @@ def _everything(
     for score, _, identifier, task in sorted(scored):
         if identifier not in found:
             found[identifier] = Hit(task, identifier, float(-score))
-    return [hit for hit in found.values() if least is None or hit.score >= least][:k]
+    return [hit for hit in found.values() if min_score is None or hit.score >= min_score][:k]
 
 
-# Few different values, so that scores tie, and bars are met exactly.
+# Few distinct values, so that scores tie and thresholds are met exactly.
 _cosines = st.sampled_from([-1.0, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0])
 _shards = st.lists(st.lists(_cosines, max_size=6), min_size=1, max_size=40)
 _lifts = st.lists(st.integers(0, 24), min_size=40, max_size=40)
 
 
 def _library(cosines: list[list[float]], steps: list[int], shared: bool) -> tuple[Shards, dict[str, float]]:
-    """Ids are those of one task each, or, where they are shared, claimed by several."""
+    """Shards and lifts. Each ID belongs to one task, or to several tasks where IDs are shared."""
     number = iter(range(10**6))
     shards = {
         f"t{place}": [(next(number) if not shared else row, cosine) for row, cosine in enumerate(shard)]
@@ -67,7 +67,7 @@ def _library(cosines: list[list[float]], steps: list[int], shared: bool) -> tupl
 
 
 def _routing(lifts: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(lifts.items(), key=lambda one: -one[1])
+    return sorted(lifts.items(), key=lambda entry: -entry[1])
 
 
 @settings(max_examples=300, deadline=None)
@@ -79,24 +79,24 @@ def _routing(lifts: dict[str, float]) -> list[tuple[str, float]]:
     st.booleans(),
     st.data(),
 )
-def test_all_gives_what_searching_every_task_gives(
+def test_all_routes_equal_an_exhaustive_search(
     cosines: list[list[float]],
     steps: list[int],
     k: int,
-    least: float | None,
+    min_score: float | None,
     shared: bool,
     data: st.DataObject,
 ) -> None:
     shards, lifts = _library(cosines, steps, shared)
     closed = data.draw(st.sets(st.sampled_from(list(shards))))
-    open_to = [task for task in shards if task not in closed]
-    course = WavePlanner(_routing(lifts), open_to, k, least=least)
-    waves = _travel(course, shards, k)
-    assert course.hits() == _everything(shards, lifts, open_to, k, least)
-    went = [task for wave in waves for task in wave]
-    assert len(went) == len(set(went)) == len(course.searched)
-    assert not closed & set(went), "where nothing may be found, nothing is encoded"
-    assert [lifts[task] for task in went] == sorted((lifts[task] for task in went), reverse=True)
+    searchable = [task for task in shards if task not in closed]
+    planner = WavePlanner(_routing(lifts), searchable, k, min_score=min_score)
+    waves = _search(planner, shards, k)
+    assert planner.hits() == _exhaustive(shards, lifts, searchable, k, min_score)
+    searched = [task for wave in waves for task in wave]
+    assert len(searched) == len(set(searched)) == len(planner.searched)
+    assert not closed & set(searched), "tasks without passing videos are not searched"
+    assert [lifts[task] for task in searched] == sorted((lifts[task] for task in searched), reverse=True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -106,51 +106,60 @@ def test_all_gives_what_searching_every_task_gives(
     st.lists(st.integers(1, 5), min_size=1, max_size=6),
     st.sampled_from(["auto", "all", 1, 3]),
 )
-def test_pages_show_every_video_that_counts_once(
+def test_pages_contain_every_video_once(
     cosines: list[list[float]], steps: list[int], sizes: list[int], routes: Routes
 ) -> None:
-    """Page by page, each with a course of its own that knows what the first one chose."""
+    """Each page has its own planner, which knows the tasks of the first page."""
     shards, lifts = _library(cosines, steps, shared=False)
     routing, total = _routing(lifts), sum(map(len, shards.values()))
-    chosen: int | None = None
-    passed, pages = 0, []
-    while passed < total:
-        end = passed + sizes[min(len(pages), len(sizes) - 1)]
-        course = WavePlanner(routing, list(shards), end + 1, routes=routes, chosen=chosen)
-        _travel(course, shards, end + 1)
-        pages.append(course.hits()[passed:end])
-        chosen, passed = (course.chosen if chosen is None else chosen), end
-        if len(course.hits()) <= end:
+    first_page_tasks: int | None = None
+    offset, pages = 0, []
+    while offset < total:
+        end = offset + sizes[min(len(pages), len(sizes) - 1)]
+        planner = WavePlanner(
+            routing, list(shards), end + 1, routes=routes, tasks_in_first_page=first_page_tasks
+        )
+        _search(planner, shards, end + 1)
+        pages.append(planner.hits()[offset:end])
+        first_page_tasks, offset = (
+            (planner.reached_tasks if first_page_tasks is None else first_page_tasks),
+            end,
+        )
+        if len(planner.hits()) <= end:
             break
     found = [hit for page in pages for hit in page]
-    # The tasks that the first page went to come first; of a number of them, no other at all.
-    first = [task for task, _ in routing[:chosen]] if routes == "auto" else [task for task, _ in routing]
+    # Hits of the first page's tasks come first; with a number of routes, no other task is searched.
+    first = (
+        [task for task, _ in routing[:first_page_tasks]]
+        if routes == "auto"
+        else [task for task, _ in routing]
+    )
     if isinstance(routes, int):
         level = [lift for _, lift in routing][min(routes, len(routing)) - 1]
         first = [task for task, lift in routing if lift >= level]
-    expected = _everything(shards, lifts, first, total, None)
+    expected = _exhaustive(shards, lifts, first, total, None)
     if routes == "auto":
-        expected += _everything(shards, lifts, [t for t in shards if t not in first], total, None)
+        expected += _exhaustive(shards, lifts, [t for t in shards if t not in first], total, None)
     assert found == expected
 
 
 # -- videos with moments ------------------------------------------------------------------------------------
 
-Scenes = dict[str, dict[int, list[float]]]  # task → video → cosines of its whole and of each of its moments
+Scenes = dict[str, dict[int, list[float]]]  # task → video → cosines of the whole video and of each moment
 
 
-def _by_video(videos: dict[int, list[float]], k: int) -> Hits:
-    """The k best videos of a shard, found as the service finds them: in a list of all its vectors."""
+def _nearest_by_moments(videos: dict[int, list[float]], k: int) -> Hits:
+    """The k best videos of a shard, found in the ranking of all its vectors as the service does."""
     ids = np.concatenate(
         [np.zeros(0, np.int64), *([video, *moment_ids(video, len(c) - 1)] for video, c in videos.items())]
     ).astype(np.int64)
     cosines = np.array([cosine for c in videos.values() for cosine in c], np.float32)
     order = np.lexsort((ids, -cosines))
-    (found,) = nearest(
+    (found,) = nearest_videos(
         lambda _, depth: [Hits(ids[order[:depth]], cosines[order[:depth]])],
         1,
         k,
-        video_grouping.best_per_video,
+        best_per_video,
     )
     return found
 
@@ -167,15 +176,15 @@ _scenes = st.lists(st.lists(st.lists(_cosines, min_size=1, max_size=7), max_size
     st.none() | st.sampled_from([-0.5, 0.25, 0.5]),
     st.data(),
 )
-def test_with_moments_every_page_is_that_of_the_best_of_each_video(
+def test_pages_with_moments_equal_pages_of_each_videos_best_vector(
     cosines: list[list[list[float]]],
     steps: list[int],
     sizes: list[int],
     routes: Routes,
-    least: float | None,
+    min_score: float | None,
     data: st.DataObject,
 ) -> None:
-    """What passes a filter, grouped, over a score, page by page: as where each video has one vector, its best."""
+    """With filters, grouping, thresholds and pages: as if each video had only its best vector."""
     number = iter(range(10**6))
     scenes: Scenes = {
         f"t{place}": {next(number): own for own in videos} for place, videos in enumerate(cosines)
@@ -191,90 +200,100 @@ def test_with_moments_every_page_is_that_of_the_best_of_each_video(
         task: [(video, max(own)) for video, own in videos.items()] for task, videos in scenes.items()
     }
     lifts = {task: -0.125 * step for task, step in zip(scenes, steps, strict=False)}
-    routing, open_to = _routing(lifts), [task for task in scenes if passing is None or scenes[task]]
-    total, chosen, passed, found = len(every), None, 0, []
-    goes_on = False
-    while passed < total:
-        end = passed + sizes[min(passed, len(sizes) - 1)]
-        course, plain = (
-            WavePlanner(routing, open_to, end + 1, least=least, routes=routes, chosen=chosen)
+    routing, searchable = _routing(lifts), [task for task in scenes if passing is None or scenes[task]]
+    total, first_page_tasks, offset, found = len(every), None, 0, []
+    has_later_page = False
+    while offset < total:
+        end = offset + sizes[min(offset, len(sizes) - 1)]
+        planner, plain = (
+            WavePlanner(
+                routing,
+                searchable,
+                end + 1,
+                min_score=min_score,
+                routes=routes,
+                tasks_in_first_page=first_page_tasks,
+            )
             for _ in range(2)
         )
-        while wave := course.wave():
-            assert plain.wave() == wave, "the bar is that of videos, not of vectors"
-            course.add({task: _by_video(scenes[task], end + 1) for task in wave})
-            plain.add({task: _held(best[task], end + 1) for task in wave})
-        assert plain.wave() == []
-        found += course.hits()[passed:end]
-        goes_on = passed > 0
-        chosen, passed = (course.chosen if chosen is None else chosen), end
-        if len(course.hits()) <= end:
+        while wave := planner.next_wave():
+            assert plain.next_wave() == wave, "the bound counts videos, not vectors"
+            planner.add_hits({task: _nearest_by_moments(scenes[task], end + 1) for task in wave})
+            plain.add_hits({task: _nearest(best[task], end + 1) for task in wave})
+        assert plain.next_wave() == []
+        found += planner.hits()[offset:end]
+        has_later_page = offset > 0
+        first_page_tasks, offset = (
+            (planner.reached_tasks if first_page_tasks is None else first_page_tasks),
+            end,
+        )
+        if len(planner.hits()) <= end:
             break
-    first = [task for task, _ in routing[:chosen]] if routes == "auto" else list(scenes)
+    first = [task for task, _ in routing[:first_page_tasks]] if routes == "auto" else list(scenes)
     if isinstance(routes, int):
         level = routing[min(routes, len(routing)) - 1][1]
         first = [task for task, lift in routing if lift >= level]
-    expected = _everything(best, lifts, first, total, least)
-    if (
-        routes == "auto" and goes_on
-    ):  # else it ended with those that are likely to have any over the lowest score
-        expected += _everything(best, lifts, [t for t in scenes if t not in first], total, least)
+    expected = _exhaustive(best, lifts, first, total, min_score)
+    if routes == "auto" and has_later_page:  # otherwise it ended with the likely tasks
+        expected += _exhaustive(best, lifts, [t for t in scenes if t not in first], total, min_score)
     assert found == expected
 
 
-# -- which tasks count --------------------------------------------------------------------------------------
+# -- selection of tasks -------------------------------------------------------------------------------------
 
 
-def test_a_task_is_passed_over_only_when_no_cosine_would_be_enough() -> None:
+def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.25)], "far": [(2, 1.0)]}
-    for lift, goes in ((0.24 - COSINE_LIMIT, False), (0.26 - COSINE_LIMIT, True)):
-        course = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2)
-        assert _travel(course, shards, 2) == [["near"], ["far"]][: 1 + goes]
-    course = WavePlanner([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
-    assert len(_travel(course, shards, 5)) == 2, "where too little is found every task matters"
+    for lift, is_searched in ((0.24 - COSINE_LIMIT, False), (0.26 - COSINE_LIMIT, True)):
+        planner = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2)
+        assert _search(planner, shards, 2) == [["near"], ["far"]][: 1 + is_searched]
+    planner = WavePlanner([("near", 0.0), ("far", -0.5)], ["near", "far"], 5)
+    assert len(_search(planner, shards, 5)) == 2, "with too few hits, every task is searched"
 
 
-def test_auto_passes_over_what_would_need_a_higher_cosine_than_any_so_far() -> None:
+def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.375)], "far": [(2, 0.5)]}
-    edge = 0.375 - (0.5 + SLACK)
-    for lift, goes in ((edge - 0.01, False), (edge + 0.01, True)):
-        course = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
-        searched = {task for wave in _travel(course, shards, 2) for task in wave}
-        assert ("far" in searched) == goes
-    least = WavePlanner([("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", least=0.4)
-    assert {task for wave in _travel(least, shards, 2) for task in wave} == {"near"}
-    assert [hit.id for hit in least.hits()] == [0]
+    edge = 0.375 - (0.5 + COSINE_SLACK)
+    for lift, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
+        planner = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
+        searched = {task for wave in _search(planner, shards, 2) for task in wave}
+        assert ("far" in searched) == is_searched
+    thresholded = WavePlanner(
+        [("near", 0.0), ("far", -0.25)], ["near", "far"], 2, routes="auto", min_score=0.4
+    )
+    assert {task for wave in _search(thresholded, shards, 2) for task in wave} == {"near"}
+    assert [hit.id for hit in thresholded.hits()] == [0]
 
 
-def test_auto_goes_to_no_more_than_it_needs_of_many() -> None:
-    """Nothing tells the tasks apart but a trifle: the likeliest are enough, unless they hold too little."""
+def test_auto_limits_the_number_of_likely_tasks() -> None:
+    """Lifts are almost equal: the likeliest tasks suffice unless they contain too few videos."""
     shards: Shards = {f"t{n}": [(n, 0.5)] for n in range(100)}
     lifts = {task: -0.0001 * place for place, task in enumerate(shards)}
     enough = WavePlanner(_routing(lifts), list(shards), 5, routes="auto")
-    waves = _travel(enough, shards, 5)
+    waves = _search(enough, shards, 5)
     assert [len(wave) for wave in waves] == [8, 8]
-    assert enough.chosen == MOST
+    assert enough.reached_tasks == MAX_LIKELY_TASKS
     many = WavePlanner(_routing(lifts), list(shards), 50, routes="auto")
-    _travel(many, shards, 50)
+    _search(many, shards, 50)
     assert len(many.hits()) == 50
     level = WavePlanner(_routing(dict.fromkeys(shards, -0.3)), list(shards), 5, routes="auto")
-    _travel(level, shards, 5)
-    assert len(level.searched) == 100, "of those that are level none is less likely"
+    _search(level, shards, 5)
+    assert len(level.searched) == 100, "no task of equal lift is cut off"
 
 
-def test_a_number_of_routes_takes_what_is_level_with_the_last_one_along() -> None:
-    """Tasks without captions are level with the likeliest: nothing is known against them."""
+def test_number_of_routes_includes_tasks_of_equal_lift() -> None:
+    """Tasks without captions have the highest lift, because there is no evidence against them."""
     shards: Shards = {task: [(place, 0.1 * place)] for place, task in enumerate("abcd")}
     routing = [("a", 0.0), ("b", 0.0), ("c", -0.01), ("d", -0.02)]
     for routes, expected in ((1, "ab"), (2, "ab"), (3, "abc"), (9, "abcd")):
-        course = WavePlanner(routing, list("abcd"), 9, routes=routes)
-        _travel(course, shards, 9)
-        assert course.searched == set(expected)
-        assert {hit.task for hit in course.hits()} == set(expected)
+        planner = WavePlanner(routing, list("abcd"), 9, routes=routes)
+        _search(planner, shards, 9)
+        assert planner.searched == set(expected)
+        assert {hit.task for hit in planner.hits()} == set(expected)
 
 
 @pytest.mark.parametrize(
-    ("asked", "read"),
+    ("value", "expected"),
     [
         ("auto", "auto"),
         ("all", "all"),
@@ -292,5 +311,5 @@ def test_a_number_of_routes_takes_what_is_level_with_the_last_one_along() -> Non
     ],
     ids=str,
 )
-def test_what_routes_may_be(asked: object, read: Routes | None) -> None:
-    assert parse_routes(asked) == read
+def test_routes_parameter_is_parsed(value: object, expected: Routes | None) -> None:
+    assert parse_routes(value) == expected

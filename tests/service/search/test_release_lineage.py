@@ -26,8 +26,8 @@ from models.releases.release_lineage import ParentRelease, ReleaseTask
 from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 from service.core.settings import Settings
-from service.search import engine
 from service.search.engine import SearchEngine
+from service.search.snapshots import snapshot_manager
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from tests.models.releases.old_releases import write_schema_2
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
@@ -50,7 +50,7 @@ def configured(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
-    monkeypatch.setattr(engine, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
     return settings_factory(tmp_path, limits__max_results=20)
 
 
@@ -116,7 +116,7 @@ def test_a_swap_reads_no_release_but_the_new_one(
     library: Library, service: SearchEngine, backbone: Backbone, read: list[Path]
 ) -> None:
     service.refresh()
-    first = service._current()
+    first = service.snapshots.current()
     assert _releases(read) == set(library.store.manifest().releases)
     everything = [(text, mode, task) for text in TEXTS for mode in first.modes for task in first.shards]
     before = first.encode(everything)
@@ -124,13 +124,16 @@ def test_a_swap_reads_no_release_but_the_new_one(
     read.clear()
     assert service.refresh()
     assert _releases(read) == {manifest.release}
-    swapped, anew = service._current(), SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
+    swapped, anew = (
+        service.snapshots.current(),
+        SearchSnapshot.load(IndexSnapshot.open(library.store), backbone),
+    )
     assert set(swapped.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
     pairs = [(text, mode, task) for text in TEXTS for mode in swapped.modes for task in swapped.shards]
     np.testing.assert_allclose(swapped.encode(pairs), anew.encode(pairs), atol=1e-6)
     tasks = [list(swapped.shards)] * len(TEXTS)
     assert swapped.route(TEXTS, tasks) == anew.route(TEXTS, tasks)
-    first.encoder._known.clear()  # a request that began with it goes on with it
+    first.query_vectors.clear()  # a request that began with it goes on with it
     np.testing.assert_array_equal(first.encode(everything), before)
 
 
@@ -160,10 +163,10 @@ def test_what_was_broken_is_looked_at_again_and_nothing_else(
     shutil.move(broken.with_name("away"), broken)
     read.clear()
     mended = SearchSnapshot.load(
-        IndexSnapshot.open(library.store, previous=degraded.snapshot), backbone, other=degraded
+        IndexSnapshot.open(library.store, previous=degraded.index_snapshot), backbone, other=degraded
     )
     assert _releases(read) == {broken.name, newest}
-    assert (mended.degraded, mended.names) == ({}, whole.names)
+    assert (mended.degraded, mended.task_names) == ({}, whole.task_names)
     pairs = [(text, mode, task) for text in TEXTS for mode in whole.modes for task in whole.shards]
     np.testing.assert_array_equal(mended.encode(pairs), whole.encode(pairs))
     assert mended.route(TEXTS, [list(whole.shards)] * 4) == whole.route(TEXTS, [list(whole.shards)] * 4)
@@ -173,7 +176,7 @@ def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backb
     snapshot = IndexSnapshot.open(library.store)
     serving = SearchSnapshot.load(snapshot, backbone)
     serving.encode([("an owl", mode, task) for mode in serving.modes for task in serving.shards])
-    gone = weakref.ref(serving.encoder.encoder)
+    gone = weakref.ref(serving.query_vectors.encoder)
     gc.disable()
     try:
         del serving
@@ -206,7 +209,7 @@ def test_a_task_whose_words_are_lost_is_named_and_the_rest_is_served(
     else:
         path.unlink()
     assert service.refresh()
-    left = service._current()
+    left = service.snapshots.current()
     (why,) = left.degraded.values()
     assert list(left.degraded) == [f"tsk_{task}"]
     assert path.parent.name[:12] in why
@@ -279,8 +282,12 @@ def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library
         os.utime(folder, (0, 0))
     library.store.collect_garbage()
     after = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
-    assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.learned)
-    assert (after.degraded, after.names, after.makers) == ({}, before.names, before.makers)
+    assert {path.name for path in (library.store.root / "releases").iterdir()} == set(before.contributions)
+    assert (after.degraded, after.task_names, after.shard_releases) == (
+        {},
+        before.task_names,
+        before.shard_releases,
+    )
     assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
 
 

@@ -24,9 +24,8 @@ from models.releases.probe_queries import (
     write_probes,
 )
 from service.core.settings import Settings
-from service.search import engine
 from service.search.engine import SearchEngine
-from service.search.snapshots import release_validation
+from service.search.snapshots import release_validation, snapshot_manager
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
 from trainer.probe_generation import make_probes
@@ -192,19 +191,21 @@ def test_a_large_library_is_served_before_it_is_read(
     """A flipped byte in what was left for later is found all the same, and the rest is served."""
     learning.lay_down("sea", SEA)
     shards = learning.store.manifest().shards
-    monkeypatch.setattr(engine, "_AT_ONCE", shards["tsk_sea"].bytes)
+    monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
     path = _flip(learning.store, shards["tsk_birds"])
     assert service.refresh()
     assert service.readiness().degraded == {}
-    assert service.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are still to be compared"
+    assert service.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
     assert {r.task for r in service.search("an owl", k=20).results} == {"birds", "cars", "sea"}
-    assert service.verify_next_shard()
+    assert service.snapshots.verify_next_shard()
     assert service.readiness().degraded == {}, "cars, the newer one, is whole"
     learning.lay_down("lake", BIRDS)  # what was compared stays compared
     assert service.refresh()
-    assert [entry.task for entry in service._serving.snapshot.unverified_segments] == ["tsk_birds"]  # type: ignore[union-attr]
-    assert service.verify_next_shard()
-    assert not service.verify_next_shard()
+    assert [entry.task for entry in service.snapshots.current().index_snapshot.unverified_segments] == [
+        "tsk_birds"
+    ]
+    assert service.snapshots.verify_next_shard()
+    assert not service.snapshots.verify_next_shard()
     ready = service.readiness()
     assert (ready.ready, list(ready.degraded)) == (True, ["birds"])
     assert "vectors.faiss was altered" in ready.degraded["birds"]
@@ -214,17 +215,17 @@ def test_a_large_library_is_served_before_it_is_read(
     assert list(service.readiness().degraded) == ["birds"]
     _flip(learning.store, shards["tsk_birds"])
     assert path.exists()
-    service._retry_at = 0.0
+    service.snapshots.retry_at = 0.0
     assert service.refresh()
-    assert (service.readiness().degraded, service.verify_next_shard()) == ({}, False)
+    assert (service.readiness().degraded, service.snapshots.verify_next_shard()) == ({}, False)
 
 
 def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_AT_ONCE", 0)
+    monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", 0)
     assert service.refresh()
-    while service.verify_next_shard():
+    while service.snapshots.verify_next_shard():
         pass
     manifest = learning.lay_down("sea", SEA)
     _flip(learning.store, manifest.shards["tsk_sea"])
@@ -235,7 +236,7 @@ def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
 def test_sizes_are_compared_at_once(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_AT_ONCE", 0)
+    monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", 0)
     entry = learning.store.manifest().shards["tsk_birds"]
     with (learning.store.shard_folder(entry.id) / "vectors.faiss").open("ab") as file:
         file.truncate(entry.bytes // 2)

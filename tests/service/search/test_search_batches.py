@@ -17,6 +17,7 @@ from service.core.errors import InvalidInput, Unavailable
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
 from service.search.engine import SearchEngine
+from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.text_search import executor
 from tests.service.search.caption_library import BIRDS, CARS, Library
 
@@ -56,7 +57,7 @@ def test_a_batch_is_answered_as_its_queries_one_by_one(service: SearchEngine) ->
         for task, mode in ((None, None), ("cars", "latest"), (["tsk_cars", "birds"], None))
     ]
     single = [service.search(one.q, one.k, one.task, one.mode) for one in asked]
-    fresh = SearchEngine(service._settings)  # one that remembers nothing
+    fresh = SearchEngine(service.settings)  # one that remembers nothing
     assert fresh.refresh()
     for one, other in zip(fresh.search_many(asked), single, strict=True):
         _same(one, other)
@@ -79,7 +80,7 @@ def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
     assert asked == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
     service.search_many(everything)
     assert len(asked) == 1, "they are remembered"
-    monkeypatch.setattr(executor, "_VECTORS", 6)
+    monkeypatch.setattr(executor, "MAX_VECTORS_PER_BATCH", 6)
     service.search_many([SearchQuery(q=str(number)) for number in range(10, 17)])
     assert [len(tasks) for tasks in asked[1:]] == [6, 6, 2], "no more at a time than there is room for"
 
@@ -94,7 +95,7 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
         for word in ("twice", "slowly", "at night", "alone")
     ]
     expected = {text: service.search(text, 20, routes="all") for text in texts}
-    fresh = SearchEngine(service._settings)
+    fresh = SearchEngine(service.settings)
     assert fresh.refresh()
     sizes: list[int] = []
     encode = QueryEncoder.encode_pairs
@@ -112,21 +113,22 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
     assert len(sizes) < len(texts), "they were gathered"
 
 
-def test_what_is_remembered_stays_within_its_bytes(
-    service: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from service.search.snapshots import search_snapshot
+def test_query_vector_cache_is_bounded_in_bytes(service: SearchEngine) -> None:
+    encoder = service.snapshots.current().query_vectors.encoder
+    tasks = ("tsk_birds", "tsk_cars")
 
-    reader = service._serving.encoder  # type: ignore[union-attr]
-    before = reader._bytes
-    service.search("number x")
-    monkeypatch.setattr(search_snapshot, "_REMEMBERED", 3 * (reader._bytes - before))
+    def encode(cache: QueryVectorCache, text: str) -> None:
+        cache([(text, "pinned", task) for task in tasks])
+
+    unbounded = QueryVectorCache(encoder)
+    encode(unbounded, "number x")
+    cache = QueryVectorCache(encoder, max_bytes=3 * unbounded.size_bytes)
     for number in range(9):
-        service.search(f"number {number}")
-        service.search("number 0")
-    assert list(reader._known) == ["number 7", "number 8", "number 0"], "what was asked for last"
-    assert reader._bytes == sum(search_snapshot._size(*known) for known in reader._known.items())
-    assert all(len(read.vectors) == 2 for read in reader._known.values())
+        encode(cache, f"number {number}")
+        encode(cache, "number 0")
+    cached = [number for number in range(9) if f"number {number}" in cache]
+    assert cached == [0, 7, 8], "the least recently used texts are evicted"
+    assert cache.size_bytes == cache.max_bytes
 
 
 def test_the_order_in_which_tasks_are_named_does_not_matter(service: SearchEngine) -> None:
@@ -138,8 +140,8 @@ def test_the_order_in_which_tasks_are_named_does_not_matter(service: SearchEngin
     ("wrong", "field", "says"),
     [
         ({"q": " "}, "queries[1].q", "empty"),
-        ({"q": "a", "k": 10**6}, "queries[1].k", "1000000 results cannot be given"),
-        ({"q": "a", "task": ["birds", "boats"]}, "queries[1].task", "No learned task is called 'boats'"),
+        ({"q": "a", "k": 10**6}, "queries[1].k", "1000000 results cannot be returned"),
+        ({"q": "a", "task": ["birds", "boats"]}, "queries[1].task", "There is no searchable task 'boats'"),
         ({"q": "a", "task": []}, "queries[1].task", "list of tasks is empty"),
         ({"q": "a", "mode": "tomorrow"}, "queries[1].mode", "Use latest or pinned"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -22,15 +24,20 @@ from index.index_snapshot import IndexSnapshot
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.encoders.query_encoder import QueryEncoder
+from models.errors import ReleaseError
 from models.releases.release_lineage import ReleaseTask
 from models.routing.routing_profiles import RoutingProfiles
 from service.catalog.database import engine, session_scope
-from service.catalog.tables import Video
+from service.catalog.tables import Task, Video
 from service.core.errors import InvalidInput, Unavailable
 from service.core.schemas import SearchQuery
 from service.core.settings import Settings, settings
-from service.search import engine as query_engine
+from service.search import engine as engine_module
 from service.search.engine import SearchEngine
+from service.search.requests.request_resolution import resolve_tasks
+from service.search.requests.search_request import parse_requests
+from service.search.snapshots import snapshot_manager
+from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import planner
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
@@ -75,7 +82,7 @@ def half_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         passed[0] += 31
 
     clock = SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + passed[0])
-    monkeypatch.setattr(query_engine, "time", clock)
+    monkeypatch.setattr(snapshot_manager, "time", clock)
     return pass_on
 
 
@@ -234,12 +241,12 @@ def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service:
         ("x" * 10_000, {}, "q", "10000 characters. Use at most 1000"),
         ("a\0b", {}, "q", "not text"),
         ("a\ud800b", {}, "q", "not text"),
-        ("a", {"k": 0}, "k", "Ask for 1 to 20"),
-        ("a", {"k": -3}, "k", "Ask for 1 to 20"),
-        ("a", {"k": 10**6}, "k", "1000000 results cannot be given"),
-        ("a", {"k": 10**5000}, "k", "So many results"),
-        ("a", {"task": "boats"}, "task", "Learned so far: 'birds', 'cars'"),
-        ("a", {"task": ""}, "task", "Learned so far: 'birds', 'cars'"),
+        ("a", {"k": 0}, "k", "Request 1 to 20"),
+        ("a", {"k": -3}, "k", "Request 1 to 20"),
+        ("a", {"k": 10**6}, "k", "1000000 results cannot be returned"),
+        ("a", {"k": 10**5000}, "k", "That many results"),
+        ("a", {"task": "boats"}, "task", "Searchable tasks: 'birds', 'cars'"),
+        ("a", {"task": ""}, "task", "Searchable tasks: 'birds', 'cars'"),
         ("a", {"mode": "tomorrow"}, "mode", "Use latest or pinned"),
     ],
 )
@@ -268,7 +275,7 @@ def test_a_method_without_snapshots_answers_with_the_latest(
     service.refresh()
     assert configured.query_mode == "pinned"
     assert service.search("an owl").mode == "latest"
-    with pytest.raises(InvalidInput, match=r"'pinned' is not offered by this release\. Use latest\."):
+    with pytest.raises(InvalidInput, match=r"does not offer mode 'pinned'\. Use latest\."):
         service.search("an owl", mode="pinned")
 
 
@@ -290,9 +297,7 @@ def test_without_a_wish_the_best_mode_answers(
     opposite = {video: -score for video, score in scores("birds", "latest").items()}
     assert scores("birds") == pytest.approx(opposite, abs=1e-6)
     assert scores("cars") == pytest.approx(scores("cars", "latest"), abs=1e-6)
-    with pytest.raises(
-        InvalidInput, match=r"'pinned' is not offered by this release\. Use latest or mapped\."
-    ):
+    with pytest.raises(InvalidInput, match=r"does not offer mode 'pinned'\. Use latest or mapped\."):
         service.search("an owl", mode="pinned")
 
 
@@ -338,7 +343,7 @@ def test_a_backbone_that_cannot_be_loaded_is_not_ready(
         attempts.append(name)
         return load_backbone("open_clip:no-such-model/x")
 
-    monkeypatch.setattr(query_engine, "load_backbone", unavailable)
+    monkeypatch.setattr(snapshot_manager, "load_backbone", unavailable)
     assert not service.refresh()
     ready = service.readiness()
     assert not ready.ready
@@ -356,13 +361,13 @@ def test_nothing_is_opened_while_nothing_changes(
     library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert service.refresh()
-    serving = service._serving
+    serving = service.snapshots.current()
     path = library.store.manifest_path
     copy = path.with_suffix(".copy")
     shutil.copy(path, copy)
     copy.replace(path)  # another file, but the same generation
     assert not service.refresh()
-    assert service._serving is serving
+    assert service.snapshots.current() is serving
     opened: list[int] = []
     monkeypatch.setattr(IndexSnapshot, "open", lambda *arguments, **named: opened.append(1))
     assert not service.refresh()
@@ -459,7 +464,7 @@ def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, s
     learning.method.record_task("tsk_sea", "sea", SEA)
     learning.publish("sea", SEA)
     assert not service.refresh()
-    assert "not numbers" in str(service.last_error)
+    assert "NaN or infinity" in str(service.last_error)
     assert service.search("an owl").generation == 2
 
 
@@ -543,9 +548,9 @@ def test_a_broken_shard_is_named_and_the_others_are_searched(
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
         service.search("an owl", task="birds")
     half_a_minute_later()
-    serving = service._serving
+    serving = service.snapshots.current()
     assert not service.refresh()  # still broken, nothing to swap
-    assert service._serving is serving
+    assert service.snapshots.current() is serving
     _flip(path)
     half_a_minute_later()
     assert service.refresh()
@@ -601,7 +606,7 @@ def test_a_library_of_another_backbone_is_refused(library: Library, configured: 
 
     other = tiny_backbone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query_engine, "load_backbone", lambda name, frames: other)
+        patch.setattr(snapshot_manager, "load_backbone", lambda name, frames: other)
         service = SearchEngine(configured)
         assert not service.refresh()
     with pytest.raises(Unavailable, match="learned on another backbone"):
@@ -626,7 +631,7 @@ def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
     assert (service.readiness().tasks, list(service.readiness().degraded)) == (1, ["birds"])
     assert not service.refresh()
     folder.with_suffix(".away").rename(folder)
-    service._retry_at = time.monotonic()
+    service.snapshots.retry_at = time.monotonic()
     assert service.refresh()
     assert service.readiness().degraded == {}
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
@@ -645,8 +650,7 @@ def test_the_background_thread_follows_the_index(
         assert service.readiness().generation == generation
     assert service.search(CARS[1], k=1).results[0].video_id == "cars-1"
     service.close()
-    assert service._thread is not None
-    assert not service._thread.is_alive()
+    assert not service.snapshots.is_following
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, 1), (3, 3)])
@@ -658,7 +662,7 @@ def test_a_query_takes_one_thread_unless_told_otherwise(
     asked: int | None,
     given: int,
 ) -> None:
-    monkeypatch.setattr(query_engine, "load_backbone", lambda name, frames: backbone)
+    monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     service = SearchEngine(settings_factory(tmp_path, **({"torch_threads": asked} if asked else {})))
@@ -667,93 +671,218 @@ def test_a_query_takes_one_thread_unless_told_otherwise(
     assert threads == [given]
 
 
-def test_searches_that_wait_are_answered_together_and_each_as_by_itself(
-    shared: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let engines of a test run one step at a time."""
+    monkeypatch.setattr(engine_module, "LANES", 1)
+
+
+def test_queued_queries_share_a_step_and_a_failing_one_does_not_affect_the_others(
+    shared: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch, one_lane: None
 ) -> None:
-    _, service = shared
-    alone = {text: service.search(text).results for text in ("a red bird", "a taxi", "a blue car")}
-    started, go, calls = Event(), Event(), []
+    library, service = shared
+    expected = {text: service.search(text).results for text in ("a red bird", "a taxi", "a blue car")}
+    search_engine = SearchEngine(library.settings)
+    search_engine.refresh()
+    started, release, batches = Event(), Event(), []
 
-    def slowly(serving: Any, searches: Any, *rest: Any) -> Any:
-        calls.append([search.text for search in searches])
+    def start_slowly(snapshot: SearchSnapshot, requests: Any, *rest: Any) -> Any:
+        batches.append([request.text for request in requests])
         started.set()
-        assert go.wait(10)
-        return begin(serving, searches, *rest)
+        assert release.wait(10)
+        return start_searches(snapshot, requests, *rest)
 
-    async def ask() -> None:
-        asked = [asyncio.create_task(service.search_async(SearchQuery(q="a red bird")))]
+    async def search() -> None:
+        pending = [asyncio.create_task(search_engine.search_async(SearchQuery(q="a red bird")))]
         assert await asyncio.to_thread(started.wait, 10)
-        asked.append(asyncio.create_task(service.search_async(SearchQuery(q="a taxi"))))
-        wrong = asyncio.create_task(service.search_async(SearchQuery(q="a boat", task="nowhere")))
-        asked.append(asyncio.create_task(service.search_async(SearchQuery(q="a blue car"))))
-        while len(service._together._waiting) < 3:
+        pending.append(asyncio.create_task(search_engine.search_async(SearchQuery(q="a taxi"))))
+        wrong = asyncio.create_task(search_engine.search_async(SearchQuery(q="a boat", mode="unknown")))
+        pending.append(asyncio.create_task(search_engine.search_async(SearchQuery(q="a blue car"))))
+        while search_engine.scheduler.queue_length < 3:
             await asyncio.sleep(0)
-        go.set()
-        found = await asyncio.wait_for(asyncio.gather(*asked), 10)
-        assert [one.results for one in found] == list(alone.values())
-        with pytest.raises(InvalidInput, match="nowhere"):
+        release.set()
+        responses = await asyncio.wait_for(asyncio.gather(*pending), 10)
+        assert [response.results for response in responses] == list(expected.values())
+        with pytest.raises(InvalidInput, match="unknown"):
             await wrong
 
-    begin = query_engine.begin
-    monkeypatch.setattr(query_engine, "begin", slowly)
-    monkeypatch.setattr(service._together, "_free", 1)
-    asyncio.run(ask())
-    together = sorted(calls[1])
-    assert (calls[0], together) == (["a red bird"], ["a blue car", "a boat", "a taxi"])
-    assert sorted(text for call in calls[2:] for text in call) == together, (
-        "one of them was wrong: one by one"
+    start_searches = engine_module.start_searches
+    monkeypatch.setattr(engine_module, "start_searches", start_slowly)
+    asyncio.run(search())
+    shared_batch = sorted(batches[1])
+    assert (batches[0], shared_batch) == (["a red bird"], ["a blue car", "a boat", "a taxi"])
+    assert sorted(text for batch in batches[2:] for text in batch) == shared_batch, (
+        "after an error, each query is started alone"
     )
 
 
-def test_a_search_ends_by_the_generation_that_it_began_on_and_holds_up_none_that_comes_later(
-    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch
+def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
+    library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch, one_lane: None
 ) -> None:
-    """A search of all domains, one in each step, while another release takes over."""
-    monkeypatch.setattr(planner, "_FIRST", 1)
+    """A search of all domains, one per wave, while a newer release is loaded."""
+    monkeypatch.setattr(planner, "_MAX_FIRST_WAVE", 1)
     library.lay_down("sea", SEA)
-    service = SearchEngine(configured)
-    assert service.refresh()
-    far, near = SearchQuery(q="a red bird", k=20, routes="all"), SearchQuery(q="a taxi", k=20, task="cars")
-    alone = service.search("a red bird", 20, routes="all")
-    begun, go, steps, answered = Event(), Event(), list[tuple[str, list[str]]](), list[str]()
+    search_engine = SearchEngine(configured)
+    assert search_engine.refresh()
+    all_tasks = SearchQuery(q="a red bird", k=20, routes="all")
+    one_task = SearchQuery(q="a taxi", k=20, task="cars")
+    before = search_engine.search("a red bird", 20, routes="all")
+    started, release, steps, finished = Event(), Event(), list[tuple[str, list[str]]](), list[str]()
 
-    def slowly(serving: Any, underway: Any) -> None:
-        steps.append((serving.release, [one.asked.search.text for one in underway]))
-        begun.set()
-        assert go.wait(10)
-        step(serving, underway)
+    def advance_slowly(snapshot: SearchSnapshot, states: Any) -> None:
+        steps.append((snapshot.release_id, [state.request.text for state in states]))
+        started.set()
+        assert release.wait(10)
+        advance_searches(snapshot, states)
 
-    async def ask(asked: SearchQuery) -> Any:
-        answer = await service.search_async(asked)
-        answered.append(asked.q)
-        return answer
+    async def search(query: SearchQuery) -> Any:
+        response = await search_engine.search_async(query)
+        finished.append(query.q)
+        return response
 
     async def main() -> Any:
-        first = asyncio.create_task(ask(far))
-        assert await asyncio.to_thread(begun.wait, 10)
+        first = asyncio.create_task(search(all_tasks))
+        assert await asyncio.to_thread(started.wait, 10)
         library.lay_down("more", BIRDS)
-        assert service.refresh()
-        later = asyncio.create_task(ask(near))
-        wrong = asyncio.create_task(ask(SearchQuery(q="a boat", task="nowhere")))
-        while len(service._together._waiting) < 2:
+        assert search_engine.refresh()
+        later = asyncio.create_task(search(one_task))
+        wrong = asyncio.create_task(search(SearchQuery(q="a boat", mode="unknown")))
+        while search_engine.scheduler.queue_length < 2:
             await asyncio.sleep(0)
-        go.set()
-        with pytest.raises(InvalidInput, match="nowhere"):
+        release.set()
+        with pytest.raises(InvalidInput, match="unknown"):
             await wrong
         return await asyncio.wait_for(asyncio.gather(first, later), 10)
 
-    step = query_engine.step
-    monkeypatch.setattr(query_engine, "step", slowly)
-    monkeypatch.setattr(service._together, "_free", 1)
-    found, later = asyncio.run(main())
-    now = service.search("a taxi", 20, task="cars")
-    assert answered == ["a taxi", "a red bird"], "who came later goes to one domain"
-    assert alone.release != now.release
-    for one, other in ((found, alone), (later, now)):
-        assert one.model_dump(exclude={"timing_ms"}) == other.model_dump(exclude={"timing_ms"})
+    advance_searches = engine_module.advance_searches
+    monkeypatch.setattr(engine_module, "advance_searches", advance_slowly)
+    first, later = asyncio.run(main())
+    after = search_engine.search("a taxi", 20, task="cars")
+    assert finished == ["a taxi", "a red bird"], "the later search needs only one step"
+    assert before.release != after.release
+    for response, expected in ((first, before), (later, after)):
+        assert response.model_dump(exclude={"timing_ms"}) == expected.model_dump(exclude={"timing_ms"})
     assert steps[:4] == [
-        (alone.release, ["a red bird"]),
-        (alone.release, ["a red bird"]),
-        (now.release, ["a taxi"]),
-        (alone.release, ["a red bird"]),
+        (before.release, ["a red bird"]),
+        (before.release, ["a red bird"]),
+        (after.release, ["a taxi"]),
+        (before.release, ["a red bird"]),
     ]
+
+
+# -- ready tasks --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lagging(library: Library, configured: Settings) -> SearchEngine:
+    """An engine without a poller whose snapshot lacks the task ``sea``, which the catalog reports as ready."""
+    search_engine = SearchEngine(configured)
+    assert search_engine.refresh()
+    library.lay_down("sea", SEA)
+    assert search_engine.readiness().tasks == 2
+    return search_engine
+
+
+READY_TASK_SEARCHES: dict[str, Callable[[SearchEngine], Any]] = {
+    "name": lambda search_engine: search_engine.search(SEA[2], task="sea"),
+    "id": lambda search_engine: search_engine.search(SEA[2], task=["tsk_sea", "birds"]),
+    "filter": lambda search_engine: search_engine.search(SEA[2], task="sea", max_duration=None, min_score=-1),
+    "batch": lambda search_engine: search_engine.search_many(
+        [SearchQuery(q=SEA[0]), SearchQuery(q=SEA[2], task="sea")]
+    )[1],
+    "async": lambda search_engine: asyncio.run(search_engine.search_async(SearchQuery(q=SEA[2], task="sea"))),
+    "similar": lambda search_engine: search_engine.search_similar("sea-0"),
+    "captions": lambda search_engine: search_engine.caption_video("sea-2"),
+}
+
+
+@pytest.mark.parametrize("kind", READY_TASK_SEARCHES)
+def test_ready_task_is_searchable_before_the_next_poll(lagging: SearchEngine, kind: str) -> None:
+    response = READY_TASK_SEARCHES[kind](lagging)
+    assert response.generation == 3
+    assert lagging.readiness().tasks == 3
+
+
+def test_clip_search_in_a_ready_task_loads_its_snapshot(
+    lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(snapshot: SearchSnapshot, backbone: Backbone, upload: Any, query: SearchQuery, _: Any) -> Any:
+        (request,) = parse_requests([query], lagging.settings)
+        return resolve_tasks(snapshot, request)
+
+    monkeypatch.setattr(lagging.clips, "search", search)
+    assert lagging.search_clip(io.BytesIO(b"clip"), task="sea") == ("tsk_sea",)
+
+
+def test_unknown_task_is_refused_without_loading(
+    lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lagging.snapshots, "refresh", lambda: pytest.fail("there is nothing to load"))
+    with session_scope(write=True) as session:
+        session.get_one(Task, "tsk_sea").state = "training"
+    for task in ("sea", "nowhere"):
+        with pytest.raises(InvalidInput, match="There is no searchable task"):
+            lagging.search("a whale", task=task)
+
+
+def test_searches_of_loaded_tasks_do_not_read_the_state_of_tasks(
+    lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lagging.snapshots, "catch_up", lambda *_: pytest.fail("the task is loaded"))
+    assert lagging.search("a taxi", task="cars").results
+    assert lagging.search("a taxi").generation == 2
+
+
+def test_concurrent_searches_of_a_ready_task_share_one_load(
+    lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+    load = SearchSnapshot.load
+
+    def load_slowly(*arguments: Any, **options: Any) -> SearchSnapshot:
+        loads.append(threading.current_thread().name)
+        Event().wait(0.1)  # lets the other threads arrive
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(SearchSnapshot, "load", load_slowly)
+    with ThreadPoolExecutor(6) as pool:
+        responses = list(pool.map(lambda _: lagging.search("a whale", task="sea"), range(6)))
+    assert {response.generation for response in responses} == {3}
+    assert len(loads) == 1
+
+
+def test_search_of_a_ready_task_is_unavailable_where_loading_takes_too_long(
+    lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_manager, "CATCH_UP_SECONDS", 0.05)
+    release = Event()
+    refresh = lagging.snapshots.refresh
+    monkeypatch.setattr(lagging.snapshots, "refresh", lambda: release.wait(10) and refresh())
+    with pytest.raises(Unavailable, match="Task 'sea' is ready, and this process has not loaded") as refused:
+        lagging.search("a whale", task="sea")
+    assert int(refused.value.headers["Retry-After"]) > 0
+    release.set()
+    monkeypatch.setattr(snapshot_manager, "CATCH_UP_SECONDS", 10)
+    assert lagging.search("a whale", task="sea").results
+
+
+def test_search_of_a_ready_task_is_unavailable_where_its_release_is_refused(
+    lagging: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> SearchSnapshot:
+        raise ReleaseError("the release is broken")
+
+    monkeypatch.setattr(SearchSnapshot, "load", refuse)
+    with pytest.raises(Unavailable, match="the release is broken") as refused:
+        lagging.search("a whale", task="sea")
+    assert int(refused.value.headers["Retry-After"]) == 30
+    assert lagging.search("a taxi", task="cars").results
+
+
+def test_first_published_task_is_searchable_before_the_next_poll(
+    configured: Settings, backbone: Backbone
+) -> None:
+    search_engine = SearchEngine(configured)
+    assert not search_engine.refresh()
+    Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
+    assert search_engine.search("an owl", task="birds").results

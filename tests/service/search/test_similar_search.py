@@ -109,7 +109,7 @@ def test_across_tasks_only_where_one_encoder_made_both(served: tuple[Library, Se
     assert answer.searched == ["birds", "sea"]
     assert list(answer.not_compared) == ["cars"]
     assert "encoder ffffffffffff" in answer.not_compared["cars"]
-    with pytest.raises(Conflict, match="No other task's videos can be compared with those of 'cars'"):
+    with pytest.raises(Conflict, match="Videos of other tasks cannot be compared with those of 'cars'"):
         service.search_similar("cars-0", scope="all")
 
 
@@ -145,7 +145,7 @@ def test_a_wrong_field_is_named(
         ("nobody", NotFound, "no video 'nobody'"),
         ("broken", Conflict, "was rejected. The file is empty."),
         ("waiting", Conflict, "GET /tasks/tsk_late"),
-        ("forgotten", Conflict, "was not there when its task was laid down"),
+        ("forgotten", Conflict, "was not available when its task was indexed"),
     ],
 )
 def test_a_video_without_a_vector_says_why(

@@ -17,9 +17,8 @@ from service.catalog.database import engine
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery, SearchResponse
 from service.core.settings import Settings
-from service.search import video_metadata_cache
 from service.search.engine import SearchEngine
-from service.search.video_metadata_cache import Column, VideoMetadata, VideoMetadataCache
+from service.search.video_metadata_cache import MetadataColumn, VideoMetadata, VideoMetadataCache
 from tests.service.search.caption_library import BIRDS, Library, settled
 
 torch.set_num_threads(1)
@@ -195,7 +194,7 @@ def test_what_never_changes_is_read_once(service: SearchEngine) -> None:
         ({"min_duration": -1}, "min_duration", "0 or more"),
         ({"max_duration": float("nan")}, "max_duration", "0 or more"),
         ({"max_duration": float("inf")}, "max_duration", "0 or more"),
-        ({"min_duration": 5, "max_duration": 4}, "min_duration", "longer than max_duration"),
+        ({"min_duration": 5, "max_duration": 4}, "min_duration", "exceeds max_duration"),
         (
             {"arrived_after": NEW_YEAR, "arrived_before": NEW_YEAR.replace(tzinfo=None)},
             "arrived_after",
@@ -204,25 +203,25 @@ def test_what_never_changes_is_read_once(service: SearchEngine) -> None:
         (
             {"where": {"speed": 1}},
             "where.speed",
-            "Known: 'camera', 'live', 'mixed', 'only here', 'place', 'tags'.",
+            "Known fields: 'camera', 'live', 'mixed', 'only here', 'place', 'tags'.",
         ),
         ({"where": {"deep": "x"}}, "where.deep", "No video of the searched tasks has a field 'deep'"),
         ({"where": {"x" * 5000: 1}}, f"where.{'x' * 100}", "has a field"),
-        ({"where": {"camera": {"min": 5, "max": 4}}}, "where.camera", "min is above max"),
-        ({"where": {"camera": {"min": float("nan")}}}, "where.camera", "no number"),
-        ({"where": {"camera": {"min": True}}}, "where.camera", "no number"),
-        ({"where": {"camera": {"min": "1"}}}, "where.camera", "no number"),
-        ({"where": {"place": {"min": 1}}}, "where.place", "has a number there"),
-        ({"where": {"camera": float("nan")}}, "where.camera", "nothing that a field can be"),
-        ({"where": {"camera": None}}, "where.camera", "nothing that a field can be"),
+        ({"where": {"camera": {"min": 5, "max": 4}}}, "where.camera", "min exceeds max"),
+        ({"where": {"camera": {"min": float("nan")}}}, "where.camera", "not a number"),
+        ({"where": {"camera": {"min": True}}}, "where.camera", "not a number"),
+        ({"where": {"camera": {"min": "1"}}}, "where.camera", "not a number"),
+        ({"where": {"place": {"min": 1}}}, "where.place", "has a number in field 'place'"),
+        ({"where": {"camera": float("nan")}}, "where.camera", "not a valid metadata value"),
+        ({"where": {"camera": None}}, "where.camera", "not a valid metadata value"),
         ({"where": {"tags": ["rain"]}}, "where.tags", '{"all": ["red", "blue"]}'),
         ({"where": {"place": "x" * 1001}}, "where.place", "1001 characters"),
         ({"where": {"tags": {"any": []}}}, "where.tags", "a list of 1 to 64"),
         ({"where": {"tags": {"any": ["x"] * 65}}}, "where.tags", "a list of 1 to 64"),
-        ({"where": {"tags": {"all": [1]}}}, "where.tags", "no text"),
-        ({"where": {"tags": {"any": [["x"]]}}}, "where.tags", "no value"),
-        ({"where": {"tags": {}}}, "where.tags", "no condition"),
-        ({"where": {"tags": {"any": ["x"], "min": 1}}}, "where.tags", "no condition"),
+        ({"where": {"tags": {"all": [1]}}}, "where.tags", "not a text"),
+        ({"where": {"tags": {"any": [["x"]]}}}, "where.tags", "not a value"),
+        ({"where": {"tags": {}}}, "where.tags", "not a valid condition"),
+        ({"where": {"tags": {"any": ["x"], "min": 1}}}, "where.tags", "not a valid condition"),
         ({"where": {str(n): 1 for n in range(17)}}, "where", "17 fields"),
     ],
 )
@@ -248,32 +247,35 @@ def test_without_any_metadata_that_is_said(configured: Settings, backbone: Backb
     Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
     service = SearchEngine(configured)
     service.refresh()
-    with pytest.raises(InvalidInput, match="They carry no metadata"):
+    with pytest.raises(InvalidInput, match="The videos carry no metadata"):
         service.search("x", where={"place": "pond"})
 
 
 def test_a_column_compares_exactly() -> None:
     large = 2**62
-    column = Column([(0, large), (1, large + 1), (2, float(large)), (3, -1), (4, True), (5, ["a", "a", "b"])])
-    assert column.equal(large).tolist() == [0, 2]
-    assert column.equal(large + 1).tolist() == [1]
-    assert column.equal(1).tolist() == []
-    assert column.equal(True).tolist() == [4]
-    assert column.equal("a").tolist() == [5]
-    assert sorted(column.between(large + 1, None)) == [1]
-    assert sorted(column.between(None, 0.5)) == [3]
-    assert sorted(column.between(-1, large)) == [0, 2, 3]
+    column = MetadataColumn(
+        [(0, large), (1, large + 1), (2, float(large)), (3, -1), (4, True), (5, ["a", "a", "b"])]
+    )
+    assert column.rows_equal_to(large).tolist() == [0, 2]
+    assert column.rows_equal_to(large + 1).tolist() == [1]
+    assert column.rows_equal_to(1).tolist() == []
+    assert column.rows_equal_to(True).tolist() == [4]
+    assert column.rows_equal_to("a").tolist() == [5]
+    assert sorted(column.rows_between(large + 1, None)) == [1]
+    assert sorted(column.rows_between(None, 0.5)) == [3]
+    assert sorted(column.rows_between(-1, large)) == [0, 2, 3]
     assert VideoMetadata([(7, None, {"x": {"y": 1}, "z": None, "w": []})]).fields == {}
 
 
-def test_facts_are_kept_within_bounds(service: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_metadata_cache, "_KEPT", 2 * NUMBER)
-    reader = VideoMetadataCache()
+def test_metadata_cache_is_bounded(service: SearchEngine) -> None:
+    cache = VideoMetadataCache(max_videos=2 * NUMBER)
     for name in ("birds", "cars", "birds", "sea"):
-        assert np.array_equal(np.diff(reader.facts(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
-    assert [task for task, _ in reader._facts] == ["tsk_birds", "tsk_sea"], "the latest used"
-    reader.facts("tsk_sea", "sea, less one video")
-    assert list(reader._facts) == [("tsk_birds", "birds"), ("tsk_sea", "sea, less one video")]
+        assert np.array_equal(np.diff(cache.metadata(f"tsk_{name}", name).ids), np.ones(NUMBER - 1))
+    cached = [name for name in ("birds", "cars", "sea") if f"tsk_{name}" in cache.metadata_by_task]
+    assert cached == ["birds", "sea"], "the least recently used task is evicted"
+    former = cache.metadata("tsk_sea", "sea")
+    assert cache.metadata("tsk_sea", "sea without a video") is not former
+    assert len(cache.metadata_by_task) == 2, "a former version of a shard is not cached"
 
 
 @pytest.mark.parametrize("where", [None, {"live": True}], ids=str)

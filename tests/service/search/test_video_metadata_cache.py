@@ -1,4 +1,4 @@
-"""A slow catalog: only who needs what is read from it just now waits for it."""
+"""The metadata cache reads each task once and does not block readers of other tasks."""
 
 from __future__ import annotations
 
@@ -14,96 +14,98 @@ from service.core.errors import Unavailable
 from service.search import video_metadata_cache
 from service.search.video_metadata_cache import MomentSpans, VideoMetadata, VideoMetadataCache
 
-SECONDS = 20  # until a test gives up
+TIMEOUT_SECONDS = 20
 
 
 class _Catalog:
-    """Answers for task ``slow`` only once it is let go; says what it was asked."""
+    """Catalog whose rows of task ``slow`` are returned only after ``release`` is set; records the reads."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.begun, self.go, self.broken = threading.Event(), threading.Event(), False
+        self.reads: list[str] = []
+        self.started, self.release, self.is_broken = threading.Event(), threading.Event(), False
 
     def read(self, task: str) -> VideoMetadata:
-        self.asked.append(task)
+        self.reads.append(task)
         if task == "slow":
-            self.begun.set()
-            assert self.go.wait(SECONDS)
-        if self.broken:
+            self.started.set()
+            assert self.release.wait(TIMEOUT_SECONDS)
+        if self.is_broken:
             raise Unavailable("no")
-        return VideoMetadata([(len(self.asked), None, {})])
+        return VideoMetadata([(len(self.reads), None, {})])
 
 
 @pytest.fixture
 def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Catalog]:
-    made = _Catalog()
-    monkeypatch.setattr(video_metadata_cache, "_read_facts", made.read)
-    monkeypatch.setattr(video_metadata_cache, "_read_moments", lambda task: MomentSpans([]))
-    yield made
-    made.go.set()
+    catalog = _Catalog()
+    monkeypatch.setattr(video_metadata_cache, "read_metadata", catalog.read)
+    monkeypatch.setattr(video_metadata_cache, "read_moments", lambda task: MomentSpans([]))
+    yield catalog
+    catalog.release.set()
 
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as made:
-        yield made
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
 
 
-def test_who_needs_something_else_does_not_wait(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
-    reader = VideoMetadataCache()
-    kept = reader.facts("quick", "1")
-    slow = pool.submit(reader.facts, "slow", "1")
-    assert catalog.begun.wait(SECONDS)
-    others: list[Callable[[], Any]] = [
-        lambda: reader.facts("quick", "1"),
-        lambda: reader.facts("new", "1"),
-        lambda: reader.facts("quick", "2"),
-        lambda: reader.moments("slow", "1"),
+def test_readers_of_other_metadata_do_not_wait_for_a_slow_read(
+    catalog: _Catalog, pool: ThreadPoolExecutor
+) -> None:
+    cache = VideoMetadataCache()
+    cached = cache.metadata("quick", "1")
+    slow = pool.submit(cache.metadata, "slow", "1")
+    assert catalog.started.wait(TIMEOUT_SECONDS)
+    other_reads: list[Callable[[], Any]] = [
+        lambda: cache.metadata("quick", "1"),
+        lambda: cache.metadata("new", "1"),
+        lambda: cache.metadata("quick", "2"),
+        lambda: cache.moments("slow", "1"),
     ]
-    answers = [pool.submit(other).result(SECONDS) for other in others]
-    assert answers[0] is kept
+    results = [pool.submit(read).result(TIMEOUT_SECONDS) for read in other_reads]
+    assert results[0] is cached
     assert not slow.done()
-    catalog.go.set()
-    assert reader.facts("slow", "1") is slow.result(SECONDS)
-    assert catalog.asked == ["quick", "slow", "new", "quick"]
+    catalog.release.set()
+    assert cache.metadata("slow", "1") is slow.result(TIMEOUT_SECONDS)
+    assert catalog.reads == ["quick", "slow", "new", "quick"]
 
 
-def test_who_needs_the_same_reads_it_no_second_time(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
-    reader = VideoMetadataCache()
-    asking = [pool.submit(reader.facts, "slow", "1") for _ in range(6)]
-    assert catalog.begun.wait(SECONDS)
-    catalog.go.set()
-    assert len({id(found.result(SECONDS)) for found in asking}) == 1
-    assert catalog.asked == ["slow"]
+def test_concurrent_readers_of_a_task_share_one_read(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
+    cache = VideoMetadataCache()
+    pending = [pool.submit(cache.metadata, "slow", "1") for _ in range(6)]
+    assert catalog.started.wait(TIMEOUT_SECONDS)
+    catalog.release.set()
+    assert len({id(result.result(TIMEOUT_SECONDS)) for result in pending}) == 1
+    assert catalog.reads == ["slow"]
 
 
-def test_an_error_is_not_kept(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
-    reader, catalog.broken = VideoMetadataCache(), True
-    asking = [pool.submit(reader.facts, "slow", "1") for _ in range(3)]
-    assert catalog.begun.wait(SECONDS)
-    catalog.go.set()
-    assert {type(found.exception(SECONDS)) for found in asking} == {Unavailable}
-    catalog.broken = False
-    assert len(reader.facts("slow", "1").ids) == 1
+def test_errors_are_shared_but_not_cached(catalog: _Catalog, pool: ThreadPoolExecutor) -> None:
+    cache, catalog.is_broken = VideoMetadataCache(), True
+    pending = [pool.submit(cache.metadata, "slow", "1") for _ in range(3)]
+    assert catalog.started.wait(TIMEOUT_SECONDS)
+    catalog.release.set()
+    assert {type(result.exception(TIMEOUT_SECONDS)) for result in pending} == {Unavailable}
+    catalog.is_broken = False
+    assert len(cache.metadata("slow", "1").ids) == 1
 
 
-def test_arrivals_are_read_beside_each_other(
+def test_readers_of_arrivals_do_not_wait_for_each_other(
     catalog: _Catalog, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
+    created_at = datetime(2026, 1, 1, tzinfo=UTC)
 
     def read(tasks: list[str]) -> dict[str, datetime]:
         for task in tasks:
             catalog.read(task)
-        return {task: at for task in tasks if task != "unknown"}
+        return {task: created_at for task in tasks if task != "unknown"}
 
-    monkeypatch.setattr(video_metadata_cache, "_read_arrivals", read)
-    reader = VideoMetadataCache()
-    slow = pool.submit(reader.arrivals, ["slow"])
-    assert catalog.begun.wait(SECONDS)
-    assert pool.submit(reader.arrivals, ["quick", "unknown"]).result(SECONDS) == {"quick": at}
-    assert pool.submit(reader.facts, "new", "1").result(SECONDS)
-    catalog.go.set()
-    assert slow.result(SECONDS) == {"slow": at}
-    assert reader.arrivals(["slow", "quick"]) == {"slow": at, "quick": at}
-    assert catalog.asked == ["slow", "quick", "unknown", "new"]
+    monkeypatch.setattr(video_metadata_cache, "read_arrivals", read)
+    cache = VideoMetadataCache()
+    slow = pool.submit(cache.arrivals, ["slow"])
+    assert catalog.started.wait(TIMEOUT_SECONDS)
+    assert pool.submit(cache.arrivals, ["quick", "unknown"]).result(TIMEOUT_SECONDS) == {"quick": created_at}
+    assert pool.submit(cache.metadata, "new", "1").result(TIMEOUT_SECONDS)
+    catalog.release.set()
+    assert slow.result(TIMEOUT_SECONDS) == {"slow": created_at}
+    assert cache.arrivals(["slow", "quick"]) == {"slow": created_at, "quick": created_at}
+    assert catalog.reads == ["slow", "quick", "unknown", "new"]

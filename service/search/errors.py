@@ -1,0 +1,40 @@
+"""Errors about tasks that a snapshot does not contain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.core.errors import Conflict, FieldError, InvalidInput
+
+__all__ = ["TaskNotLoaded", "UnknownTask"]
+
+
+class UnknownTask(InvalidInput):
+    """A request names a task that the snapshot does not know.
+
+    Args:
+        task: Name or ID of the task, as requested.
+        field: Name of the field.
+        known: Names of some searchable tasks.
+    """
+
+    def __init__(self, task: str, field: str, known: Sequence[str]) -> None:
+        message = f"There is no searchable task {task[:100]!r}."
+        hint = f"Searchable tasks: {', '.join(map(repr, known)) or 'none'}."
+        super().__init__(f"{field}: {message} {hint}", [FieldError(field, message, hint)])
+        self.task = task
+
+
+class TaskNotLoaded(Conflict):
+    """A request names a video of a task that the snapshot does not contain.
+
+    Args:
+        video_id: Identifier of the video.
+        task: Identifier of the task.
+    """
+
+    def __init__(self, video_id: str, task: str) -> None:
+        super().__init__(
+            f"Video {video_id!r} has no vector yet: see GET /tasks/{task} for the progress of its task."
+        )
+        self.task = task

@@ -1,0 +1,60 @@
+"""Resolution of a request against a snapshot: IDs of the tasks to search, and the query mode."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from service.core.errors import InvalidInput
+from service.core.settings import QueryMode, Settings
+from service.search.errors import UnknownTask
+from service.search.requests.search_request import SearchRequest
+from service.search.snapshots.search_snapshot import SearchSnapshot
+
+__all__ = ["resolve_mode", "resolve_tasks"]
+
+_MAX_LISTED_TASKS = 20  # in an error
+
+
+def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest) -> tuple[str, ...]:
+    """IDs of the tasks to search, in learned order, whatever the order in the request.
+
+    Tasks whose videos are all deleted are left out where other tasks remain: routing evidence for them would take
+    weight from the other tasks, and results would seem to belong to a domain that the library knows.
+
+    Raises:
+        UnknownTask: The snapshot does not know a task.
+        Unavailable: The shard of a task cannot be searched.
+    """
+    if request.tasks is None:
+        return snapshot.nonempty_tasks or tuple(snapshot.shards)
+    tasks = {_resolve_task(snapshot, task, f"{request.field_prefix}task") for task in request.tasks}
+    return tuple(task for task in snapshot.nonempty_tasks if task in tasks) or tuple(
+        task for task in snapshot.shards if task in tasks
+    )
+
+
+def resolve_mode(snapshot: SearchSnapshot, request: SearchRequest, settings: Settings) -> QueryMode:
+    """Query mode of a request.
+
+    Raises:
+        InvalidInput: The release does not offer the requested mode.
+    """
+    if request.mode is None:
+        return settings.served_mode(snapshot.modes)
+    if request.mode not in snapshot.modes:
+        raise InvalidInput.at(
+            f"{request.field_prefix}mode",
+            f"The release does not offer mode {request.mode[:40]!r}.",
+            f"Use {' or '.join(snapshot.modes)}.",
+        )
+    return cast(QueryMode, request.mode)
+
+
+def _resolve_task(snapshot: SearchSnapshot, task: str, field: str) -> str:
+    # IDs take precedence, because the name of a task may equal the ID of another.
+    names = snapshot.task_names
+    task_id = task if task in names else next((key for key, name in names.items() if name == task), None)
+    if task_id is None:
+        raise UnknownTask(task, field, [names[key] for key in list(snapshot.shards)[:_MAX_LISTED_TASKS]])
+    snapshot.require_searchable(task_id)
+    return task_id

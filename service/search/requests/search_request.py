@@ -1,0 +1,203 @@
+"""Search requests: queries parsed and validated once, before a snapshot is involved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Literal
+
+from service.core import request_limits
+from service.core.errors import FieldError, InvalidInput
+from service.core.schemas import SearchQuery
+from service.core.settings import Settings
+from service.search.requests.cursors import Cursor, digest_parameters, parse_cursor
+from service.search.requests.video_filters import VideoFilter, parse_filter
+
+__all__ = ["Routes", "SearchRequest", "describe_count", "parse_requests", "parse_routes"]
+
+Routes = Literal["auto", "all"] | int
+
+_MAX_ERRORS = 20
+_MAX_MOMENTS = 100  # per video
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A valid query with parsed values. Checks that depend on a release follow when the request is executed.
+
+    Attributes:
+        query: The query as sent. It is echoed in the response and digested for cursors.
+        text: Query text without surrounding white space.
+        tasks: Names or IDs of the tasks to search; None searches all tasks.
+        filter: Filter on videos.
+        cursor: Position of the page in its list; None for the first page.
+        mode: Requested query mode; that of the cursor on later pages; None for the mode of the server.
+        routes: Selection of tasks, with the default of the server applied.
+        routing_prior: Weight of routing evidence in scores.
+        field_prefix: Prefix of field names in errors: ``queries[3].`` in a batch.
+    """
+
+    query: SearchQuery
+    text: str
+    tasks: tuple[str, ...] | None
+    filter: VideoFilter
+    cursor: Cursor | None
+    mode: str | None
+    routes: Routes
+    routing_prior: float
+    field_prefix: str
+
+    @cached_property
+    def parameter_digests(self) -> dict[str, str]:
+        """Digests of the parameters that determine the results and their order, other than the release."""
+        query, has_routes = self.query, self.query.routes is not None
+        return digest_parameters(
+            {
+                "q": self.text,
+                "task": None if self.tasks is None else list(self.tasks),
+                "mode": query.mode,
+                "min_duration": query.min_duration,
+                "max_duration": query.max_duration,
+                "arrived_after": _seconds_since_epoch(self.filter.arrived_after),
+                "arrived_before": _seconds_since_epoch(self.filter.arrived_before),
+                "where": query.where or None,
+                "min_score": query.min_score,
+                "min_confidence": query.min_confidence,
+                "routes": self.routes if has_routes else None,
+                "CINESTRATA_ROUTES": None if has_routes else self.routes,
+                "CINESTRATA_ROUTING_PRIOR": self.routing_prior,
+            }
+        )
+
+
+def parse_requests(
+    queries: Sequence[SearchQuery], settings: Settings, *, is_batch: bool = False
+) -> list[SearchRequest]:
+    """Parse and validate queries.
+
+    Args:
+        queries: Queries as sent; their types are valid, their values are not checked yet.
+        settings: Limits and defaults.
+        is_batch: Whether errors name the position of their query.
+
+    Raises:
+        InvalidInput: Some queries are invalid; lists up to 20 invalid fields.
+    """
+    requests: list[SearchRequest] = []
+    errors: list[FieldError] = []
+    for number, query in enumerate(queries):
+        requests.append(_parse(query, settings, f"queries[{number}]." if is_batch else "", errors))
+        if len(errors) >= _MAX_ERRORS:
+            break
+    if errors:
+        raise InvalidInput.of(errors[:_MAX_ERRORS])
+    return requests
+
+
+def parse_routes(value: object) -> Routes | None:
+    """Parse a selection of tasks: ``auto``, ``all`` or a positive number; None if the value is invalid."""
+    if value in ("auto", "all"):
+        return value
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        return None
+    return int(text) or None
+
+
+def describe_count(count: int, noun: str) -> str:
+    """A count and its noun for an error text; a number of many digits is not repeated."""
+    return f"{count} {noun}" if abs(count) < 10**9 else f"That many {noun}"
+
+
+def _parse(
+    query: SearchQuery, settings: Settings, field_prefix: str, all_errors: list[FieldError]
+) -> SearchRequest:
+    """Parse a query; its errors are appended to the list. The request is meaningful only where there are none."""
+    errors: list[FieldError] = []
+
+    def report_error(field: str, message: str, hint: str) -> None:
+        errors.append(FieldError(field_prefix + field, message, hint))
+
+    text, max_chars, max_results = (
+        query.q.strip(),
+        request_limits.MAX_QUERY_CHARS,
+        settings.limits.max_results,
+    )
+    if not text:
+        report_error("q", "The query is empty.", "Describe the scene in a few words.")
+    elif len(query.q) > max_chars:
+        report_error(
+            "q", f"The query has {len(query.q)} characters.", f"Use at most {max_chars}; a sentence is best."
+        )
+    elif "\0" in query.q or any("\ud800" <= character <= "\udfff" for character in query.q):
+        report_error("q", "The query contains characters that are not text.", "Send plain Unicode.")
+    if not 1 <= query.k <= max_results:
+        report_error(
+            "k",
+            f"{describe_count(query.k, 'results')} cannot be returned.",
+            f"Request 1 to {max_results} results.",
+        )
+    if not 0 <= query.moments <= _MAX_MOMENTS:
+        report_error(
+            "moments",
+            f"{describe_count(query.moments, 'moments')} per video cannot be returned.",
+            f"Request 0 to {_MAX_MOMENTS} moments.",
+        )
+    if query.min_score is not None and not math.isfinite(query.min_score):
+        report_error("min_score", "The value is not a score.", "Give a number, such as 0.2.")
+    if query.min_confidence is not None and not 0 <= query.min_confidence <= 1:
+        report_error("min_confidence", "The value is not a probability.", "Give a number from 0 to 1.")
+    routes = settings.routes if query.routes is None else parse_routes(query.routes)
+    if routes is None:
+        report_error(
+            "routes", "The value is not a selection of tasks.", "Give auto, all, or a number of 1 or more."
+        )
+    if query.task == []:
+        report_error("task", "The list of tasks is empty.", "Name a task, or leave it out to search all.")
+    video_filter = parse_filter(query, report_error)
+    cursor = None
+    if query.cursor is not None and not errors:
+        cursor = parse_cursor(query.cursor)
+        if cursor is None:
+            report_error(
+                "cursor",
+                "The value is not an intact cursor of this service.",
+                "Send the next_cursor of the previous page unchanged, or leave it out for the first page.",
+            )
+    request = SearchRequest(
+        query=query,
+        text=text,
+        tasks=_parse_tasks(query.task),
+        filter=video_filter,
+        cursor=cursor,
+        mode=cursor.mode if cursor else query.mode,
+        routes=routes or "auto",
+        routing_prior=settings.routing_prior,
+        field_prefix=field_prefix,
+    )
+    if cursor is not None and (differing := cursor.differing_parameters(request.parameter_digests)):
+        if "routes" in differing:  # the parameter replaces the setting, so only the parameter was changed
+            differing = [name for name in differing if name != "CINESTRATA_ROUTES"]
+        verb = "differ" if len(differing) > 1 else "differs"
+        report_error(
+            "cursor",
+            f"The cursor belongs to another search: {' and '.join(differing)} {verb}.",
+            "Repeat the parameters of the first page, other than k and moments, or leave the cursor out.",
+        )
+    all_errors += errors
+    return request
+
+
+def _parse_tasks(task: str | list[str] | None) -> tuple[str, ...] | None:
+    if task is None:
+        return None
+    return (task,) if isinstance(task, str) else tuple(sorted(set(task)))
+
+
+def _seconds_since_epoch(time: datetime | None) -> float | None:
+    """Seconds since 2000. Conversion to UTC would fail for the first and last representable times."""
+    return None if time is None else (time - _EPOCH).total_seconds()

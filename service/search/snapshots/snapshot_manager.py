@@ -1,0 +1,416 @@
+"""The snapshots of a process: loads new generations, follows the index, and keeps earlier releases for later pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from threading import Event, Lock, Thread
+
+import structlog
+from cachetools import LRUCache
+from sqlalchemy import or_, select
+
+from index.errors import ManifestError, ShardStoreError
+from index.index_snapshot import IndexSnapshot
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.backbones.precision import compute_device
+from models.errors import ModelError
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import Task
+from service.core.errors import FieldError, Gone, Unavailable
+from service.core.schemas import Readiness
+from service.core.settings import Settings
+from service.core.thread_priority import lower_thread_priority
+from service.library import prometheus_metrics
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.storage.index_manifest import require_manifest
+from service.storage.vector_store_selection import library_store
+
+__all__ = ["SnapshotManager"]
+
+log = structlog.get_logger(__name__)
+
+POLL_SECONDS = 0.5
+RETRY_SECONDS = (
+    30.0  # between attempts to load a refused release or a degraded shard, which may have been repaired
+)
+CATCH_UP_SECONDS = 10.0  # maximum time that a search waits for a new generation
+_CATCH_UP_RETRY_SECONDS = 2  # Retry-After where that time is not enough
+BYTES_BEFORE_READY = (
+    256 * 1024**2
+)  # shards verified before readiness; larger libraries are verified afterwards
+_MAX_EARLIER_RELEASES = 3  # earlier releases tried at start-up where the newest release is refused
+_CACHED_EARLIER_RELEASES = 2  # snapshots of earlier releases cached for cursor pagination
+_NOTHING_LEARNED = "no domain has been learned yet; POST /tasks"
+
+
+class SnapshotManager:
+    """Loads the newest generation of the index and replaces the current snapshot with one reference assignment.
+
+    No request waits for a new generation, and none sees two of them. A generation that cannot be served is refused: the
+    current snapshot stays, and a process without one falls back to an earlier release.
+
+    Args:
+        settings: Settings of the process.
+
+    Attributes:
+        last_error: Reason why the newest generation or the backbone cannot be loaded; None where it is loaded.
+        backbone: Backbone of all releases; None until it is loaded.
+        retry_at: Monotonic time of the next attempt to load a refused release or degraded shards; None where no attempt
+            is scheduled.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.last_error: str | None = None
+        self.backbone: Backbone | None = None
+        self._settings = settings
+        self._store = library_store(settings, device=settings.index_device)
+        try:
+            self._device = compute_device(settings.query_device)
+        except ModelError as error:
+            raise ModelError(f"CINESTRATA_QUERY_DEVICE: {error}") from error
+        self._current: SearchSnapshot | None = None
+        self._earlier: LRUCache[str, SearchSnapshot] = LRUCache(_CACHED_EARLIER_RELEASES)  # by release ID
+        self._earlier_lock = Lock()
+        self._has_looked = False  # at the index, at least once
+        self._seen_stamp: tuple[int, int, int] | None = None
+        self.retry_at: float | None = None
+        self._refresh_lock = Lock()
+        self._catch_up_thread = ThreadPoolExecutor(1, "catch-up")
+        self._catch_up: Future[bool] | None = None
+        self._catch_up_lock = Lock()
+        self._is_stopped = Event()
+        self._threads: list[Thread] = []
+
+    def start(self) -> None:
+        """Start the threads that follow the index and verify shards."""
+        self._is_stopped.clear()
+        self._threads = [
+            Thread(target=self._follow_index, name="follow-index", daemon=True),
+            Thread(target=self._verify_shards, name="verify-shards", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._is_stopped.set()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a background thread is running."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def cached_releases(self) -> list[str]:
+        """IDs of the earlier releases that are in memory for cursor pagination."""
+        return list(self._earlier)
+
+    # -- access -------------------------------------------------------------------------------------------------
+
+    def current(self) -> SearchSnapshot:
+        """The snapshot that answers new searches.
+
+        Raises:
+            Unavailable: No snapshot is loaded.
+        """
+        if self._current is None and self._has_looked and self._stamp() != self._seen_stamp:
+            self._wait_for_refresh(time.monotonic() + CATCH_UP_SECONDS)  # the first task was just published
+        if self._current is not None:
+            return self._current
+        if self.last_error:
+            raise Unavailable(f"Searches cannot be answered: {self.last_error}", int(RETRY_SECONDS))
+        if not self._has_looked:
+            raise Unavailable("The model is still being loaded; try again in a few seconds.", 2)
+        raise Unavailable(f"The library is empty: {_NOTHING_LEARNED}.", 10)
+
+    def of_release(self, release_id: str) -> SearchSnapshot:
+        """The snapshot that answers later pages of a list: the current one, or one of an earlier release.
+
+        Raises:
+            Gone: The release is no longer kept.
+            Unavailable: No snapshot is loaded.
+        """
+        current = self.current()
+        if release_id == current.release_id:
+            return current
+        with self._earlier_lock:
+            snapshot = self._earlier.get(release_id)
+            if snapshot is not None:
+                return snapshot
+            current, backbone = self.current(), self.backbone
+            reason = "The release that began this list is no longer kept"
+            if backbone is None or release_id not in current.index_snapshot.manifest.releases:
+                raise _gone(f"{reason}.")
+            try:
+                snapshot = SearchSnapshot.load(current.index_snapshot, backbone, release_id, other=current)
+            except (ModelError, ShardStoreError, OSError) as error:
+                raise _gone(f"{reason} intact: {error}.") from error
+            self._earlier[release_id] = snapshot
+            return snapshot
+
+    def catch_up(self, task: str, used: SearchSnapshot) -> SearchSnapshot | None:
+        """Load the generation that contains a task which the catalog reports as ready.
+
+        The catalog turns a task ready right after its shard is published, so a snapshot may lag behind it until the
+        next poll. Concurrent callers share one load.
+
+        Args:
+            task: Name or ID of the task.
+            used: Snapshot that does not contain the task.
+
+        Returns:
+            A snapshot that replaced the given one; None where the catalog has no such ready task.
+
+        Raises:
+            Unavailable: The generation is not loaded within :data:`CATCH_UP_SECONDS`, or is refused.
+        """
+        if self._current is not None and self._current is not used:
+            return self._current
+        if not _is_ready(task):
+            return None
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while (is_own_refresh := self._wait_for_refresh(deadline)) is not None:
+            if self._current is not None and self._current is not used:
+                return self._current
+            if is_own_refresh:  # it has seen the manifest as it was published before the task turned ready
+                break
+        reason = f": {self.last_error}" if self.last_error else "; try again in a few seconds."
+        raise Unavailable(
+            f"Task {task[:100]!r} is ready, and this process has not loaded its shard{reason}",
+            int(RETRY_SECONDS) if self.last_error else _CATCH_UP_RETRY_SECONDS,
+        )
+
+    def readiness(self) -> Readiness:
+        """Whether this process can answer requests, and the reason where it cannot.
+
+        A process with an empty library is ready: a client that waits for readiness before it posts the first task would
+        otherwise wait forever.
+        """
+        snapshot, error = self._current, self.last_error
+        is_loaded = self.backbone is not None
+        if snapshot is not None or error is not None:
+            index_state = error or "ok"
+        else:
+            index_state = _NOTHING_LEARNED if self._has_looked else "still loading"
+        return Readiness(
+            ready=is_loaded and (snapshot is not None or (self._has_looked and error is None)),
+            release=snapshot.release_id if snapshot else None,
+            generation=snapshot.generation if snapshot else 0,
+            tasks=len(snapshot.shards) if snapshot else 0,
+            degraded=snapshot.degraded_by_name if snapshot else {},
+            checks={
+                "model": "ok" if is_loaded else error or "still loading",
+                "index": index_state if is_loaded else "ok",
+                **_describe_verification(snapshot),
+            },
+        )
+
+    def degraded(self) -> dict[str, str]:
+        """Task ID → reason why it cannot be searched."""
+        return dict(self._current.degraded) if self._current else {}
+
+    # -- loading ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Load the newest generation if the manifest has changed; otherwise return after one ``stat``.
+
+        A generation that cannot be served is refused and recorded in :attr:`last_error`. The current snapshot then
+        stays; a process without one loads an earlier release.
+
+        Returns:
+            Whether the current snapshot was replaced.
+        """
+        with self._refresh_lock:
+            stamp = self._stamp()
+            is_due = self.retry_at is not None and time.monotonic() >= self.retry_at
+            # A shard that broke since the last refresh is looked at at once, and then after each retry interval.
+            is_due = is_due or (self.retry_at is None and bool(self.degraded()))
+            if self._has_looked and stamp == self._seen_stamp and not is_due:
+                return False
+            self._seen_stamp = stamp
+            try:
+                fresh = self._load_newest()
+            except (
+                Exception
+            ) as error:  # a broken release may raise anything, and must not end the current snapshot
+                reason = str(error) or type(error).__name__
+                if reason != self.last_error:
+                    log.error("release_refused", error=reason, kind=type(error).__name__)
+                self.last_error = reason
+                self.retry_at = time.monotonic() + RETRY_SECONDS
+                self._has_looked = True
+                earlier = None if self._current else self._load_earlier(reason)
+                if earlier is not None:
+                    self._replace_current(earlier)
+                return earlier is not None
+            if fresh is not None:
+                self._replace_current(fresh)
+            is_degraded = self._current is not None and bool(self._current.degraded)
+            self.retry_at = time.monotonic() + RETRY_SECONDS if is_degraded else None
+            self.last_error, self._has_looked = None, True
+            return fresh is not None
+
+    def verify_next_shard(self) -> bool:
+        """Verify the checksums of one served shard that is not verified yet; a damaged shard is set aside.
+
+        Readiness does not wait for this, because a large library takes minutes to read.
+
+        Returns:
+            Whether there was a shard to verify.
+        """
+        snapshot = self._current
+        unread = snapshot.index_snapshot.unverified_segments if snapshot else []
+        prometheus_metrics.UNVERIFIED_BYTES.set(sum(entry.bytes for entry in unread))
+        if snapshot is None or not unread:
+            return False
+        try:
+            snapshot.index_snapshot.verify_segment(unread[0])
+        except ShardStoreError as error:
+            log.error("shard_set_aside", task=unread[0].task, error=str(error))
+            # In the snapshot that is current by now; one that is being loaded verifies the shard again.
+            current = self._current or snapshot
+            if unread[0] in current.index_snapshot.unverified_segments:
+                current.set_aside(unread[0].task, error)
+        return True
+
+    def _load_newest(self) -> SearchSnapshot | None:
+        """The newest generation as a new snapshot; None where the current snapshot is up to date."""
+        if self.backbone is None:
+            backbone = load_backbone(self._settings.backbone, self._settings.frames).to(self._device)
+            backbone.query_precision = self._settings.query_precision
+            self.backbone = backbone
+        previous = self._current
+        index_snapshot = IndexSnapshot.open(
+            self._store,
+            previous=previous.index_snapshot if previous else None,
+            max_verified_bytes=BYTES_BEFORE_READY,
+        )
+        if previous is None:
+            if index_snapshot.release_id is None:
+                with suppress(Unavailable):  # readiness reports the catalog by itself
+                    require_manifest(index_snapshot.manifest)
+                return None
+            return SearchSnapshot.load(index_snapshot, self.backbone)
+        if index_snapshot.release_id is None:
+            raise ManifestError("manifest.json is gone; restore it from a backup")
+        if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
+            return None
+        fresh = SearchSnapshot.load(index_snapshot, self.backbone, other=previous)
+        is_same = (
+            fresh.index_snapshot.manifest == previous.index_snapshot.manifest
+            and fresh.degraded == previous.degraded
+            and fresh.shards.keys() == previous.shards.keys()
+        )
+        return None if is_same else fresh
+
+    def _load_earlier(self, reason: str) -> SearchSnapshot | None:
+        """The last release before the refused one that can be served. Tasks published since are degraded."""
+        if self.backbone is None:
+            return None
+        with suppress(ShardStoreError, OSError):
+            index_snapshot = IndexSnapshot.open(self._store, max_verified_bytes=BYTES_BEFORE_READY)
+            manifest = index_snapshot.manifest
+            earlier = [release for release in manifest.releases if release != index_snapshot.release_id]
+            for release_id in earlier[: -_MAX_EARLIER_RELEASES - 1 : -1]:
+                with suppress(ModelError, ShardStoreError, OSError):
+                    snapshot = SearchSnapshot.load(index_snapshot, self.backbone, release_id)
+                    later = [task for task in manifest.shards if task not in snapshot.task_names]
+                    snapshot.degraded.update(dict.fromkeys(later, f"the newest release is refused: {reason}"))
+                    return replace(snapshot, task_names={**snapshot.task_names, **_read_names(later)})
+        return None
+
+    def _replace_current(self, fresh: SearchSnapshot) -> None:
+        with self._earlier_lock:
+            # Earlier releases are loaded again on demand. They then share memory with this snapshot, and use no folder
+            # that this generation has dropped.
+            self._earlier.clear()
+            self._current = fresh
+        prometheus_metrics.GENERATION.set(fresh.generation)
+        log.info(
+            "release_serving",
+            generation=fresh.generation,
+            release=fresh.release_id,
+            tasks=len(fresh.shards),
+            degraded=dict(fresh.degraded),
+        )
+
+    def _wait_for_refresh(self, deadline: float) -> bool | None:
+        """Wait for a refresh that all callers share.
+
+        Args:
+            deadline: Monotonic time.
+
+        Returns:
+            Whether this call started the refresh; None where the deadline passed.
+        """
+        with self._catch_up_lock:
+            is_own = self._catch_up is None or self._catch_up.done()
+            if self._catch_up is None or is_own:
+                self._catch_up = self._catch_up_thread.submit(self.refresh)
+            refresh = self._catch_up
+        try:
+            refresh.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            return None
+        return is_own
+
+    def _follow_index(self) -> None:
+        while not self._is_stopped.is_set():
+            self.refresh()
+            self._is_stopped.wait(POLL_SECONDS)
+
+    def _verify_shards(self) -> None:
+        lower_thread_priority()
+        while not self._is_stopped.is_set():
+            if not self.verify_next_shard():
+                self._is_stopped.wait(POLL_SECONDS)
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        """Value that changes whenever the manifest is replaced."""
+        try:
+            stat = self._store.manifest_path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _is_ready(task: str) -> bool:
+    """Whether the catalog has a ready task of this name or ID."""
+    with session_scope() as session:
+        return session.scalar(_READY_TASKS.where(or_(Task.id == task, Task.name == task))) is not None
+
+
+_READY_TASKS = select(Task.id).where(Task.state == "ready").limit(1)
+
+
+def _read_names(tasks: Sequence[str]) -> dict[str, str]:
+    """Task ID → name; the ID itself where the catalog cannot be read."""
+    names = dict(zip(tasks, tasks, strict=True))
+    with suppress(Unavailable), session_scope() as session:
+        for chunk in id_chunks(tasks):
+            rows = session.execute(select(Task.id, Task.name).where(Task.id.in_(chunk)))
+            names |= {task: name for task, name in rows}
+    return names
+
+
+def _describe_verification(snapshot: SearchSnapshot | None) -> dict[str, str]:
+    """Progress of shard verification, while it runs."""
+    unread = snapshot.index_snapshot.unverified_segments if snapshot else []
+    if snapshot is None or not unread:
+        return {}
+    manifest = snapshot.index_snapshot.manifest
+    total = sum(len(manifest.segments(task)) for task in manifest.shards)
+    gigabytes = sum(entry.bytes for entry in unread) / 1e9
+    return {"checksums": f"{len(unread)} of {total} shards ({gigabytes:.1f} GB) are not verified yet"}
+
+
+def _gone(reason: str) -> Gone:
+    hint = "Search again without the cursor."
+    return Gone(f"cursor: {reason} {hint}", [FieldError("cursor", reason, hint)])

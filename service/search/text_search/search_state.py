@@ -1,0 +1,83 @@
+"""State of a search between its waves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from index.hits import Hit
+from service.core.schemas import MomentMatch
+from service.core.settings import QueryMode
+from service.search.requests.search_request import SearchRequest
+from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.text_search.planner import WavePlanner
+
+__all__ = ["SearchState", "StageTimes"]
+
+Ids = npt.NDArray[np.int64]
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(eq=False)
+class StageTimes:
+    """Milliseconds of each stage of a search. Time of a shared batch is divided equally among its searches."""
+
+    route: float = 0.0
+    encode: float = 0.0
+    search: float = 0.0
+    merge: float = 0.0
+
+
+@dataclass(eq=False)
+class SearchState:
+    """A search in progress.
+
+    Attributes:
+        snapshot: Snapshot that answers the search from its first wave to its response.
+        request: The request.
+        mode: Query mode.
+        routing: Candidate tasks and their log weights, by falling weight.
+        allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a
+            passing video are left out.
+        planner: Order of the tasks, and the hits so far.
+        offset: Number of hits on earlier pages.
+        end: Number of hits on earlier pages and this one.
+        depth: Number of hits to find.
+        can_have_next_page: Whether the depth limit allows another page.
+        wave: Tasks to search next; empty when the search is complete.
+        ranked: Hits of the complete search that pass its thresholds, from the first page on.
+        confidences: Vector ID → confidence; empty where the release is not calibrated.
+        query_vectors: Task ID → query vector, for tasks with hits that may have moments, where moments are requested.
+        moments: Vector ID → best moments of the videos of the page.
+        times: Time spent in each stage.
+    """
+
+    snapshot: SearchSnapshot
+    request: SearchRequest
+    mode: QueryMode
+    routing: list[tuple[str, float]]
+    allowed_ids: dict[str, Ids | None]
+    planner: WavePlanner
+    offset: int
+    end: int
+    depth: int
+    can_have_next_page: bool
+    wave: list[str] = field(default_factory=list)
+    ranked: Sequence[Hit] = ()
+    confidences: Mapping[int, float] = field(default_factory=dict)
+    query_vectors: dict[str, Vector] = field(default_factory=dict)
+    moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
+    times: StageTimes = field(default_factory=StageTimes)
+
+    @property
+    def page(self) -> Sequence[Hit]:
+        """Hits of the requested page."""
+        return self.ranked[self.offset : self.end]
+
+    @property
+    def has_next_page(self) -> bool:
+        """Whether another page follows; one more hit is searched than a page shows."""
+        return self.can_have_next_page and len(self.ranked) > self.end
