@@ -60,7 +60,7 @@ class TextUpdateSet:
 
     @classmethod
     def stack(cls, parts: Sequence[TextUpdateSet]) -> TextUpdateSet:
-        """The candidates of all parts, in order. Vocabularies and scales must agree. A single part is returned itself."""
+        """Candidates of all parts, in order. Vocabularies and scales must agree. A single part is returned itself."""
         first = parts[0]
         if len(parts) == 1:
             return first

@@ -12,7 +12,7 @@ from pathlib import Path
 from models.backbones.backbone import Backbone
 from models.encoders import families
 from models.encoders.encoder_family import EncoderFamily
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.errors import ReleaseError
 from models.releases.release_files import read_release
 from models.releases.release_lineage import TaskLineage
@@ -60,12 +60,13 @@ def open_query_encoder(
     previous: QueryEncoder | None = None,
     unchanged_tasks: Collection[str] = (),
 ) -> QueryEncoder:
-    """Query encoder of a release. Arguments and errors are those of :class:`QueryEncoder`.
+    """Query encoder of a release. Arguments are those of :class:`~models.encoders.query_encoder.QueryEncoderInputs`.
 
     Raises:
-        ReleaseError: Also if the kind of the release, or of a pinned release, is unknown.
+        ReleaseError: The kind of the release is unknown, or see :class:`~models.encoders.query_encoder.QueryEncoder`.
     """
-    return encoder_family(release.kind).query_encoder(backbone, release, pinned, previous, unchanged_tasks)
+    inputs = QueryEncoderInputs(backbone, release, pinned, previous, unchanged_tasks)
+    return encoder_family(release.kind).query_encoder(inputs)
 
 
 def read_query_release(

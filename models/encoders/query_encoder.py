@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
@@ -24,7 +25,13 @@ from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState
 from models.routing.token_statistics import token_presence
 
-__all__ = ["MIN_MULTIPLICATIONS_PER_THREAD", "QueryEncoder", "TokenIds", "adapter_identity"]
+__all__ = [
+    "MIN_MULTIPLICATIONS_PER_THREAD",
+    "QueryEncoder",
+    "QueryEncoderInputs",
+    "TokenIds",
+    "adapter_identity",
+]
 
 Vectors = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]
@@ -32,6 +39,36 @@ TokenIds = npt.NDArray[np.int64]
 _BATCH_TEXTS = {"cpu": 64, "cuda": 512}  # texts per forward: as many as fit a CPU's caches, or as fill a GPU
 # Multiplications in the text tower per thread, some milliseconds of work; smaller shares do not gain from a thread.
 MIN_MULTIPLICATIONS_PER_THREAD = 15 * 10**7
+
+
+@dataclass(frozen=True)
+class QueryEncoderInputs:
+    """Releases that a query encoder is made from.
+
+    Attributes:
+        backbone: Backbone that the releases were learned on.
+        release: Newest release.
+        pinned: For each task, the release that made its shard.
+        previous: Encoder of another release of the library on the same backbone. It is not changed.
+        unchanged_tasks: Tasks whose shard's release is the same as in ``previous``. The new encoder reuses their pinned
+            weights from ``previous`` and does not read their releases, if its family keeps pinned weights.
+    """
+
+    backbone: Backbone
+    release: ReleaseState
+    pinned: Mapping[str, ReleaseState]
+    previous: QueryEncoder | None = None
+    unchanged_tasks: Collection[str] = ()
+
+    def pinned_release(self, task: str) -> ReleaseState:
+        """Release that made the shard of a task.
+
+        Raises:
+            ReleaseError: The release is missing.
+        """
+        if task not in self.pinned:
+            raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
+        return self.pinned[task]
 
 
 class QueryEncoder(ABC):
@@ -45,12 +82,7 @@ class QueryEncoder(ABC):
     :func:`~models.encoders.encoder_registry.open_query_encoder` creates the encoder of a release.
 
     Args:
-        backbone: Backbone that the release was learned on.
-        release: Newest release.
-        pinned: For each task, the release that made its shard.
-        previous: Encoder of another release of the library on the same backbone. It is not changed.
-        unchanged_tasks: Tasks whose shard's release is the same as in ``previous``. The new encoder reuses their pinned
-            weights from ``previous`` and does not read their releases, if its family keeps pinned weights.
+        inputs: Backbone and releases.
 
     Attributes:
         tasks: Identifiers of the learned tasks, in order.
@@ -63,14 +95,8 @@ class QueryEncoder(ABC):
 
     modes: ClassVar[tuple[str, ...]] = ("latest",)
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        release: ReleaseState,
-        pinned: Mapping[str, ReleaseState],
-        previous: QueryEncoder | None = None,
-        unchanged_tasks: Collection[str] = (),
-    ) -> None:
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        backbone, release = inputs.backbone, inputs.release
         if release.backbone_fingerprint != backbone.fingerprint:
             raise ReleaseError(
                 f"the release was learned on another backbone than {backbone.name!r} "
@@ -217,13 +243,6 @@ class QueryEncoder(ABC):
         if unknown:
             raise ReleaseError(f"the release has not learned {', '.join(unknown)}")
         return [self._position[task] for task in tasks]
-
-    @staticmethod
-    def _pinned_release(task: str, pinned: Mapping[str, ReleaseState]) -> ReleaseState:
-        """The release that made the shard of a task."""
-        if task not in pinned:
-            raise ReleaseError(f"the release that made the shard of task {task!r} is missing")
-        return pinned[task]
 
 
 def adapter_identity(settings: Sequence[object], tensors: Mapping[str, Tensor]) -> str:

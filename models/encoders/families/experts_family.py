@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from models.adapters.mixture_of_experts import (
     encode_frames_with_experts,
     encode_texts_with_experts,
 )
-from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.encoders.tower_forward import encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
@@ -30,15 +29,9 @@ _TOWER_SETTINGS = ("experts", "rank", "top_k", "scale")
 class ExpertsQueryEncoder(QueryEncoder):
     """One vector for all tasks under the router that the selector infers; without a selector, under each task's own."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        release: ReleaseState,
-        pinned: Mapping[str, ReleaseState],
-        previous: QueryEncoder | None = None,
-        unchanged_tasks: Collection[str] = (),
-    ) -> None:
-        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release = inputs.backbone, inputs.release
         # Experts run in parallel to whole blocks with their own attention, so the tower cannot be packed.
         self._backbone = backbone
         self._uses_mixed_precision = backbone.query_precision == "bfloat16"

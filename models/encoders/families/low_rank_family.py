@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -16,7 +16,7 @@ from models.backbones.precision import mixed_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tame_family import FUSION_PREFIX, load_frame_fusion
-from models.encoders.query_encoder import QueryEncoder, adapter_identity
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.encoders.text_condition import PerTextCondition
 from models.encoders.tower_forward import encode_frames, encode_texts, start_token_states
 from models.errors import ReleaseError
@@ -36,27 +36,23 @@ class LowRankQueryEncoder(QueryEncoder):
     _pinned: TextUpdateSet
     _starts: Tensor  # states of the start token under the update of each task, [layers, 2, T, 1, d]
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        release: ReleaseState,
-        pinned: Mapping[str, ReleaseState],
-        previous: QueryEncoder | None = None,
-        unchanged_tasks: Collection[str] = (),
-    ) -> None:
-        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release = inputs.backbone, inputs.release
         self._newest = _load_text_update(backbone, release)
-        reused = previous if isinstance(previous, LowRankQueryEncoder) else None
+        reused = inputs.previous if isinstance(inputs.previous, LowRankQueryEncoder) else None
         # The common first tasks are reused in one piece; one by one, their token embeddings would be copied once more.
         pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
-        first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged_tasks, pairs)))
+        first = len(
+            list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in inputs.unchanged_tasks, pairs))
+        )
         parts = [reused._pinned.part(0, first)] if reused and first else []
         for task in self.tasks[first:]:
-            if reused and task in unchanged_tasks:
+            if reused and task in inputs.unchanged_tasks:
                 place = reused._position[task]
                 parts.append(reused._pinned.part(place, place + 1))
                 continue
-            state = self._pinned_release(task, pinned)
+            state = inputs.pinned_release(task)
             # A shard that predates the first update is queried with the backbone alone.
             is_frozen = state.kind == FROZEN_FAMILY.kind
             parts.append(self._newest.unchanged() if is_frozen else _load_text_update(backbone, state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.query_encoder import QueryEncoder, adapter_identity
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
 from models.encoders.text_condition import PerTextCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
@@ -37,27 +37,21 @@ class TameQueryEncoder(QueryEncoder):
     modes = ("latest", "pinned")
     _pinned: TameCondition
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        release: ReleaseState,
-        pinned: Mapping[str, ReleaseState],
-        previous: QueryEncoder | None = None,
-        unchanged_tasks: Collection[str] = (),
-    ) -> None:
-        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release, previous = inputs.backbone, inputs.release, inputs.previous
         self._tame = _load_tame(backbone, release)
-        self._pinned_releases = pinned
+        self._pinned_releases = inputs.pinned
         adapters = [self._tame.weights()]
         prototypes, experts, sets = [], [], []
         for position, task in enumerate(self.tasks):
             # A frozen shard predates the first adapters; its queries use the backbone alone.
             prototype, expert, weights = self._tame.prototypes[position], NO_EXPERT, None
-            if isinstance(previous, TameQueryEncoder) and task in unchanged_tasks:
+            if isinstance(previous, TameQueryEncoder) and task in inputs.unchanged_tasks:
                 kept, place = previous._pinned, previous._position[task]
                 prototype, expert = kept.prototypes[place], int(kept.experts[place])
                 weights = kept.weights.select_set(previous._sets[place]) if expert != NO_EXPERT else None
-            elif (state := self._pinned_release(task, pinned)).kind != FROZEN_FAMILY.kind:
+            elif (state := inputs.pinned_release(task)).kind != FROZEN_FAMILY.kind:
                 tame = self._tame if state is release else _load_tame(backbone, state)
                 prototype, expert = tame.prototypes[position], tame.task_experts[position]
                 weights = tame.weights() if tame is not self._tame else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from models.adapters.video_proxy import VideoProxies, encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.backbones.packed_text_tower import pack_text_tower
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
-from models.encoders.query_encoder import QueryEncoder
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
@@ -34,15 +34,9 @@ _MAPS, _SHIFTS = "maps", "shifts"
 class TowerQueryEncoder(QueryEncoder):
     """A fine-tuned text tower: one vector for all tasks. A whole tower per task is too large to be pinned."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        release: ReleaseState,
-        pinned: Mapping[str, ReleaseState],
-        previous: QueryEncoder | None = None,
-        unchanged_tasks: Collection[str] = (),
-    ) -> None:
-        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release = inputs.backbone, inputs.release
         tower = backbone.clone()
         # A release may hold more than the towers: momentum encoders, queues, importances, a replay buffer.
         tower.load_tensors({n: t for n, t in release.tensors.items() if n.startswith(_TOWERS)})
@@ -64,15 +58,9 @@ class MappedQueryEncoder(TowerQueryEncoder):
 
     modes = ("latest", "mapped")
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        release: ReleaseState,
-        pinned: Mapping[str, ReleaseState],
-        previous: QueryEncoder | None = None,
-        unchanged_tasks: Collection[str] = (),
-    ) -> None:
-        super().__init__(backbone, release, pinned, previous, unchanged_tasks)
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release = inputs.backbone, inputs.release
         tasks, dim = len(self.tasks), backbone.dim
         for name, expected in ((_MAPS, (tasks, dim, dim)), (_SHIFTS, (tasks, dim))):
             shape = tuple(release.tensors[name].shape) if name in release.tensors else None
