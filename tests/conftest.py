@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import redis
+from hypothesis import settings as hypothesis_settings
 from sqlalchemy import create_engine, make_url, text
 
 from tests.milvus import Milvus, fresh_milvus
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
 Database = Literal["sqlite", "postgresql"]
+
+# A busy machine must not fail a test.
+hypothesis_settings.register_profile("no_deadline", deadline=None)
+hypothesis_settings.load_profile("no_deadline")
 
 
 @pytest.fixture(scope="module")

@@ -125,9 +125,7 @@ def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
     """Low-rank updates with words of their own, as if each of so many tasks had been learned."""
     updates = []
     for _ in range(tasks):
-        update = TextUpdate(
-            backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=_RANK, scale=1.0
-        )
+        update = TextUpdate.for_backbone(backbone, rank=_RANK, scale=1.0)
         nn.init.normal_(update.b, std=0.02)
         rows = torch.randperm(backbone.vocabulary)[: backbone.vocabulary // 10]
         with torch.no_grad():

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.backbones.backbone import Backbone
+
 __all__ = ["TextUpdate", "TextUpdateSelection", "TextUpdateSet", "compact_text_update"]
 
 _INPUT = slice(0, 3)  # query, key and value projections, which have the same input
@@ -207,6 +209,17 @@ class TextUpdate(nn.Module):
         # All tokens have a row during training; a release stores the rows that changed.
         self.words = nn.Parameter(torch.zeros(vocabulary, width))
         self.register_buffer("keys", torch.arange(vocabulary), persistent=False)
+
+    @classmethod
+    def for_backbone(cls, backbone: Backbone, *, rank: int, scale: float) -> TextUpdate:
+        """New update in the sizes of a backbone's text tower, on the CPU.
+
+        Raises:
+            BackboneUnsupported: The backbone's blocks are not open.
+        """
+        return cls(
+            backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=rank, scale=scale
+        )
 
     def as_update_set(self) -> TextUpdateSet:
         """The update as a set with one candidate."""

@@ -104,10 +104,8 @@ class Strata(Method):
                 neighbor=config.ffa_neighbour,
                 mix=config.ffa_mix,
             )
-            self.text = TextUpdate(
-                backbone.text_width,
-                len(backbone.text_blocks),
-                backbone.vocabulary,
+            self.text = TextUpdate.for_backbone(
+                backbone,
                 rank=config.rank,
                 scale=config.scale,
             )

@@ -1,4 +1,4 @@
-"""FFA against equations 1 to 3, written out with loops."""
+"""Frame Fusion Adapters against loops over equations 1 to 3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from models.encoders.tower_forward import encode_frames
 FRAMES, TOKENS, WIDTH, HEADS = 4, 5, 8, 2
 
 
-def _randomised(adapter: FrameFusionAdapter, alpha: float) -> FrameFusionAdapter:
+def _randomize(adapter: FrameFusionAdapter, alpha: float) -> FrameFusionAdapter:
+    """The adapter with random weights and a gate."""
     for parameter in adapter.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     adapter.alpha.data.fill_(alpha)
@@ -22,7 +23,7 @@ def _randomised(adapter: FrameFusionAdapter, alpha: float) -> FrameFusionAdapter
 
 
 def _reference(adapter: FrameFusionAdapter, tokens: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-    """One video, frame by frame, head by head, query by query."""
+    """Fused tokens of one video, computed frame by frame, head by head and query by query."""
     size = WIDTH // HEADS
     result = torch.zeros_like(tokens)
     for m in range(FRAMES):
@@ -45,9 +46,9 @@ def _reference(adapter: FrameFusionAdapter, tokens: torch.Tensor, attended: torc
 
 @pytest.mark.parametrize("mix", ["additive", "convex"])
 @pytest.mark.parametrize("forward_in_time", [False, True])
-def test_equations_1_and_3(mix: str, forward_in_time: bool) -> None:
+def test_fusion_follows_equations_1_and_3(mix: str, forward_in_time: bool) -> None:
     torch.manual_seed(0)
-    adapter = _randomised(FrameFusionAdapter(WIDTH, HEADS, forward_in_time=forward_in_time, mix=mix), 0.3)
+    adapter = _randomize(FrameFusionAdapter(WIDTH, HEADS, forward_in_time=forward_in_time, mix=mix), 0.3)
     tokens, attended = torch.randn(2, FRAMES, TOKENS, WIDTH), torch.randn(2, FRAMES, TOKENS, WIDTH)
     fused = adapter(tokens, attended)
     for video in range(2):
@@ -55,25 +56,25 @@ def test_equations_1_and_3(mix: str, forward_in_time: bool) -> None:
         torch.testing.assert_close(fused[video], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_the_first_tokens_alone() -> None:
+def test_first_tokens_alone_are_fused_equally() -> None:
     torch.manual_seed(0)
-    adapter = _randomised(FrameFusionAdapter(WIDTH, HEADS), 0.3)
+    adapter = _randomize(FrameFusionAdapter(WIDTH, HEADS), 0.3)
     tokens, attended = torch.randn(2, FRAMES, TOKENS, WIDTH), torch.randn(2, FRAMES, TOKENS, WIDTH)
     torch.testing.assert_close(adapter(tokens, attended[:, :, :2]), adapter(tokens, attended)[:, :, :2])
 
 
-def test_no_content_crosses_frames() -> None:
-    """A neighbour re-weights the frame's own tokens; with one key left, it cannot change anything."""
+def test_values_of_other_frames_are_not_mixed_in() -> None:
+    """A neighbor frame only weights the frame's own tokens; with a single key it cannot change the result."""
     torch.manual_seed(0)
-    adapter = _randomised(FrameFusionAdapter(WIDTH, HEADS), 1.0)
+    adapter = _randomize(FrameFusionAdapter(WIDTH, HEADS), 1.0)
     one_token = torch.randn(1, FRAMES, 1, WIDTH)
     changed = one_token.clone()
-    changed[:, 0] += 1.0  # the first frame is frame 1's neighbour
+    changed[:, 0] += 1.0  # the first frame is the neighbor of frame 1
     crossed, crossed_changed = adapter.cross_attention(one_token), adapter.cross_attention(changed)
     torch.testing.assert_close(crossed[:, 1], crossed_changed[:, 1])
 
 
-def test_the_gate_starts_closed() -> None:
+def test_closed_gate_leaves_the_tower_unchanged() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone(frames=FRAMES)
     fusion = FrameFusion(128, 4, 4, layers=4)
@@ -83,22 +84,22 @@ def test_the_gate_starts_closed() -> None:
     torch.testing.assert_close(adapted, plain)
 
 
-def test_only_with_an_open_gate_does_the_order_of_frames_matter() -> None:
+def test_frame_order_matters_only_with_open_gates() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone(frames=FRAMES)
     fusion = FrameFusion(128, 4, 4, layers=4, neighbor="previous")
     frames = torch.randint(0, 256, (2, FRAMES, 56, 56, 3), dtype=torch.uint8)
     closed, _ = encode_frames(backbone, frames, fusion)
-    closed_backwards, _ = encode_frames(backbone, frames.flip(1), fusion)
-    torch.testing.assert_close(closed, closed_backwards, atol=1e-5, rtol=1e-4)
+    closed_reversed, _ = encode_frames(backbone, frames.flip(1), fusion)
+    torch.testing.assert_close(closed, closed_reversed, atol=1e-5, rtol=1e-4)
     for gate in fusion.gates():
         gate.data.fill_(0.5)
     opened, _ = encode_frames(backbone, frames, fusion)
-    opened_backwards, _ = encode_frames(backbone, frames.flip(1), fusion)
-    assert (opened - opened_backwards).abs().max() > 1e-3
+    opened_reversed, _ = encode_frames(backbone, frames.flip(1), fusion)
+    assert (opened - opened_reversed).abs().max() > 1e-3
 
 
-def test_adapters_sit_in_the_deepest_blocks_and_alternate() -> None:
+def test_adapters_are_in_the_deepest_blocks_and_alternate() -> None:
     fusion = FrameFusion(WIDTH, HEADS, 6, layers=4, neighbor="alternate")
     assert [fusion.at(i) is not None for i in range(6)] == [False, False, True, True, True, True]
     assert [fusion.at(i).forward_in_time for i in range(2, 6)] == [False, True, False, True]

@@ -1,4 +1,4 @@
-"""Updates of a text tower: what they compute, what they keep, and many of them in one forward."""
+"""Low-rank updates of a text tower: values, tensors, and several candidates in one forward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from models.encoders.tower_forward import encode_texts
 LAYERS, WIDTH, VOCABULARY, RANK = 2, 8, 20, 3
 
 
-def _update(seed: int, *, scale: float = 0.5) -> TextUpdate:
+def _random_update(seed: int, *, scale: float = 0.5) -> TextUpdate:
+    """Update that changes the embeddings of five tokens."""
     torch.manual_seed(seed)
     update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=scale).requires_grad_(False)
     update.b.normal_()
@@ -22,8 +23,8 @@ def _update(seed: int, *, scale: float = 0.5) -> TextUpdate:
     return update
 
 
-def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
-    parts = [_update(seed) for seed in (1, 2)]
+def test_deltas_are_scaled_low_rank_products() -> None:
+    parts = [_random_update(seed) for seed in (1, 2)]
     updates = TextUpdateSet.stack([part.as_update_set() for part in parts])
     hidden = torch.randn(2, 4, 6, WIDTH)  # [C, n, L, d]
     end = torch.zeros(4, dtype=torch.int64)
@@ -39,23 +40,23 @@ def test_deltas_are_scaled_products_of_the_two_matrices() -> None:
                         torch.testing.assert_close(found[text, place], expected)
 
 
-def test_words_are_changed_for_the_candidate_that_learned_them() -> None:
-    parts = [_update(seed) for seed in (1, 2, 3)]
+def test_embedding_changes_apply_to_their_own_candidate() -> None:
+    parts = [_random_update(seed) for seed in (1, 2, 3)]
     ids = torch.randint(0, VOCABULARY, (4, 7))
     small = TextUpdateSet.stack([compact_text_update(part.tensors(), VOCABULARY, 0.5) for part in parts])
-    assert len(small.words) == 1 + 3 * 5  # nothing is kept of the tokens that do not change
+    assert len(small.words) == 1 + 3 * 5  # unchanged tokens share one row
     for updates in (small, TextUpdateSet.stack([part.as_update_set() for part in parts])):
         expected = torch.stack([F.embedding(ids, part.words) for part in parts])
         assert torch.equal(updates.embedding_delta(ids), expected)
         assert torch.equal(updates.choose(torch.tensor([2, 0])).embedding_delta(ids), expected[[2, 0]])
 
 
-def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Backbone) -> None:
+def test_candidates_in_one_forward_equal_single_ones(backbone: Backbone) -> None:
     ids = backbone.tokenize(["a red circle moves left", "two small stars", "it vanishes"])
     updates = []
     for seed in range(3):
         torch.manual_seed(seed)
-        update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0).requires_grad_(False)
+        update = TextUpdate.for_backbone(backbone, rank=4, scale=1.0).requires_grad_(False)
         update.b.normal_(std=0.05)
         tokens = torch.unique(ids)[seed:]
         update.words[tokens] = 0.05 * torch.randn(len(tokens), 128)
@@ -69,8 +70,8 @@ def test_many_candidates_in_one_forward_equal_one_after_the_other(backbone: Back
 
 
 @pytest.mark.parametrize("which", [[0, 1, 2], [1, 2], [2], [], [2, 0], [1, 1], [0, 2]])
-def test_chosen_candidates_are_themselves_wherever_they_lie(which: list[int]) -> None:
-    updates = TextUpdateSet.stack([_update(seed).as_update_set() for seed in (1, 2, 3)])
+def test_selected_candidates_equal_their_updates(which: list[int]) -> None:
+    updates = TextUpdateSet.stack([_random_update(seed).as_update_set() for seed in (1, 2, 3)])
     chosen = updates.choose(torch.tensor(which))
     hidden, end = torch.randn(len(which), 4, 6, WIDTH), torch.zeros(4, dtype=torch.int64)
     for layer in range(LAYERS):
@@ -78,13 +79,13 @@ def test_chosen_candidates_are_themselves_wherever_they_lie(which: list[int]) ->
             alone, x = updates.part(place, place + 1), hidden[row : row + 1]
             expected = [*alone.input_deltas(layer, x, end), alone.output_delta(layer, x, end)]
             found = [*chosen.input_deltas(layer, hidden, end), chosen.output_delta(layer, hidden, end)]
-            for delta, wanted in zip(found, expected, strict=True):
-                torch.testing.assert_close(delta[row : row + 1], wanted)
+            for delta, expected_delta in zip(found, expected, strict=True):
+                torch.testing.assert_close(delta[row : row + 1], expected_delta)
 
 
-def test_words_mean_what_a_changed_table_of_embeddings_would(backbone: Backbone) -> None:
+def test_embedding_changes_equal_a_changed_embedding_table(backbone: Backbone) -> None:
     ids = backbone.tokenize(["a red circle moves left", "two small stars"])
-    update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0).requires_grad_(False)
+    update = TextUpdate.for_backbone(backbone, rank=4, scale=1.0).requires_grad_(False)
     changed = backbone.clone()
     for token in torch.unique(ids).tolist():
         update.words[token] = 0.1 * torch.randn(128)
@@ -94,17 +95,17 @@ def test_words_mean_what_a_changed_table_of_embeddings_would(backbone: Backbone)
     )
 
 
-def test_a_new_update_changes_nothing(backbone: Backbone) -> None:
+def test_new_update_is_the_identity(backbone: Backbone) -> None:
     ids = backbone.tokenize(["a red circle"])
-    update = TextUpdate(128, 4, backbone.vocabulary, rank=4, scale=1.0)
+    update = TextUpdate.for_backbone(backbone, rank=4, scale=1.0)
     torch.testing.assert_close(
         encode_texts(backbone, ids, update.as_update_set()), encode_texts(backbone, ids)
     )
     assert not len(update.tensors()["tokens"])
 
 
-def test_what_is_kept_comes_back() -> None:
-    update, other = _update(1), _update(2)
+def test_text_update_tensors_round_trip() -> None:
+    update, other = _random_update(1), _random_update(2)
     other.load_tensors(update.tensors())
     assert all(torch.equal(a, b) for a, b in zip(update.parameters(), other.parameters(), strict=True))
     kept = update.tensors()["tokens"][:2]
@@ -115,7 +116,7 @@ def test_what_is_kept_comes_back() -> None:
         TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK + 1, scale=1.0).load_tensors(update.tensors())
 
 
-def test_a_gradient_reaches_the_words_that_are_there_and_no_others() -> None:
+def test_gradients_reach_only_the_embeddings_of_present_tokens() -> None:
     update = TextUpdate(WIDTH, LAYERS, VOCABULARY, rank=RANK, scale=1.0)
     update.as_update_set().embedding_delta(torch.tensor([[3, 5, 3]])).sum().backward()  # type: ignore[no-untyped-call]
     gradient = update.words.grad
@@ -135,6 +136,6 @@ def test_a_gradient_reaches_the_words_that_are_there_and_no_others() -> None:
         ("b", torch.zeros(LAYERS, 4, WIDTH, RANK + 1), "do not fit each other"),
     ],
 )
-def test_what_is_no_update_is_refused(name: str, value: Tensor, message: str) -> None:
+def test_invalid_update_tensors_are_refused(name: str, value: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compact_text_update({**_update(1).tensors(), name: value}, VOCABULARY, 1.0)
+        compact_text_update({**_random_update(1).tensors(), name: value}, VOCABULARY, 1.0)

@@ -1,4 +1,4 @@
-"""TAME against equations 4 to 6, written out with loops."""
+"""TAME against loops over equations 4 to 6."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ WIDTH, LAYERS, EXPERTS, RANK = 8, 2, 4, 3
 
 @pytest.fixture
 def tame() -> Tame:
+    """Random adapters with four tasks: one with a fixed expert, two that are routed, one without experts."""
     torch.manual_seed(1)
     tame = Tame(WIDTH, LAYERS, experts=EXPERTS, rank=RANK, top_k=2, scale=1.5, dropout=0.1).requires_grad_(
         False
@@ -26,10 +27,10 @@ def tame() -> Tame:
     return tame.requires_grad_(False).eval()
 
 
-def _delta(
+def _reference_delta(
     tame: Tame, task: int, layer: int, projection: int, tokens: torch.Tensor, end: int
 ) -> torch.Tensor:
-    """λ Σ w_i B_i A x for one text ``[L, d]``, token by token."""
+    """λ Σ w_i B_i A x of one text ``[L, d]``, computed token by token."""
     router = tame.router[layer, projection]
     logits = torch.stack([row @ (tokens[end] + tame.prototypes[task]) for row in router])
     best = sorted(range(EXPERTS), key=lambda e: -float(logits[e]))[:2]
@@ -47,7 +48,7 @@ def _delta(
     return tame.scale * result
 
 
-def test_equations_4_to_6(tame: Tame) -> None:
+def test_deltas_follow_equations_4_to_6(tame: Tame) -> None:
     hidden = torch.randn(4, 3, 6, WIDTH)  # four candidates, three texts, six tokens
     end = torch.tensor([5, 2, 4])
     condition = tame.condition([0, 1, 2, 3])
@@ -57,9 +58,11 @@ def test_equations_4_to_6(tame: Tame) -> None:
         for task in range(4):
             for text in range(3):
                 for projection in range(3):
-                    expected = _delta(tame, task, layer, projection, hidden[task, text], int(end[text]))
+                    expected = _reference_delta(
+                        tame, task, layer, projection, hidden[task, text], int(end[text])
+                    )
                     torch.testing.assert_close(inputs[projection][task, text], expected, atol=1e-5, rtol=1e-4)
-                expected = _delta(tame, task, layer, 3, hidden[task, text], int(end[text]))
+                expected = _reference_delta(tame, task, layer, 3, hidden[task, text], int(end[text]))
                 torch.testing.assert_close(output[task, text], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -70,21 +73,21 @@ def test_gates_keep_k_experts_and_sum_to_one(tame: Tame) -> None:
     assert ((gates > 0).sum(-1) == 2).all()
 
 
-def test_a_batch_of_candidates_equals_one_by_one() -> None:
+def test_candidates_in_one_forward_equal_single_forwards() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone()
-    snapshots = []
+    models = []
     for _ in range(3):
         tame = Tame(128, 4, experts=3, rank=4)
         torch.nn.init.normal_(tame.b, std=0.1)
         for _ in range(3):
             tame.add_task()
-        snapshots.append(tame.eval())
+        models.append(tame.eval())
     ids = backbone.tokenize(["a red circle moves left", "two squares"])
-    alone = [encode_texts(backbone, ids, t.condition([i]))[0] for i, t in enumerate(snapshots)]
-    stacked = TameWeights.stack([t.weights() for t in snapshots])
-    conditions = [t.condition([i]) for i, t in enumerate(snapshots)]
-    together = encode_texts(
+    alone = [encode_texts(backbone, ids, t.condition([i]))[0] for i, t in enumerate(models)]
+    stacked = TameWeights.stack([t.weights() for t in models])
+    conditions = [t.condition([i]) for i, t in enumerate(models)]
+    stacked_vectors = encode_texts(
         backbone,
         ids,
         type(conditions[0])(
@@ -95,10 +98,10 @@ def test_a_batch_of_candidates_equals_one_by_one() -> None:
             scale=4.0,
         ),
     )
-    torch.testing.assert_close(together, torch.stack(alone), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(stacked_vectors, torch.stack(alone), atol=1e-5, rtol=1e-4)
 
 
-def test_experts_start_at_zero_and_the_text_tower_is_untouched() -> None:
+def test_new_experts_leave_the_text_tower_unchanged() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone()
     tame = Tame(128, 4, experts=3, rank=4)
@@ -109,7 +112,7 @@ def test_experts_start_at_zero_and_the_text_tower_is_untouched() -> None:
     )
 
 
-def test_a_bare_task_ignores_trained_experts(tame: Tame) -> None:
+def test_task_without_experts_ignores_trained_experts(tame: Tame) -> None:
     backbone = tiny_backbone()
     large = Tame(128, 4, experts=3, rank=4)
     torch.nn.init.normal_(large.b)
@@ -120,14 +123,14 @@ def test_a_bare_task_ignores_trained_experts(tame: Tame) -> None:
     )
 
 
-def test_exploration_noise_moves_the_gates_only_in_training(tame: Tame) -> None:
+def test_exploration_noise_changes_gates_only_in_training(tame: Tame) -> None:
     end = torch.randn(1, 1, WIDTH)
     assert torch.equal(*(tame.condition([1]).gates(0, slice(0, 4), end) for _ in range(2)))
     tame.train()
     assert not torch.equal(*(tame.condition([1]).gates(0, slice(0, 4), end) for _ in range(2)))
 
 
-def test_noise_deviation_starts_as_stated() -> None:
+def test_initial_noise_deviation() -> None:
     tame = Tame(WIDTH, 1, experts=400, rank=1, top_k=400)
     tame.router.data.zero_()
     tame.add_task()
@@ -138,14 +141,14 @@ def test_noise_deviation_starts_as_stated() -> None:
     assert deviation == pytest.approx(float(F.softplus(torch.zeros(()))) + 0.01, rel=0.05)
 
 
-def test_only_the_newest_prototype_is_trained() -> None:
+def test_only_the_newest_prototype_is_trainable() -> None:
     tame = Tame(WIDTH, 1)
     tame.add_task()
     tame.add_task()
     assert [p.requires_grad for p in tame.prototypes] == [False, True]
 
 
-def test_spread_expert_copies_one_into_all(tame: Tame) -> None:
+def test_spread_expert_copies_one_to_all(tame: Tame) -> None:
     tame.spread_expert(0)
     assert all(torch.equal(tame.b[:, :, e], tame.b[:, :, 0]) for e in range(EXPERTS))
 

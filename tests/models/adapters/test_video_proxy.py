@@ -1,8 +1,7 @@
-"""Proxy-guided attention against one masked attention over the whole sequence, written out."""
+"""Proxy-guided attention against one masked attention over the whole sequence."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,15 +11,11 @@ from models.adapters.video_proxy import VideoProxies, encode_with_proxies
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.tower_forward import encode_frames
+from tests.random_frames import random_frames
 
 torch.set_num_threads(1)
 
 FRAMES = 3
-
-
-def _frames(seed: int, videos: int = 2, frames: int = FRAMES) -> Tensor:
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, 256, (videos, frames, 56, 56, 3), dtype=np.uint8))
 
 
 def _proxies(backbone: Backbone, count: int, *, times: bool = True) -> VideoProxies:
@@ -32,7 +27,7 @@ def _proxies(backbone: Backbone, count: int, *, times: bool = True) -> VideoProx
 
 
 def _attention(attention: nn.MultiheadAttention, tokens: Tensor, allowed: Tensor) -> Tensor:
-    """Tokens ``[S, width]``; ``allowed [S, S]`` says which key a query may see."""
+    """Attention of tokens ``[S, width]``, where ``allowed [S, S]`` is whether a query attends to a key."""
     queries, keys, values = (tokens @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, dim=1)
     size = attention.head_dim
     heads = []
@@ -43,8 +38,8 @@ def _attention(attention: nn.MultiheadAttention, tokens: Tensor, allowed: Tensor
     return attention.out_proj(torch.cat(heads, dim=1))
 
 
-def _slow(backbone: Backbone, video: Tensor, proxies: VideoProxies) -> Tensor:
-    """One video ``[M, H, W, 3]``."""
+def _reference(backbone: Backbone, video: Tensor, proxies: VideoProxies) -> Tensor:
+    """Unit vector of one video ``[M, H, W, 3]``."""
     visual = backbone.clip.visual
     first = [visual.class_embedding, *proxies.added]
     sequence = [proxy + visual.positional_embedding[0] for proxy in first]
@@ -68,19 +63,17 @@ def _slow(backbone: Backbone, video: Tensor, proxies: VideoProxies) -> Tensor:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_proxies_see_everything_and_patches_their_frame_and_the_proxies(
-    backbone: Backbone, count: int
-) -> None:
-    proxies, frames = _proxies(backbone, count), _frames(0)
+def test_proxy_guided_attention_equals_the_reference(backbone: Backbone, count: int) -> None:
+    proxies, frames = _proxies(backbone, count), random_frames(0, frames=FRAMES)
     with torch.no_grad():
         found = encode_with_proxies(backbone, frames, proxies)
-        expected = torch.stack([_slow(backbone, video, proxies) for video in frames])
+        expected = torch.stack([_reference(backbone, video, proxies) for video in frames])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_one_frame_and_no_proxy_but_the_class_token_is_clip(backbone: Backbone) -> None:
-    frames = _frames(1, frames=1)
+def test_one_frame_with_only_the_class_token_equals_clip(backbone: Backbone) -> None:
+    frames = random_frames(1, frames=1)
     single = tiny_backbone(frames=1)
     single.load_tensors(backbone.tensors())
     found = encode_with_proxies(single, frames, VideoProxies(single, 1))
@@ -88,28 +81,32 @@ def test_one_frame_and_no_proxy_but_the_class_token_is_clip(backbone: Backbone) 
 
 
 @torch.no_grad()
-def test_the_order_of_frames_counts_through_the_temporal_embedding_alone(backbone: Backbone) -> None:
-    frames = _frames(2)
-    turned = frames.flip(1)
-    blind = _proxies(backbone, 4, times=False)
-    forth, back = (encode_with_proxies(backbone, order, blind) for order in (frames, turned))
-    torch.testing.assert_close(forth, back, atol=1e-5, rtol=0)
+def test_frame_order_matters_only_through_the_temporal_embedding(backbone: Backbone) -> None:
+    frames = random_frames(2, frames=FRAMES)
+    reversed_frames = frames.flip(1)
+    timeless = _proxies(backbone, 4, times=False)
+    forward, backward = (
+        encode_with_proxies(backbone, order, timeless) for order in (frames, reversed_frames)
+    )
+    torch.testing.assert_close(forward, backward, atol=1e-5, rtol=0)
     timed = _proxies(backbone, 4)
-    forth, back = (encode_with_proxies(backbone, order, timed) for order in (frames, turned))
-    assert (forth - back).abs().max() > 1e-3
+    forward, backward = (encode_with_proxies(backbone, order, timed) for order in (frames, reversed_frames))
+    assert (forward - backward).abs().max() > 1e-3
 
 
-def test_a_video_is_more_than_the_mean_of_its_frames(backbone: Backbone) -> None:
-    proxies, frames = _proxies(backbone, 4), _frames(4)
+def test_video_vector_differs_from_the_mean_of_frames(backbone: Backbone) -> None:
+    proxies, frames = _proxies(backbone, 4), random_frames(4, frames=FRAMES)
     assert not torch.allclose(
         encode_with_proxies(backbone, frames, proxies), encode_frames(backbone, frames)[0], atol=1e-3
     )
 
 
-def test_every_new_weight_is_reached_by_the_gradient(backbone: Backbone) -> None:
+def test_gradients_reach_all_proxies(backbone: Backbone) -> None:
     proxies = VideoProxies(backbone, 4)
     torch.manual_seed(0)
-    (encode_with_proxies(backbone, _frames(5), proxies) * torch.randn(2, backbone.dim)).sum().backward()
+    (
+        encode_with_proxies(backbone, random_frames(5, frames=FRAMES), proxies) * torch.randn(2, backbone.dim)
+    ).sum().backward()
     for name, parameter in proxies.named_parameters():
         assert parameter.grad is not None, name
         assert (parameter.grad.abs().amax(dim=1) > 0).all(), name

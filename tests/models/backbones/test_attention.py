@@ -1,4 +1,4 @@
-"""Attention against softmax(Q Kᵀ / √d) V written out query by query."""
+"""Scaled dot-product attention against a reference that computes softmax(Q Kᵀ / √d) V query by query."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ HEADS, SIZE, LENGTH = 2, 4, 6
 
 
 def _reference(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """``[heads, L, d]``, in float64."""
+    """Attention of ``[heads, L, d]`` in float64."""
     query, key, value = query.double(), key.double(), value.double()
     result = torch.zeros_like(query)
     for head in range(HEADS):
         for i in range(query.shape[1]):
-            seen = i + 1 if causal else LENGTH
-            scores = torch.stack([query[head, i] @ key[head, j] / math.sqrt(SIZE) for j in range(seen)])
+            keys = i + 1 if causal else LENGTH
+            scores = torch.stack([query[head, i] @ key[head, j] / math.sqrt(SIZE) for j in range(keys)])
             weights = torch.exp(scores - scores.max())
             for j, weight in enumerate(weights / weights.sum()):
                 result[head, i] = result[head, i] + weight * value[head, j]
     return result
 
 
-def _leaves(dtype: torch.dtype) -> list[Tensor]:
+def _random_leaves(dtype: torch.dtype) -> list[Tensor]:
+    """Query, key and value that require gradients."""
     torch.manual_seed(0)
     return [torch.randn(HEADS, LENGTH, SIZE).to(dtype).requires_grad_() for _ in range(3)]
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
-def test_result_and_gradients(dtype: torch.dtype, tolerance: float, causal: bool) -> None:
-    leaves = _leaves(dtype)
+def test_attention_and_gradients_equal_the_reference(
+    dtype: torch.dtype, tolerance: float, causal: bool
+) -> None:
+    leaves = _random_leaves(dtype)
     found = scaled_dot_product_attention(*leaves, causal=causal)
     assert found.dtype == dtype
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
@@ -44,13 +47,15 @@ def test_result_and_gradients(dtype: torch.dtype, tolerance: float, causal: bool
     gradients = torch.autograd.grad((found.float() * weights).sum(), leaves)
     expected_gradients = torch.autograd.grad((expected * weights).sum(), exact)
     torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=2 * tolerance)
-    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(gradient.double(), wanted, atol=3 * tolerance, rtol=3 * tolerance)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(
+            gradient.double(), expected_gradient, atol=3 * tolerance, rtol=3 * tolerance
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_some_of_the_queries_alone(dtype: torch.dtype) -> None:
-    query, key, value = _leaves(dtype)
+def test_first_queries_alone_give_the_same_rows(dtype: torch.dtype) -> None:
+    query, key, value = _random_leaves(dtype)
     torch.testing.assert_close(
         scaled_dot_product_attention(query[:, :2], key, value),
         scaled_dot_product_attention(query, key, value)[:, :2],
@@ -60,7 +65,7 @@ def test_some_of_the_queries_alone(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("queries", [1, 2, LENGTH - 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("leading", [(), (3, 2)])
-def test_the_last_queries_alone_look_back_as_far_as_ever(
+def test_causal_attention_of_the_last_queries_equals_the_full_one(
     dtype: torch.dtype, queries: int, leading: tuple[int, ...]
 ) -> None:
     leaves = [torch.randn(*leading, HEADS, LENGTH, SIZE).to(dtype) for _ in range(3)]
@@ -71,7 +76,7 @@ def test_the_last_queries_alone_look_back_as_far_as_ever(
     torch.testing.assert_close(found, expected)
 
 
-def test_heads_are_split_and_merged() -> None:
+def test_merge_heads_inverts_split_heads() -> None:
     tokens = torch.arange(2 * 3 * 8.0).view(2, 3, 8)
     heads = split_heads(tokens, HEADS)
     assert heads.shape == (2, HEADS, 3, 4)

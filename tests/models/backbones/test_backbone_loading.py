@@ -1,8 +1,10 @@
-"""Backbones against open_clip's own forward passes."""
+"""Loading of backbones, and their encodings against the forward passes of open_clip."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -17,10 +19,22 @@ from models.backbones.tokenizer import small_tokenizer
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported
 
+SMALL_MODELS: dict[str, dict[str, Any]] = {
+    "small-vit": {
+        "embed_dim": 24,
+        "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "patch_size": 16},
+        "text_cfg": {"width": 64, "heads": 2, "layers": 2},
+    },
+    "small-resnet": {
+        "embed_dim": 24,
+        "vision_cfg": {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8},
+        "text_cfg": {"width": 64, "heads": 2, "layers": 2},
+    },
+}
 TEXTS = ["a red circle moves left", "Schnee fällt", "😀 שלום עולם", "word " * 300]
 
 
-def test_tiny_ships_with_its_weights() -> None:
+def test_tiny_loads_its_shipped_weights() -> None:
     backbone = load_backbone("tiny")
     assert backbone.spec == FrameSpec(8, 56)
     assert backbone.dim == 128
@@ -29,7 +43,7 @@ def test_tiny_ships_with_its_weights() -> None:
     assert weights.stat().st_size <= 20 * 2**20
 
 
-def test_towers_equal_those_of_open_clip() -> None:
+def test_encodings_equal_open_clip() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone()
     full = small_tokenizer(8192, 64)(TEXTS)
@@ -46,15 +60,24 @@ def test_towers_equal_those_of_open_clip() -> None:
     torch.testing.assert_close(per_frame, F.normalize(features, dim=-1), atol=1e-5, rtol=1e-4)
 
 
-def test_any_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _small_models(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make small architectures known to open_clip."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, config in SMALL_MODELS.items():
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder)
+
+
+def test_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    original = open_clip.create_model("ViT-S-32", pretrained=None)
+    original = open_clip.create_model("small-vit", pretrained=None)
     save_file(original.state_dict(), tmp_path / "weights.safetensors")
-    backbone = load_backbone(f"open_clip:ViT-S-32/{tmp_path / 'weights.safetensors'}", frames=2)
-    assert backbone.spec == FrameSpec(2, 224)
-    assert backbone.dim == 384
+    backbone = load_backbone(f"open_clip:small-vit/{tmp_path / 'weights.safetensors'}", frames=2)
+    assert backbone.spec == FrameSpec(2, 32)
+    assert backbone.dim == 24
     text = ["a dog runs"]
-    tokens = open_clip.get_tokenizer("ViT-S-32")(text)
+    tokens = open_clip.get_tokenizer("small-vit")(text)
     expected = original.encode_text(tokens, normalize=True)
     torch.testing.assert_close(
         encode_texts(backbone, backbone.tokenize(text))[0], expected, atol=1e-4, rtol=1e-3
@@ -62,19 +85,19 @@ def test_any_open_clip_model_loads_from_a_local_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("huge", "use 'tiny' or 'open_clip:"),
         ("open_clip:ViT-B-32", "use 'tiny' or 'open_clip:"),
         ("open_clip:NoSuchModel/openai", "has no model 'NoSuchModel'"),
     ],
 )
-def test_unknown_names_say_what_is_known(name: str, says: str) -> None:
-    with pytest.raises(BackboneUnavailable, match=says):
+def test_unknown_names_are_refused_with_a_hint(name: str, message: str) -> None:
+    with pytest.raises(BackboneUnavailable, match=message):
         frame_spec(name)
 
 
-def test_weights_that_cannot_be_fetched_say_which_file_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_weights_error_names_the_expected_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*args: object, **kwargs: object) -> None:
         raise OSError("no connection to the hub")
 
@@ -86,17 +109,17 @@ def test_weights_that_cannot_be_fetched_say_which_file_to_put_where(monkeypatch:
 def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     save_file({"visual.proj": torch.zeros(2, 2)}, tmp_path / "wrong.safetensors")
     with pytest.raises(BackboneUnavailable, match="could not be loaded"):
-        load_backbone(f"open_clip:ViT-S-32/{tmp_path / 'wrong.safetensors'}")
+        load_backbone(f"open_clip:small-vit/{tmp_path / 'wrong.safetensors'}")
 
 
-def test_towers_without_room_for_adapters_are_refused(tmp_path: Path) -> None:
-    model = open_clip.create_model("RN50", pretrained=None)
+def test_towers_without_transformer_blocks_are_refused(tmp_path: Path) -> None:
+    model = open_clip.create_model("small-resnet", pretrained=None)
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     with pytest.raises(BackboneUnsupported, match="ViT image tower"):
-        load_backbone(f"open_clip:RN50/{tmp_path / 'weights.safetensors'}")
+        load_backbone(f"open_clip:small-resnet/{tmp_path / 'weights.safetensors'}")
 
 
-def test_the_small_tokenizer_encodes_any_text_and_finds_its_end() -> None:
+def test_small_tokenizer_encodes_every_text() -> None:
     backbone = tiny_backbone()
     ids = backbone.tokenize(TEXTS)
     assert ids.shape == (4, 64)
@@ -106,7 +129,7 @@ def test_the_small_tokenizer_encodes_any_text_and_finds_its_end() -> None:
     assert tokenizer.decode(ids[0, 1:5].numpy()).split() == ["a", "red", "circle", "moves"]
 
 
-def test_the_fingerprint_follows_the_weights() -> None:
+def test_fingerprint_changes_with_the_weights() -> None:
     torch.manual_seed(0)
     first = tiny_backbone()
     torch.manual_seed(0)
@@ -116,21 +139,21 @@ def test_the_fingerprint_follows_the_weights() -> None:
     assert first.fingerprint == same.fingerprint != other.fingerprint
 
 
-def test_encoding_is_repeatable() -> None:
+def test_encoding_is_deterministic() -> None:
     backbone = load_backbone("tiny")
     frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 8, 56, 56, 3), dtype=np.uint8))
     assert torch.equal(encode_frames(backbone, frames)[0], encode_frames(backbone, frames)[0])
 
 
-def test_gradients_equal_those_of_open_clip() -> None:
-    """The last block is computed for class tokens alone, which changes nothing that is learned."""
+def test_gradients_equal_open_clip() -> None:
+    """The last block runs only for class tokens, which must not change the gradients."""
     torch.manual_seed(0)
     backbone = tiny_backbone().requires_grad_(True)
     frames = torch.randint(0, 256, (2, 3, 56, 56, 3), dtype=torch.uint8)
     pixels = (frames.flatten(0, 1).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
     expected = F.normalize(backbone.clip.encode_image(pixels).view(2, 3, -1).mean(1), dim=-1)
     weights, parameters = torch.randn(expected.shape), list(backbone.clip.visual.parameters())
-    wanted = torch.autograd.grad((expected * weights).sum(), parameters)
-    found = torch.autograd.grad((encode_frames(backbone, frames)[0] * weights).sum(), parameters)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5 * float(other.abs().max()), rtol=1e-3)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), parameters)
+    gradients = torch.autograd.grad((encode_frames(backbone, frames)[0] * weights).sum(), parameters)
+    for gradient, reference in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, reference, atol=1e-5 * float(reference.abs().max()), rtol=1e-3)

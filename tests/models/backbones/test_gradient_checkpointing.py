@@ -1,4 +1,4 @@
-"""Gradient checkpointing computes blocks twice, and learns the same."""
+"""Gradient checkpointing runs blocks twice and does not change gradients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def adapters() -> tuple[FrameFusion, Tame]:
 def _gradients(
     backbone: Backbone, adapters: tuple[FrameFusion, Tame], *, enabled: bool, mixed: bool
 ) -> tuple[list[Tensor], Counter[str]]:
-    """Of everything in both towers, with dropout and routing noise; and how often MLPs began."""
+    """Gradients of all parameters with dropout and routing noise, and the number of MLP runs per tower."""
     fusion, tame = adapters
     runs: Counter[str] = Counter()
     parameters = [*backbone.clip.parameters(), *fusion.parameters(), *tame.parameters()]
@@ -59,20 +59,20 @@ def _gradients(
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_gradients_are_the_same_bits(
+def test_checkpointing_gives_bitwise_equal_gradients(
     backbone: Backbone, adapters: tuple[FrameFusion, Tame], mixed: bool
 ) -> None:
     plain, once = _gradients(backbone, adapters, enabled=False, mixed=mixed)
-    saving, twice = _gradients(backbone, adapters, enabled=True, mixed=mixed)
+    checkpointed, twice = _gradients(backbone, adapters, enabled=True, mixed=mixed)
     assert once == {"image": 4, "text": 4}
     assert twice == {"image": 8, "text": 8}
-    assert len(plain) == len(saving)
-    assert all(map(torch.equal, plain, saving))
+    assert len(plain) == len(checkpointed)
+    assert all(map(torch.equal, plain, checkpointed))
     assert sum(gradient.abs().sum() > 0 for gradient in plain) > 100
 
 
-def test_a_block_that_brings_its_own_attention_is_repeated_in_its_precision() -> None:
-    """Which kernel attends is decided by a context that is over by the time of the backward pass."""
+def test_recomputation_uses_the_precision_of_the_first_pass() -> None:
+    """A context selects the attention kernel, and it has ended by the time of the backward pass."""
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(32, 4, batch_first=True)
     device, tokens = torch.device("cpu"), torch.randn(2, 5, 32)
@@ -87,7 +87,7 @@ def test_a_block_that_brings_its_own_attention_is_repeated_in_its_precision() ->
     assert all(map(torch.equal, gradients(False), gradients(True)))
 
 
-def test_nothing_is_repeated_where_no_gradient_is_wanted(
+def test_blocks_are_not_recomputed_without_gradients(
     backbone: Backbone, adapters: tuple[FrameFusion, Tame]
 ) -> None:
     frames = torch.randint(0, 256, (1, 2, 56, 56, 3), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""A packed text tower computes what the tower's own blocks compute."""
+"""Packed text towers compute the same function as the blocks of the original tower."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ TEXTS = ["a red star spins", "left", "a small blue square and a large green ring
 
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
+    """Inference mode for all tests: packed layers have no backward pass."""
     with torch.inference_mode():
         yield
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 300])
-def test_a_packed_layer_is_its_layer(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_linear_equals_linear(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     torch.manual_seed(rows)
     layer = nn.Linear(48, 80)
@@ -39,28 +40,26 @@ def test_a_packed_layer_is_its_layer(rows: int, monkeypatch: pytest.MonkeyPatch)
     expected = F.linear(
         x.bfloat16().double(), layer.weight.bfloat16().double(), layer.bias.bfloat16().double()
     )
-    torch.testing.assert_close(rounded.double(), expected, rtol=2**-8, atol=1e-6)  # rounded once, at the end
+    torch.testing.assert_close(
+        rounded.double(), expected, rtol=2**-8, atol=1e-6
+    )  # the result is rounded once
 
 
-def test_a_small_product_is_left_to_torch() -> None:
+def test_small_products_use_torch() -> None:
     layer, x = nn.Linear(48, 80), torch.randn(3, 48)
     assert torch.equal(
         PackedLinear(layer.weight, layer.bias, "bfloat16")(x), F.linear(x, layer.weight, layer.bias)
     )
 
 
-def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_tower_encodes_like_its_original(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
     ids = backbone.tokenize(TEXTS)
     tower = pack_text_tower(backbone)
     assert all(isinstance(block, PackedBlock) for block in tower.text_blocks)
     assert not any(isinstance(block, PackedBlock) for block in backbone.text_blocks)
     torch.testing.assert_close(encode_texts(tower, ids), encode_texts(backbone, ids), atol=1e-6, rtol=0)
-    update = TextUpdate(
-        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
-    )
+    update = TextUpdate.for_backbone(backbone, rank=4, scale=1.0)
     nn.init.normal_(update.b, std=0.05)
     with_update = encode_texts(tower, ids, update.as_update_set())
     torch.testing.assert_close(
@@ -69,7 +68,7 @@ def test_a_packed_tower_encodes_as_the_tower_it_was_made_of(
     assert (with_update - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-3
 
 
-def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(
+def test_packed_towers_are_cached_per_backbone_and_precision(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_text_tower, "MIN_MULTIPLICATIONS", 0)
@@ -82,20 +81,18 @@ def test_a_tower_is_packed_once_for_each_precision_and_a_copy_for_itself(
     torch.testing.assert_close(found, encode_texts(copied, ids), atol=1e-6, rtol=0)
     assert (found - encode_texts(tower, ids)).norm(dim=-1).min() > 1e-2
     copied.query_precision = "bfloat16"
-    off = (encode_texts(pack_text_tower(copied), ids) - found).norm(dim=-1).max()
-    assert 1e-5 < off < 0.05
+    deviation = (encode_texts(pack_text_tower(copied), ids) - found).norm(dim=-1).max()
+    assert 1e-5 < deviation < 0.05
 
 
-def test_a_tower_is_left_alone_where_it_cannot_be_packed(
-    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = tiny_backbone(frames=2).to("meta")
-    assert pack_text_tower(elsewhere) is elsewhere
+def test_unsupported_towers_are_not_packed(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta_backbone = tiny_backbone(frames=2).to("meta")
+    assert pack_text_tower(meta_backbone) is meta_backbone
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert pack_text_tower(backbone) is backbone
 
 
-def test_towers_end_where_open_clip_ends(backbone: Backbone) -> None:
+def test_towers_equal_open_clip_at_the_last_block(backbone: Backbone) -> None:
     ids = backbone.tokenize(TEXTS)
     padded = F.pad(ids, (0, backbone.clip.context_length - ids.shape[1]))
     expected = backbone.clip.encode_text(padded, normalize=True)

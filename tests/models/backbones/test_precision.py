@@ -1,15 +1,17 @@
-"""Mixed precision changes how a tower computes, and neither what comes out nor what is learned."""
+"""Devices, and mixed precision, which changes products of a tower but not the types of vectors and gradients."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.precision import forward_precision, mixed_precision
+from models.backbones.precision import compute_device, forward_precision, mixed_precision
 from models.encoders.tower_forward import encode_frames, encode_texts
+from models.errors import ModelError
 
 
-def test_vectors_are_float32_and_nearly_the_same() -> None:
+def test_mixed_precision_vectors_are_float32_and_close() -> None:
     torch.manual_seed(0)
     backbone = tiny_backbone(frames=2).requires_grad_(True)
     frames = torch.randint(0, 256, (3, 2, 56, 56, 3), dtype=torch.uint8)
@@ -27,7 +29,7 @@ def test_vectors_are_float32_and_nearly_the_same() -> None:
     assert any(p.grad is not None for p in backbone.parameters())
 
 
-def test_only_within_it_and_only_where_enabled() -> None:
+def test_mixed_precision_applies_only_inside_its_context() -> None:
     left, right = torch.randn(4, 4), torch.randn(4, 4)
 
     def dtype() -> torch.dtype:
@@ -41,3 +43,31 @@ def test_only_within_it_and_only_where_enabled() -> None:
             assert dtype() == torch.float32
         assert (left @ right).dtype == torch.float32  # losses are not rounded
     assert dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "name", "device"),
+    [
+        (False, "cpu", "cpu"),
+        (True, "cpu", "cpu"),
+        (False, "auto", "cpu"),
+        (True, "auto", "cuda"),
+        (True, "cuda", "cuda"),
+    ],
+)
+def test_compute_device_selects_the_device(
+    monkeypatch: pytest.MonkeyPatch, has_gpu: bool, name: str, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert compute_device(name).type == device
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("cuda", "finds no usable one"), ("tpu", "device 'tpu' is unknown")]
+)
+def test_compute_device_refuses_unavailable_devices(
+    monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match=message):
+        compute_device(name)

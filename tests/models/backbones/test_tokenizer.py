@@ -1,4 +1,4 @@
-"""Tokenizers give open_clip's tokens, sooner and within bounds."""
+"""Tokenizers give the tokens of open_clip, and their word cache is bounded."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ PLAIN = string.digits + string.ascii_letters + string.punctuation + " "
 
 
 @given(st.text(st.sampled_from(PLAIN)) | st.text(st.sampled_from(PLAIN + "\t\n\r\x00\x1b\x7f")) | st.text())
-def test_texts_are_cleaned_as_open_clip_cleans_them(text: str) -> None:
+def test_text_cleaning_equals_open_clip(text: str) -> None:
     assert small_tokenizer(8192, 64).clean_fn(text) == get_clean_fn("lower")(text)
 
 
 @pytest.mark.parametrize(
     "text", ["A  Red\tStar", "fish &amp; chips", "cafÃ©", "“quoted”", "<start_of_text> a", ""]
 )
-def test_tokens_are_those_of_open_clip(text: str) -> None:
+def test_tokens_equal_open_clip(text: str) -> None:
     ours, theirs = clip_tokenizer("ViT-B-32", 77), SimpleTokenizer(context_length=77)
     assert ours([text]).tolist() == theirs([text]).tolist()
     assert ours.clean_fn is not theirs.clean_fn
 
 
-def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer, "MAX_CACHED_WORDS", 20)
     bounded = small_tokenizer.__wrapped__(8192, 64)
-    marks = dict(bounded.cache)
-    assert marks, "what a text begins and ends with is no word to be taken apart"
+    special_tokens = dict(bounded.cache)
+    assert special_tokens, "the cache starts with the special tokens, which are not split"
     texts = [f"<start_of_text> word{n} another{n}" for n in range(50)]
     expected = small_tokenizer(8192, 64)(texts).tolist()
     assert [bounded([text])[0].tolist() for text in texts] == expected
     assert len(bounded.cache) <= 20
-    assert marks.items() <= bounded.cache.items()
+    assert special_tokens.items() <= bounded.cache.items()

@@ -1,4 +1,4 @@
-"""ViT + BERT against slow loops over transformers' own models; every folder here is made by its own library."""
+"""ViT and BERT backbones against loops over the models of transformers, which also writes the folders of the tests."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported, ReleaseError
 from models.releases.release_files import write_release
 from models.routing.token_statistics import token_presence
+from tests.random_frames import random_frames
 from trainer.methods import METHODS, Method, start_method
 from trainer.task_data import Clip, Pair
 
@@ -70,13 +71,15 @@ def backbone(towers: Path) -> Backbone:
 
 @pytest.fixture
 def copied(towers: Path, tmp_path: Path) -> Path:
-    """The folders once more, to be spoilt."""
+    """Copies of the folders that a test may change."""
     shutil.copytree(towers, tmp_path / "towers")
     return tmp_path / "towers"
 
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse network access in all tests."""
+
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError("no network in this test")
 
@@ -85,15 +88,16 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _frames(seed: int, videos: int = 3, frames: int = FRAMES) -> Tensor:
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, 256, (videos, frames, 32, 32, 3), dtype=np.uint8))
+    return random_frames(seed, videos, frames, size=32)
 
 
 # -- equations 1 to 6 of bmu-moco -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("vision", "model"), [("vit", ViTModel), ("deit", DeiTModel)])
-def test_equations_1_to_3(towers: Path, vision: str, model: type[PreTrainedModel]) -> None:
+def test_video_vectors_follow_equations_1_to_3(
+    towers: Path, vision: str, model: type[PreTrainedModel]
+) -> None:
     backbone = load_backbone(_name(towers, vision), frames=3)
     original = model.from_pretrained(towers / vision)
     frames = _frames(0, frames=3)
@@ -113,21 +117,21 @@ def test_equations_1_to_3(towers: Path, vision: str, model: type[PreTrainedModel
             torch.testing.assert_close(videos[i], F.normalize(mean, dim=0), atol=1e-5, rtol=0)
 
 
-def test_equations_4_to_6(towers: Path, backbone: Backbone) -> None:
+def test_text_vectors_follow_equations_4_to_6(towers: Path, backbone: Backbone) -> None:
     original = BertModel.from_pretrained(towers / "bert").eval()
     ids = backbone.tokenize(TEXTS)
     end = backbone.end_of_text(ids)
-    together = encode_texts(backbone, ids)
-    assert together.shape == (1, 4, backbone.dim)
+    vectors = encode_texts(backbone, ids)
+    assert vectors.shape == (1, 4, backbone.dim)
     projection = backbone.tensors()["clip.text.text_projection"]
     with torch.no_grad():
-        for row, last, vector in zip(ids, end, together[0], strict=True):
+        for row, last, vector in zip(ids, end, vectors[0], strict=True):
             states = original(input_ids=row[None, : int(last) + 1]).last_hidden_state[0]
             mean = sum(state @ projection for state in states) / len(states)
             torch.testing.assert_close(vector, F.normalize(mean, dim=0), atol=1e-5, rtol=0)
 
 
-def test_texts_begin_end_and_are_cut_as_bert_has_it(backbone: Backbone) -> None:
+def test_tokenizer_adds_special_tokens_and_truncates_like_bert(backbone: Backbone) -> None:
     ids = backbone.tokenize(TEXTS)
     vocabulary = SPECIALS + WORDS
     assert ids.shape == (4, 77)
@@ -147,7 +151,7 @@ def test_texts_begin_end_and_are_cut_as_bert_has_it(backbone: Backbone) -> None:
     assert backbone.vocabulary == len(vocabulary)
 
 
-def test_texts_are_cut_to_what_a_smaller_tower_reads(copied: Path) -> None:
+def test_texts_are_truncated_to_the_tower_limit(copied: Path) -> None:
     _save_text(copied / "bert", positions=20)
     backbone = load_backbone(_name(copied))
     ids = backbone.tokenize(TEXTS)
@@ -155,7 +159,7 @@ def test_texts_are_cut_to_what_a_smaller_tower_reads(copied: Path) -> None:
     assert encode_texts(backbone, ids).isfinite().all()
 
 
-def test_padding_changes_neither_vectors_nor_presence(backbone: Backbone) -> None:
+def test_padding_changes_neither_vectors_nor_token_presence(backbone: Backbone) -> None:
     def presence(texts: list[str]) -> Tensor:
         ids = backbone.tokenize(texts)
         return token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary)
@@ -163,13 +167,13 @@ def test_padding_changes_neither_vectors_nor_presence(backbone: Backbone) -> Non
     alone, together = presence(["a red circle"]), presence(["a red circle", TEXTS[3]])
     assert torch.equal(together[0], alone[0])
     vocabulary = SPECIALS + WORDS
-    held = {vocabulary[i] for i in alone[0].nonzero().flatten()}
-    assert held - {"[CLS]"} == {"a", "red", "circle"}
+    present = {vocabulary[i] for i in alone[0].nonzero().flatten()}
+    assert present - {"[CLS]"} == {"a", "red", "circle"}
     vectors = [encode_texts(backbone, backbone.tokenize(texts))[0, 0] for texts in (TEXTS[:1], TEXTS)]
     torch.testing.assert_close(*vectors, atol=1e-6, rtol=0)
 
 
-def test_towers_run_in_bfloat16_while_they_train(backbone: Backbone) -> None:
+def test_towers_train_in_bfloat16(backbone: Backbone) -> None:
     ids, frames = backbone.tokenize(TEXTS), _frames(0)
     model = backbone.clone().requires_grad_(True)
     with mixed_precision():
@@ -183,7 +187,7 @@ def test_towers_run_in_bfloat16_while_they_train(backbone: Backbone) -> None:
     assert unreached == {"logit_scale"}
 
 
-def test_several_threads_tokenize_at_once(backbone: Backbone) -> None:
+def test_tokenizer_is_thread_safe(backbone: Backbone) -> None:
     expected = [backbone.tokenize(["a red circle"] * (n % 5 + 1) + ["a"]) for n in range(100)]
     with ThreadPoolExecutor(8) as pool:
         found = list(
@@ -192,10 +196,10 @@ def test_several_threads_tokenize_at_once(backbone: Backbone) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-# -- identity -------------------------------------------------------------------------------------------
+# -- fingerprint -------------------------------------------------------------------------------------------
 
 
-def test_the_spec_needs_no_weights(copied: Path) -> None:
+def test_frame_spec_needs_no_weights(copied: Path) -> None:
     (copied / "vit" / "model.safetensors").unlink()
     assert frame_spec(_name(copied)) == FrameSpec(8, 32)
     assert frame_spec(_name(copied), frames=5) == FrameSpec(5, 32)
@@ -203,8 +207,8 @@ def test_the_spec_needs_no_weights(copied: Path) -> None:
         load_backbone(_name(copied))
 
 
-def test_the_fingerprint_is_that_of_the_contents_wherever_they_lie(towers: Path, copied: Path) -> None:
-    torch.manual_seed(5)  # fresh projections must not follow the global generator
+def test_fingerprint_depends_on_contents_not_on_paths(towers: Path, copied: Path) -> None:
+    torch.manual_seed(5)  # random projections must not depend on the global generator
     first = load_backbone(_name(towers))
     assert first.fingerprint == load_backbone(_name(copied)).fingerprint
     assert not any(p.requires_grad for p in first.parameters())
@@ -214,23 +218,23 @@ def test_the_fingerprint_is_that_of_the_contents_wherever_they_lie(towers: Path,
     (copied / "vit" / "preprocessor_config.json").write_text(
         json.dumps({"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.2]})
     )
-    otherwise_normalised = load_backbone(_name(copied))
-    torch.testing.assert_close(otherwise_normalised.mean.flatten(), torch.tensor([102.0, 127.5, 153.0]))
+    other_normalization = load_backbone(_name(copied))
+    torch.testing.assert_close(other_normalization.mean.flatten(), torch.tensor([102.0, 127.5, 153.0]))
     (copied / "bert" / "vocab.txt").write_text("\n".join(SPECIALS + WORDS[::-1]))
     other_words = load_backbone(_name(copied))
     settings = json.loads((copied / "bert" / "config.json").read_text())
     (copied / "bert" / "config.json").write_text(json.dumps({**settings, "num_attention_heads": 2}))
     other_heads = load_backbone(_name(copied))
-    found = [first, otherwise_normalised, other_words, other_heads]
-    assert len({backbone.fingerprint for backbone in found}) == 4
+    backbones = [first, other_normalization, other_words, other_heads]
+    assert len({backbone.fingerprint for backbone in backbones}) == 4
 
 
-def test_projections_of_the_checkpoints_are_taken(copied: Path) -> None:
-    brought = {
+def test_projections_of_checkpoints_are_used(copied: Path) -> None:
+    projections = {
         "vit": ("visual_projection", torch.randn(16, 32)),
         "bert": ("text_projection", torch.randn(16, 32)),
     }
-    for folder, (name, tensor) in brought.items():
+    for folder, (name, tensor) in projections.items():
         path = copied / folder / "model.safetensors"
         save_file({**load_file(path), f"{name}.weight": tensor}, path, metadata={"format": "pt"})
         if folder == "vit":
@@ -240,11 +244,11 @@ def test_projections_of_the_checkpoints_are_taken(copied: Path) -> None:
                 load_backbone(_name(copied))
     backbone = load_backbone(_name(copied))
     assert backbone.dim == 16
-    torch.testing.assert_close(backbone.tensors()["clip.visual.proj"], brought["vit"][1].T)
-    torch.testing.assert_close(backbone.tensors()["clip.text.text_projection"], brought["bert"][1].T)
+    torch.testing.assert_close(backbone.tensors()["clip.visual.proj"], projections["vit"][1].T)
+    torch.testing.assert_close(backbone.tensors()["clip.text.text_projection"], projections["bert"][1].T)
 
 
-def test_a_copy_has_weights_of_its_own_and_takes_over_others(backbone: Backbone) -> None:
+def test_clone_has_own_weights_and_loads_others(backbone: Backbone) -> None:
     clone = backbone.clone()
     with torch.no_grad():
         for parameter in clone.parameters():
@@ -256,20 +260,20 @@ def test_a_copy_has_weights_of_its_own_and_takes_over_others(backbone: Backbone)
         clone.load_tensors(tiny_backbone().tensors())
 
 
-# -- what is refused ------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "name", ["transformers:vit", "transformers:a+", "transformers:+b", "transformers:a+b+c"]
 )
-def test_two_towers_must_be_named(name: str) -> None:
+def test_name_without_two_towers_is_refused(name: str) -> None:
     with pytest.raises(
         BackboneUnavailable, match=r"transformers:<vision model or folder>\+<text model or folder>"
     ):
         frame_spec(name)
 
 
-def test_a_missing_folder_says_what_to_put_where(towers: Path) -> None:
+def test_missing_folder_error_names_the_expected_files(towers: Path) -> None:
     for name in (_name(towers, "nowhere"), _name(towers, text="nowhere"), "transformers:some/vit+some/bert"):
         with pytest.raises(
             BackboneUnavailable, match=r"give two folders .*transformers:<path to the vision folder>"
@@ -277,7 +281,7 @@ def test_a_missing_folder_says_what_to_put_where(towers: Path) -> None:
             load_backbone(name)
 
 
-def test_other_architectures_are_refused_by_name(towers: Path) -> None:
+def test_unsupported_architectures_are_refused_by_name(towers: Path) -> None:
     with pytest.raises(BackboneUnsupported, match=r"is of type 'bert'; this tower must be vit or deit"):
         load_backbone(f"transformers:{towers / 'bert'}+{towers / 'vit'}")
     with pytest.raises(BackboneUnsupported, match=r"is of type 'vit'; this tower must be bert"):
@@ -293,7 +297,7 @@ def test_pickled_weights_are_not_read(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["vit", "bert"])
-def test_code_of_a_checkpoint_is_not_run(copied: Path, folder: str) -> None:
+def test_code_of_a_checkpoint_is_not_executed(copied: Path, folder: str) -> None:
     (copied / folder / "evil.py").write_text(f"open({str(copied / 'ran')!r}, 'w')\nclass Evil: pass\n")
     for file in ("config.json", "tokenizer_config.json"):
         path = copied / folder / file
@@ -325,7 +329,7 @@ def test_weights_that_do_not_fit_their_config_are_refused(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["ffa_tame", "moe_adapter", "strata", "clip_vip"])
-def test_methods_that_work_inside_blocks_refuse_it(method: str, backbone: Backbone) -> None:
+def test_methods_that_need_open_blocks_refuse_the_backbone(method: str, backbone: Backbone) -> None:
     with pytest.raises(
         BackboneUnsupported, match=rf"method '{method}': backbone 'transformers:.*has closed blocks"
     ):
@@ -350,11 +354,11 @@ def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
         np.save(clip.frames_path, frames.numpy())
     method.begin_task(task, task)
     torch.manual_seed(0)
-    optimiser = torch.optim.AdamW(method.parameter_groups())
+    optimizer = torch.optim.AdamW(method.parameter_groups())
     for _ in range(2):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         method.loss(_frames(1, len(texts)), texts, None).backward()
-        optimiser.step()
+        optimizer.step()
         method.after_step()
     method.end_task([Pair(clip, clip.captions[0]) for clip in clips])
     method.record_task(task, task, texts)
@@ -378,7 +382,7 @@ def _learn(method: Method, task: str, texts: list[str], folder: Path) -> None:
         "er",
     ],
 )
-def test_methods_on_whole_towers_run_on_it_unchanged(name: str, backbone: Backbone, tmp_path: Path) -> None:
+def test_methods_on_whole_towers_run_on_the_backbone(name: str, backbone: Backbone, tmp_path: Path) -> None:
     method = start_method(name, backbone, SETTINGS.get(name, {}), None)
     untrained, before = method.fingerprint(), backbone.fingerprint
     if METHODS[name].is_trainable:
@@ -399,6 +403,6 @@ def test_methods_on_whole_towers_run_on_it_unchanged(name: str, backbone: Backbo
     torch.testing.assert_close(method.encode_videos(_frames(7)).norm(dim=-1), torch.ones(3))
 
 
-def test_masked_language_of_ctp_needs_open_blocks(backbone: Backbone) -> None:
+def test_masked_language_loss_of_ctp_needs_open_blocks(backbone: Backbone) -> None:
     with pytest.raises(BackboneUnsupported, match="method 'ctp': backbone 'transformers:"):
         start_method("ctp", backbone, {"masked_language": True}, None)

@@ -1,4 +1,4 @@
-"""Releases of the smallest backbone, for tests of how their queries are encoded."""
+"""Small releases for tests of query encoders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["small_release", "tame_release"]
 def small_release(
     backbone: Backbone, kind: str, tensors: dict[str, torch.Tensor], tasks: Sequence[str] = "012"
 ) -> ReleaseState:
-    """A release of tasks that are called so."""
+    """A release with the given tasks."""
     return ReleaseState(
         method="x",
         kind=kind,
@@ -35,7 +35,7 @@ def small_release(
 
 
 def tame_release(backbone: Backbone, tasks: Sequence[str] = "012") -> ReleaseState:
-    """A release whose weights are like no other's."""
+    """A TAME release with random weights."""
     adapters = Tame(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2, top_k=2, scale=1.0)
     torch.nn.init.normal_(adapters.b, std=0.3)
     for _ in tasks:

@@ -1,6 +1,6 @@
-"""Towers and what they are asked under stay on one device.
+"""Towers and conditions compute on one device.
 
-Without a GPU, torch's make-believe tensors stand for it: they have shapes and devices, and refuse to be mixed.
+Without a GPU, fake tensors of torch replace it: they have shapes and devices, and raise errors if devices are mixed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from models.adapters.low_rank_text_update import TextUpdate, TextUpdateSet
 from models.adapters.tame import Tame
 from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.packed_text_tower import pack_text_tower
-from models.backbones.precision import compute_device
 from models.encoders.text_condition import PerTextCondition, TextCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
-from models.errors import ModelError
 
 CUDA = torch.device("cuda", 0)
 
 
-def _moved(module: nn.Module) -> None:
-    """As ``to`` does, which make-believe tensors do not know."""
+def _move_to_cuda(module: nn.Module) -> None:
+    """Replacement of ``Module.to``, which fake tensors do not support."""
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
             part.register_parameter(name, nn.Parameter(torch.empty_like(parameter, device=CUDA), False))
@@ -31,28 +29,23 @@ def _moved(module: nn.Module) -> None:
             setattr(part, name, torch.empty_like(buffer, device=CUDA))
 
 
-def test_towers_compute_on_the_device_they_are_on() -> None:
+def test_towers_compute_on_their_device() -> None:
     backbone = tiny_backbone(frames=2)
     ids = backbone.tokenize(["a red star spins", "left"])
     updates = TextUpdateSet.stack(
-        [
-            TextUpdate(
-                backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
-            ).as_update_set()
-            for _ in range(3)
-        ]
+        [TextUpdate.for_backbone(backbone, rank=4, scale=1.0).as_update_set() for _ in range(3)]
     )
     tame = Tame(backbone.text_width, len(backbone.text_blocks), experts=2, rank=4, top_k=1, scale=1.0).eval()
     tame.add_task()
     tame.add_task()
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        _moved(backbone)
-        assert pack_text_tower(backbone) is backbone  # whose weights are not laid out for a CPU
-        there = updates.to(CUDA)
-        _moved(tame)
+        _move_to_cuda(backbone)
+        assert pack_text_tower(backbone) is backbone  # packed weights are for CPUs only
+        cuda_updates = updates.to(CUDA)
+        _move_to_cuda(tame)
         conditions: list[TextCondition] = [
-            there,
-            PerTextCondition(there.choose(torch.tensor([2, 0], device=CUDA))),
+            cuda_updates,
+            PerTextCondition(cuda_updates.choose(torch.tensor([2, 0], device=CUDA))),
         ]
         conditions += [tame.condition([0, 1]), PerTextCondition(tame.condition([1, 0]))]
         for condition in (None, *conditions):
@@ -62,21 +55,4 @@ def test_towers_compute_on_the_device_they_are_on() -> None:
         frames = torch.zeros(2, 2, backbone.spec.size, backbone.spec.size, 3, dtype=torch.uint8)
         assert {part.device for part in encode_frames(backbone, frames)} == {CUDA}
         with pytest.raises(RuntimeError, match="device"):
-            encode_texts(backbone, ids, updates)  # what was left behind is found
-
-
-@pytest.mark.parametrize(("there", "asked", "found"), [
-    (False, "cpu", "cpu"), (True, "cpu", "cpu"), (False, "auto", "cpu"), (True, "auto", "cuda"), (True, "cuda", "cuda"),
-])  # fmt: skip
-def test_a_device_is_chosen(monkeypatch: pytest.MonkeyPatch, there: bool, asked: str, found: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert compute_device(asked).type == found
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"), [("cuda", "finds no usable one"), ("tpu", "device 'tpu' is unknown")]
-)
-def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str, why: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ModelError, match=why):
-        compute_device(asked)
+            encode_texts(backbone, ids, updates)  # these updates are on the CPU

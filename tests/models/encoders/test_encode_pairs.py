@@ -1,4 +1,4 @@
-"""Texts under tasks of their own, in one batch, against every text under every task."""
+"""Encoding of pairs of a text and a task, against encoding of every text for every task."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ TEXTS = ["a red circle moves left", "a square", "two stars spin around a very la
 TASKS = ["0", "1", "2"]
 
 
-def _low_rank(backbone: Backbone) -> ReleaseState:
-    update = TextUpdate(
-        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0
-    )
+def _low_rank_release(backbone: Backbone) -> ReleaseState:
+    """A release that changes the embeddings of half of the vocabulary."""
+    update = TextUpdate.for_backbone(backbone, rank=2, scale=1.0)
     torch.nn.init.normal_(update.b, std=0.3)
-    with torch.no_grad():  # other words in each release
+    with torch.no_grad():
         update.words[torch.randperm(backbone.vocabulary)[: backbone.vocabulary // 2]] += 0.1
     return small_release(backbone, "low_rank", {f"text.{n}": t.clone() for n, t in update.tensors().items()})
 
 
 def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
+    """Query encoders by release kind."""
     torch.manual_seed(1)
     frozen = small_release(backbone, "frozen", {})
     tame, newest = tame_release(backbone, "01"), tame_release(backbone)
     newest.tensors["tame.task_experts"][1] = 1
     tame.tensors["tame.task_experts"][0] = NO_EXPERT
-    one, two = _low_rank(backbone), _low_rank(backbone)
+    one, two = _low_rank_release(backbone), _low_rank_release(backbone)
     dim = backbone.dim
     mapped = small_release(
         backbone,
@@ -60,20 +60,22 @@ def _encoders(backbone: Backbone) -> dict[str, QueryEncoder]:
     }
 
 
-def test_every_pair_is_encoded_as_its_text_under_its_task(backbone: Backbone) -> None:
+def test_encode_pairs_equals_encode(backbone: Backbone) -> None:
     pairs = [(0, "1"), (2, "0"), (1, "2"), (0, "0"), (2, "2"), (2, "0"), (1, "1")]
     for kind, encoder in _encoders(backbone).items():
         tokens = encoder.tokenize(TEXTS)
         for mode in encoder.modes:
-            every = encoder.encode(TEXTS, TASKS, mode)
+            all_vectors = encoder.encode(TEXTS, TASKS, mode)
             if not encoder.is_task_independent(mode):
-                assert np.linalg.norm(every[:, 0] - every[:, 1], axis=-1).min() > 1e-3, "tasks differ"
+                assert np.linalg.norm(all_vectors[:, 0] - all_vectors[:, 1], axis=-1).min() > 1e-3, (
+                    "tasks differ"
+                )
             found = encoder.encode_pairs([tokens[n] for n, _ in pairs], [task for _, task in pairs], mode)
-            expected = [every[n, TASKS.index(task)] for n, task in pairs]
+            expected = [all_vectors[n, TASKS.index(task)] for n, task in pairs]
             np.testing.assert_allclose(found, expected, atol=2e-6, err_msg=f"{kind} {mode}")
 
 
-def test_more_pairs_than_one_batch_holds_come_back_in_their_order(backbone: Backbone) -> None:
+def test_encode_pairs_keeps_the_order_over_several_batches(backbone: Backbone) -> None:
     encoder = _encoders(backbone)["low_rank"]
     rng = np.random.default_rng(2)
     texts = [" ".join(rng.choice(["star", "red", "spins", "left"], 1 + n % 9)) for n in range(40)]
@@ -86,7 +88,7 @@ def test_more_pairs_than_one_batch_holds_come_back_in_their_order(backbone: Back
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_threads_encode_what_one_encodes(
+def test_several_threads_encode_equal_vectors(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch, precision: Precision
 ) -> None:
     monkeypatch.setattr(backbone, "query_precision", precision)
@@ -98,45 +100,45 @@ def test_threads_encode_what_one_encodes(
     monkeypatch.setattr(query_encoder.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 10**12)
     threads: set[int] = set()
-    within, both = encoder.encode_each, Barrier(2)
+    encode_each, both_threads = encoder.encode_each, Barrier(2)
 
     def encode(*args: Any) -> Any:
         if get_ident() not in threads:
             threads.add(get_ident())
-            both.wait(30)
-        return within(*args)
+            both_threads.wait(30)
+        return encode_each(*args)
 
-    monkeypatch.setattr(encoder, "encode_each", lambda *args: threads.add(get_ident()) or within(*args))
+    monkeypatch.setattr(encoder, "encode_each", lambda *args: threads.add(get_ident()) or encode_each(*args))
     alone = encoder.encode_pairs(texts, tasks, "pinned")
-    assert threads == {get_ident()}, "there is too little to do"
+    assert threads == {get_ident()}, "there is too little work for a second thread"
     threads.clear()
     monkeypatch.setattr(query_encoder, "MIN_MULTIPLICATIONS_PER_THREAD", 1)
     monkeypatch.setattr(encoder, "encode_each", encode)
-    beside = encoder.encode_pairs(texts, tasks, "pinned")
+    parallel = encoder.encode_pairs(texts, tasks, "pinned")
     assert len(threads) == 2
     assert get_ident() in threads
-    np.testing.assert_allclose(beside, alone, atol=2e-6 if precision == "float32" else 2e-3)
+    np.testing.assert_allclose(parallel, alone, atol=2e-6 if precision == "float32" else 2e-3)
     assert encoder.encode_pairs([], [], "pinned").shape == (0, backbone.dim)
 
 
-def test_bfloat16_moves_queries_by_little_and_only_where_it_is_asked_for(backbone: Backbone) -> None:
-    release = _low_rank(backbone)
-    makers = dict.fromkeys(TASKS, release)
-    exact = open_query_encoder(backbone, release, makers)
+def test_bfloat16_changes_queries_little_and_only_if_enabled(backbone: Backbone) -> None:
+    release = _low_rank_release(backbone)
+    pinned = dict.fromkeys(TASKS, release)
+    exact = open_query_encoder(backbone, release, pinned)
     rounded = tiny_backbone(frames=2)
     rounded.load_tensors(backbone.tensors())
     rounded.query_precision = "bfloat16"
-    encoder = open_query_encoder(rounded, replace(release, backbone_fingerprint=rounded.fingerprint), makers)
+    encoder = open_query_encoder(rounded, replace(release, backbone_fingerprint=rounded.fingerprint), pinned)
     expected, found = (one.encode(TEXTS, TASKS, "pinned") for one in (exact, encoder))
     pairs = encoder.encode_pairs(encoder.tokenize(TEXTS), TASKS, "pinned")
     assert found.dtype == pairs.dtype == np.float32
     for vectors, reference in ((found, expected), (pairs, expected[np.arange(3), np.arange(3)])):
-        off = np.linalg.norm(vectors - reference, axis=-1)
-        assert 1e-5 < off.max() < 0.05
+        deviations = np.linalg.norm(vectors - reference, axis=-1)
+        assert 1e-5 < deviations.max() < 0.05
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=0.01)
 
 
-def test_tokens_are_those_of_the_text_without_padding(backbone: Backbone) -> None:
+def test_tokenize_returns_ids_without_padding(backbone: Backbone) -> None:
     encoder = _encoders(backbone)["frozen"]
     for text, tokens in zip(TEXTS, encoder.tokenize(TEXTS), strict=True):
         ids = backbone.tokenize([text])
@@ -145,7 +147,7 @@ def test_tokens_are_those_of_the_text_without_padding(backbone: Backbone) -> Non
         assert distinct_tokens(tokens).tolist() == present.nonzero()[:, 0].tolist()
 
 
-def test_what_cannot_be_encoded_is_refused_by_name(backbone: Backbone) -> None:
+def test_unknown_tasks_and_modes_are_refused_by_name(backbone: Backbone) -> None:
     encoder = _encoders(backbone)["low_rank"]
     tokens = encoder.tokenize(TEXTS[:1])
     with pytest.raises(ReleaseError, match="has not learned nine"):

@@ -1,4 +1,4 @@
-"""The multi-modal encoder: its layers against loops, and what a word may and may not see."""
+"""The multi-modal encoder: its layers against loops, and the range of its attention."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.fusion_encoder import FusionEncoder, create_fusion_encoder, frame_states, text_states
 from models.encoders.tower_forward import encode_frames, encode_texts
+from tests.random_frames import random_frames
 
 FRAMES, WIDTH, VISUAL, HEADS, WORDS, TOKENS, VOCABULARY = 2, 8, 6, 2, 4, 3, 11
 TEXTS = ["a red circle", "a square that moves to the left"]
@@ -24,7 +25,7 @@ def fusion(backbone: Backbone) -> FusionEncoder:
     return create_fusion_encoder(backbone, layers=2)
 
 
-def _small(layers: int = 1) -> FusionEncoder:
+def _small_encoder(layers: int = 1) -> FusionEncoder:
     torch.manual_seed(2)
     encoder = FusionEncoder(WIDTH, VISUAL, HEADS, layers=layers, frames=FRAMES, vocabulary=VOCABULARY)
     for parameter in encoder.parameters():
@@ -32,18 +33,13 @@ def _small(layers: int = 1) -> FusionEncoder:
     return encoder
 
 
-def _frames(seed: int, videos: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (videos, FRAMES, 56, 56, 3), dtype=torch.uint8, generator=generator)
-
-
-def _normalise(vector: Tensor, layer: Any) -> Tensor:
-    centred = vector - vector.mean()
-    return centred / torch.sqrt((centred**2).mean() + layer.eps) * layer.weight + layer.bias
+def _layer_norm(vector: Tensor, layer: Any) -> Tensor:
+    centered = vector - vector.mean()
+    return centered / torch.sqrt((centered**2).mean() + layer.eps) * layer.weight + layer.bias
 
 
 def _attend(attention: Any, query: Tensor, source: list[Tensor]) -> Tensor:
-    """One query, head by head, over a list of vectors."""
+    """Attention of one query over a list of vectors, computed head by head."""
     if attention.in_proj_weight is None:
         wq, wk, wv = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
     else:
@@ -64,27 +60,27 @@ def _attend(attention: Any, query: Tensor, source: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def test_a_layer_against_loops() -> None:
-    encoder = _small()
+def test_layer_equals_a_reference_loop() -> None:
+    encoder = _small_encoder()
     texts, videos = torch.randn(2, WORDS, WIDTH), torch.randn(2, FRAMES, TOKENS, VISUAL)
     end = torch.tensor([1, 3])
     result = encoder(texts, end, videos)
     layer: Any = encoder.layers[0]
     for n in range(2):
-        seen = [videos[n, m, p] + encoder.times[m, 0] for m in range(FRAMES) for p in range(TOKENS)]
-        words = [_normalise(texts[n, i], layer.norm_words) for i in range(int(end[n]) + 1)]
+        patches = [videos[n, m, p] + encoder.times[m, 0] for m in range(FRAMES) for p in range(TOKENS)]
+        words = [_layer_norm(texts[n, i], layer.norm_words) for i in range(int(end[n]) + 1)]
         for i in range(int(end[n]) + 1):
             hidden = texts[n, i] + _attend(layer.words, words[i], words)
-            hidden = hidden + _attend(layer.video, _normalise(hidden, layer.norm_video), seen)
-            inner = layer.mlp[1].weight @ _normalise(hidden, layer.mlp[0]) + layer.mlp[1].bias
+            hidden = hidden + _attend(layer.video, _layer_norm(hidden, layer.norm_video), patches)
+            inner = layer.mlp[1].weight @ _layer_norm(hidden, layer.mlp[0]) + layer.mlp[1].bias
             inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
             hidden = hidden + layer.mlp[3].weight @ inner + layer.mlp[3].bias
-            torch.testing.assert_close(result[n, i], _normalise(hidden, encoder.norm), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(result[n, i], _layer_norm(hidden, encoder.norm), atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_the_states_pool_to_the_vectors_of_the_towers(backbone: Backbone) -> None:
-    frames, ids = _frames(1), backbone.tokenize(TEXTS)
+def test_states_pool_to_the_vectors_of_the_towers(backbone: Backbone) -> None:
+    frames, ids = random_frames(1), backbone.tokenize(TEXTS)
     videos, _ = backbone.pool_frames(frame_states(backbone, frames))
     torch.testing.assert_close(videos, encode_frames(backbone, frames)[0], atol=1e-5, rtol=1e-4)
     states = text_states(backbone, backbone.embed_tokens(ids))
@@ -93,13 +89,11 @@ def test_the_states_pool_to_the_vectors_of_the_towers(backbone: Backbone) -> Non
 
 
 @torch.no_grad()
-def test_a_word_sees_what_follows_it_in_the_fusion_layers_alone(
-    backbone: Backbone, fusion: FusionEncoder
-) -> None:
+def test_words_attend_to_later_words_only_in_fusion_layers(backbone: Backbone, fusion: FusionEncoder) -> None:
     ids = backbone.tokenize(["a red circle", "a red square"])
     end, tokens = (
         backbone.end_of_text(ids),
-        frame_states(backbone, _frames(1, videos=1)).expand(2, -1, -1, -1),
+        frame_states(backbone, random_frames(1, videos=1)).expand(2, -1, -1, -1),
     )
     below = text_states(backbone, backbone.embed_tokens(ids))
     fused = fusion.fuse(backbone, backbone.embed_tokens(ids), end, tokens)
@@ -108,25 +102,27 @@ def test_a_word_sees_what_follows_it_in_the_fusion_layers_alone(
 
 
 @torch.no_grad()
-def test_padding_is_not_seen(backbone: Backbone, fusion: FusionEncoder) -> None:
-    frames = _frames(1)
-    together = fusion.fuse_pairs(backbone, backbone.tokenize(TEXTS), frame_states(backbone, frames))
+def test_padding_does_not_change_fused_states(backbone: Backbone, fusion: FusionEncoder) -> None:
+    frames = random_frames(1)
+    batch = fusion.fuse_pairs(backbone, backbone.tokenize(TEXTS), frame_states(backbone, frames))
     alone = fusion.fuse_pairs(backbone, backbone.tokenize(TEXTS[:1]), frame_states(backbone, frames[:1]))
-    torch.testing.assert_close(together[:1], alone, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(batch[:1], alone, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_a_pair_is_its_end_of_text_and_depends_on_the_video_and_its_order(
+def test_pair_vector_depends_on_the_video_and_its_frame_order(
     backbone: Backbone, fusion: FusionEncoder
 ) -> None:
-    ids, frames = backbone.tokenize(TEXTS), _frames(1)
+    ids, frames = backbone.tokenize(TEXTS), random_frames(1)
     tokens = frame_states(backbone, frames)
     pairs = fusion.fuse_pairs(backbone, ids, tokens)
     fused = fusion.fuse(backbone, backbone.embed_tokens(ids), backbone.end_of_text(ids), tokens)
     for n in range(2):
         last = fused[n, ids[n].tolist().index(int(ids.max()))]
         torch.testing.assert_close(pairs[n], last / last.norm())
-    assert not torch.allclose(pairs, fusion.fuse_pairs(backbone, ids, frame_states(backbone, _frames(2))))
+    assert not torch.allclose(
+        pairs, fusion.fuse_pairs(backbone, ids, frame_states(backbone, random_frames(2)))
+    )
     assert not torch.allclose(pairs, fusion.fuse_pairs(backbone, ids, tokens.flip(1)), atol=1e-6)
     timeless = create_fusion_encoder(backbone, layers=1)
     timeless.times.zero_()
@@ -136,7 +132,7 @@ def test_a_pair_is_its_end_of_text_and_depends_on_the_video_and_its_order(
 
 
 @torch.no_grad()
-def test_a_masked_word_is_gone_but_for_its_place(backbone: Backbone, fusion: FusionEncoder) -> None:
+def test_masked_word_keeps_only_its_position(backbone: Backbone, fusion: FusionEncoder) -> None:
     ids = backbone.tokenize(TEXTS)
     masked = torch.zeros_like(ids, dtype=torch.bool)
     masked[0, 2] = True
@@ -149,20 +145,20 @@ def test_a_masked_word_is_gone_but_for_its_place(backbone: Backbone, fusion: Fus
 
 
 @torch.no_grad()
-def test_words_are_told_by_the_embedding_itself() -> None:
-    encoder = _small()
+def test_token_embedding_is_the_word_classifier() -> None:
+    encoder = _small_encoder()
     states, embedding = torch.randn(3, WIDTH), torch.randn(VOCABULARY, WIDTH)
     logits = encoder.predict_words(states, embedding)
     first: Any = encoder.head[0]
     for i in range(3):
         inner = first.weight @ states[i] + first.bias
-        inner = _normalise(inner * (1 + torch.erf(inner / math.sqrt(2))) / 2, encoder.head[2])
+        inner = _layer_norm(inner * (1 + torch.erf(inner / math.sqrt(2))) / 2, encoder.head[2])
         for word in range(VOCABULARY):
             expected = inner @ embedding[word] + encoder.bias[word]
             torch.testing.assert_close(logits[i, word], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_the_prediction_of_words_trains_both_towers(backbone: Backbone, fusion: FusionEncoder) -> None:
+def test_word_prediction_trains_both_towers(backbone: Backbone, fusion: FusionEncoder) -> None:
     towers = backbone.clone().requires_grad_(True)
     ids = towers.tokenize(TEXTS)
     masked = torch.zeros_like(ids, dtype=torch.bool)
@@ -171,18 +167,20 @@ def test_the_prediction_of_words_trains_both_towers(backbone: Backbone, fusion: 
         towers,
         fusion.embed_masked(towers, ids, masked),
         towers.end_of_text(ids),
-        frame_states(towers, _frames(1)),
+        frame_states(towers, random_frames(1)),
     )
     logits = fusion.predict_words(fused[masked], towers.text.token_embedding.weight)
     torch.nn.functional.cross_entropy(logits, ids[masked]).backward()
-    untouched = {name for name, p in towers.clip.named_parameters() if p.grad is None or not p.grad.any()}
-    assert untouched == {"logit_scale", "visual.proj", "text_projection"}
+    without_gradient = {
+        name for name, p in towers.clip.named_parameters() if p.grad is None or not p.grad.any()
+    }
+    assert without_gradient == {"logit_scale", "visual.proj", "text_projection"}
     assert all(p.grad is not None and p.grad.any() for p in fusion.parameters())
 
 
 @torch.no_grad()
-def test_mixed_precision_ends_at_the_states(backbone: Backbone, fusion: FusionEncoder) -> None:
-    ids, frames = backbone.tokenize(TEXTS), _frames(1)
+def test_fused_states_are_float32_under_mixed_precision(backbone: Backbone, fusion: FusionEncoder) -> None:
+    ids, frames = backbone.tokenize(TEXTS), random_frames(1)
     exact = fusion.fuse_pairs(backbone, ids, frame_states(backbone, frames))
     with mixed_precision():
         mixed = fusion.fuse_pairs(backbone, ids, frame_states(backbone, frames))

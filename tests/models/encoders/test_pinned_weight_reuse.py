@@ -1,4 +1,4 @@
-"""What an encoder keeps of the releases that it was given, and another takes over: bit by bit what reading gives."""
+"""Reuse of pinned weights from a previous encoder gives the same vectors as reading their releases again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin, and th
 
 
 def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
-    """A release whose weights are like no other's."""
+    """A release with weights that depend on its number of tasks."""
     torch.manual_seed(tasks)
     tensors: dict[str, torch.Tensor] = {}
     width, layers = backbone.text_width, len(backbone.text_blocks)
@@ -36,24 +36,22 @@ def _state(backbone: Backbone, kind: str, tasks: int) -> ReleaseState:
 
 
 def _update(backbone: Backbone, words: int) -> TextUpdate:
-    update = TextUpdate(
-        backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=2, scale=1.0
-    )
+    update = TextUpdate.for_backbone(backbone, rank=2, scale=1.0)
     torch.nn.init.normal_(update.b, std=0.3)
     with torch.no_grad():
         update.words[torch.randperm(backbone.vocabulary)[: 20 * words]] += 0.1
     return update
 
 
-class _Watched(Mapping[str, ReleaseState]):
-    """The release that made each shard; notes what is asked for."""
+class _RecordingReleases(Mapping[str, ReleaseState]):
+    """Pinned releases by task that record which tasks are read."""
 
     def __init__(self, states: Mapping[str, ReleaseState]) -> None:
-        self.asked: list[str] = []
+        self.read_tasks: list[str] = []
         self._states = states
 
     def __getitem__(self, task: str) -> ReleaseState:
-        self.asked.append(task)
+        self.read_tasks.append(task)
         return self._states[task]
 
     def __contains__(self, task: object) -> bool:
@@ -68,10 +66,10 @@ class _Watched(Mapping[str, ReleaseState]):
 
 @pytest.mark.parametrize("kind", ["tame", "low_rank"])
 @pytest.mark.parametrize(
-    ("older", "same"),
+    ("previous_tasks", "unchanged"),
     [
-        (4, ["t0", "t1", "t2", "t3"]),  # an ordinary swap
-        (4, ["t0", "t2", "t3"]),  # one of them was broken
+        (4, ["t0", "t1", "t2", "t3"]),  # the usual swap
+        (4, ["t0", "t2", "t3"]),  # one release was damaged
         (4, ["t3", "t1"]),
         (6, ["t0", "t1", "t2", "t3", "t4"]),  # back to an earlier release
         (6, ["t2"]),
@@ -79,24 +77,26 @@ class _Watched(Mapping[str, ReleaseState]):
         (4, []),
     ],
 )
-def test_what_is_taken_over_is_what_would_be_read(
-    backbone: Backbone, kind: str, older: int, same: list[str]
+def test_reused_pinned_weights_equal_those_read_anew(
+    backbone: Backbone, kind: str, previous_tasks: int, unchanged: list[str]
 ) -> None:
-    makers = {"t0": _state(backbone, "frozen", 1)} | {
+    pinned = {"t0": _state(backbone, "frozen", 1)} | {
         f"t{n}": _state(backbone, kind, n + 1) for n in range(1, 6)
     }
-    release = makers["t4"]
-    if older > 1:
-        other = open_query_encoder(backbone, makers[f"t{older - 1}"], makers)
-    else:  # it was the first, and is of another kind, so nothing can be taken over
-        other = open_query_encoder(backbone, makers["t0"], makers)
+    release = pinned["t4"]
+    if previous_tasks > 1:
+        previous = open_query_encoder(backbone, pinned[f"t{previous_tasks - 1}"], pinned)
+    else:  # a first release of anprevious kind, so no weights can be reused
+        previous = open_query_encoder(backbone, pinned["t0"], pinned)
     tasks = [task.task_id for task in release.tasks]
-    held = {(t, mode): other.encode(TEXTS, [t], mode) for t in other.tasks for mode in other.modes}
-    watched = _Watched(makers)
-    found = open_query_encoder(backbone, release, watched, other, same)
-    expected = open_query_encoder(backbone, release, makers)
-    taken = set(same) if older > 1 else set()
-    assert watched.asked == [task for task in tasks if task not in taken]
+    vectors_of_previous = {
+        (t, mode): previous.encode(TEXTS, [t], mode) for t in previous.tasks for mode in previous.modes
+    }
+    recording = _RecordingReleases(pinned)
+    found = open_query_encoder(backbone, release, recording, previous, unchanged)
+    expected = open_query_encoder(backbone, release, pinned)
+    reused = set(unchanged) if previous_tasks > 1 else set()
+    assert recording.read_tasks == [task for task in tasks if task not in reused]
     for mode in expected.modes:
         np.testing.assert_allclose(
             found.encode(TEXTS, tasks[::-1], mode), expected.encode(TEXTS, tasks[::-1], mode), atol=1e-6
@@ -110,11 +110,11 @@ def test_what_is_taken_over_is_what_would_be_read(
         assert [found.encoding_identity(t, mode) for t in tasks] == [
             expected.encoding_identity(t, mode) for t in tasks
         ]
-    for (task, mode), vectors_before in held.items():  # the other one serves on as before
-        np.testing.assert_array_equal(other.encode(TEXTS, [task], mode), vectors_before)
+    for (task, mode), vectors_before in vectors_of_previous.items():  # the previous encoder is unchanged
+        np.testing.assert_array_equal(previous.encode(TEXTS, [task], mode), vectors_before)
 
 
-def test_anchors_of_small_updates_tell_them_apart(backbone: Backbone) -> None:
+def test_encoding_identities_distinguish_updates(backbone: Backbone) -> None:
     states = {f"t{n}": _state(backbone, "low_rank", n + 1) for n in range(3)}
     changed = _state(backbone, "low_rank", 2)
     changed.tensors["text.words"][0, 0] += 1e-3
@@ -128,7 +128,7 @@ def test_anchors_of_small_updates_tell_them_apart(backbone: Backbone) -> None:
     assert first.encoding_identity("t1", "pinned") == anchors[1]
 
 
-def test_a_part_of_many_updates_is_the_stack_of_these(backbone: Backbone) -> None:
+def test_part_of_an_update_set_equals_the_stack_of_its_candidates(backbone: Backbone) -> None:
     torch.manual_seed(1)
     parts = [
         compact_text_update(_update(backbone, n).tensors(), backbone.vocabulary, 1.0) for n in (3, 0, 2, 1)
@@ -143,5 +143,5 @@ def test_a_part_of_many_updates_is_the_stack_of_these(backbone: Backbone) -> Non
     ids = torch.randint(0, backbone.vocabulary, (2, 5))
     trained = TextUpdateSet.stack(
         [_update(backbone, n).as_update_set() for n in (1, 2)]
-    )  # every token has a row
+    )  # a set with a row for every token
     assert torch.equal(trained.part(1, 2).embedding_delta(ids), trained.embedding_delta(ids)[1:])

@@ -1,4 +1,4 @@
-"""Queries of the newest text tower, and the same queries mapped to where a shard was made."""
+"""Query encoders: latest, mapped and pinned queries, and the identities of their weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 
 @pytest.fixture
 def release(backbone: Backbone) -> ReleaseState:
-    """Three tasks; the newest has the identity."""
+    """Mapped release of three tasks; the map of the newest is the identity."""
     torch.manual_seed(1)
     tower = backbone.clone()
     with torch.no_grad():
@@ -34,9 +34,7 @@ def release(backbone: Backbone) -> ReleaseState:
     return small_release(backbone, "mapped", tensors, ("one", "two", "three"))
 
 
-def test_a_mapped_query_is_that_of_the_newest_tower_taken_to_the_shard(
-    backbone: Backbone, release: ReleaseState
-) -> None:
+def test_mapped_query_is_the_map_of_the_newest_query(backbone: Backbone, release: ReleaseState) -> None:
     encoder = open_query_encoder(backbone, release, {})
     assert encoder.modes == ("latest", "mapped")
     order = ["two", "three", "one", "two"]
@@ -57,9 +55,7 @@ def test_a_mapped_query_is_that_of_the_newest_tower_taken_to_the_shard(
     np.testing.assert_allclose(mapped[:, 1], latest[:, 1], atol=1e-6)
 
 
-def test_a_release_keeps_its_maps_for_queries(
-    backbone: Backbone, release: ReleaseState, tmp_path: Path
-) -> None:
+def test_query_release_contains_its_maps(backbone: Backbone, release: ReleaseState, tmp_path: Path) -> None:
     write_release(tmp_path, release)
     read = read_query_release(tmp_path)
     assert set(read.tensors) == set(release.tensors) - {"teacher.clip.x"}
@@ -69,7 +65,7 @@ def test_a_release_keeps_its_maps_for_queries(
         assert np.array_equal(before, after)
 
 
-def test_maps_that_do_not_fit_are_refused_by_name(backbone: Backbone, release: ReleaseState) -> None:
+def test_maps_of_wrong_shape_are_refused_by_name(backbone: Backbone, release: ReleaseState) -> None:
     dim = backbone.dim
     release.tensors["shifts"] = torch.zeros(2, dim)
     with pytest.raises(ReleaseError, match=rf"shifts have shape \(2, {dim}\), not \(3, {dim}\)"):
@@ -79,24 +75,22 @@ def test_maps_that_do_not_fit_are_refused_by_name(backbone: Backbone, release: R
         open_query_encoder(backbone, release, {})
 
 
-def test_long_and_short_texts_in_one_call_come_to_what_each_comes_to_alone(
-    backbone: Backbone, release: ReleaseState
-) -> None:
-    """Whatever batches they are sorted into, and in the order in which they were given."""
+def test_texts_of_different_lengths_encode_as_alone(backbone: Backbone, release: ReleaseState) -> None:
+    """Texts are sorted into batches by length; vectors keep the order of the texts."""
     nouns = ("star", "square", "circle")
     texts = [f"{n} {nouns[n % 3]}" + n * 7 % 11 * " spins" for n in range(70)]
     encoder = open_query_encoder(backbone, release, {})
-    together = encoder.encode(texts, ["one", "three"], "mapped")
+    batch = encoder.encode(texts, ["one", "three"], "mapped")
     alone = [encoder.encode([text], ["one", "three"], "mapped")[0] for text in texts]
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    apart = np.linalg.norm(together[:, None] - together[None], axis=-1).min(axis=-1)
-    assert apart[~np.eye(70, dtype=bool)].min() > 1e-4, "no two texts could be mistaken for one another"
+    np.testing.assert_allclose(batch, alone, atol=1e-5)
+    distances = np.linalg.norm(batch[:, None] - batch[None], axis=-1).min(axis=-1)
+    assert distances[~np.eye(70, dtype=bool)].min() > 1e-4, "all texts have different vectors"
 
 
-# -- what stands still ----------------------------------------------------------------------------------------------
+# -- pinned queries ----------------------------------------------------------------------------------------------
 
 
-def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
+def test_pinned_queries_and_their_identities_do_not_change(backbone: Backbone) -> None:
     torch.manual_seed(2)
     frozen, one, two = (
         small_release(backbone, "frozen", {}, "0"),
@@ -104,9 +98,9 @@ def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
         tame_release(backbone),
     )
     two.tensors["tame.task_experts"][0] = one.tensors["tame.task_experts"][0] = NO_EXPERT
-    makers = {"0": frozen, "1": one, "2": two}
+    pinned = {"0": frozen, "1": one, "2": two}
     earlier = open_query_encoder(backbone, one, {"0": frozen, "1": one})
-    later = open_query_encoder(backbone, two, makers)
+    later = open_query_encoder(backbone, two, pinned)
     first = open_query_encoder(backbone, frozen, {"0": frozen})
     assert (
         first.encoding_identity("0", "latest")
@@ -119,7 +113,7 @@ def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
         != later.encoding_identity("2", "pinned")
     )
     assert earlier.encoding_identity("1", "latest") is None
-    for task in ("0", "1"):  # as the anchors say
+    for task in ("0", "1"):  # equal identities
         before, after = (encoder.encode(TEXTS, [task], "pinned") for encoder in (earlier, later))
         np.testing.assert_allclose(before, after, atol=1e-6)
     assert not np.allclose(
@@ -130,11 +124,11 @@ def test_pinned_queries_stand_still_and_say_on_what(backbone: Backbone) -> None:
     other = replace(one, tensors={n: t.clone() for n, t in one.tensors.items()})
     other.tensors["tame.b"][0, 0, 0, 0, 0] += 1e-3
     for changed in (other, replace(one, config={"scale": 2.0, "top_k": 2})):
-        encoder = open_query_encoder(backbone, two, {**makers, "1": changed})
+        encoder = open_query_encoder(backbone, two, {**pinned, "1": changed})
         assert encoder.encoding_identity("1", "pinned") not in (None, later.encoding_identity("1", "pinned"))
 
 
-def test_a_text_has_one_vector_for_all_tasks_where_nothing_conditions_it(
+def test_task_independent_modes_give_one_vector_for_all_tasks(
     backbone: Backbone, release: ReleaseState
 ) -> None:
     torch.manual_seed(3)
@@ -155,7 +149,7 @@ def test_a_text_has_one_vector_for_all_tasks_where_nothing_conditions_it(
     } == {None}
 
 
-def test_a_mapped_release_has_no_snapshots_to_pin(backbone: Backbone, release: ReleaseState) -> None:
+def test_mapped_release_refuses_pinned_queries(backbone: Backbone, release: ReleaseState) -> None:
     encoder = open_query_encoder(backbone, release, {})
     with pytest.raises(ReleaseError, match="mode 'pinned', only in latest, mapped"):
         encoder.encode(TEXTS, ["one"], "pinned")

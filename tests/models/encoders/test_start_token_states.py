@@ -1,4 +1,4 @@
-"""What a text tower makes of the mark that every text begins with, kept: a text then comes to the same vector."""
+"""Stored states of the start-of-text token give the same text vectors as computed ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ CANDIDATES = 3
 
 @pytest.fixture(scope="module")
 def updates(backbone: Backbone) -> TextUpdateSet:
-    """Those of three tasks. They change what the words of texts mean, and the mark itself."""
+    """Updates of three tasks that change the embeddings of the texts' tokens and of the start-of-text token."""
     ids = torch.unique(backbone.tokenize(TEXTS))
     parts = []
     for seed in range(CANDIDATES):
         torch.manual_seed(seed)
-        update = TextUpdate(
-            backbone.text_width, len(backbone.text_blocks), backbone.vocabulary, rank=4, scale=1.0
-        ).requires_grad_(False)
+        update = TextUpdate.for_backbone(backbone, rank=4, scale=1.0).requires_grad_(False)
         update.b.normal_(std=0.05)
         update.words[ids] = 0.1 * torch.randn(len(ids), backbone.text_width)
         parts.append(update.as_update_set())
@@ -38,40 +36,42 @@ def tower(request: pytest.FixtureRequest, backbone: Backbone) -> Backbone:
     return pack_text_tower(backbone) if request.param == "packed" else backbone
 
 
-def _close(found: Tensor, expected: Tensor) -> None:
+def _assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 @torch.no_grad()
-def test_a_text_begins_with_what_was_kept(tower: Backbone) -> None:
+def test_stored_start_states_give_equal_vectors(tower: Backbone) -> None:
     ids = tower.tokenize(TEXTS)
     start = start_token_states(tower)
     assert start.shape == (len(tower.text_blocks), 2, 1, 1, tower.text_width)
-    _close(encode_texts(tower, ids, start=start), encode_texts(tower, ids))
+    _assert_close(encode_texts(tower, ids, start=start), encode_texts(tower, ids))
     assert not torch.allclose(encode_texts(tower, ids, start=-start), encode_texts(tower, ids), atol=1e-2)
 
 
 @torch.no_grad()
-def test_every_candidate_begins_in_its_own_way(tower: Backbone, updates: TextUpdateSet) -> None:
+def test_start_states_differ_between_candidates(tower: Backbone, updates: TextUpdateSet) -> None:
     ids = tower.tokenize(TEXTS)
     start = start_token_states(tower, updates)
     assert start.shape[2:] == (CANDIDATES, 1, tower.text_width)
     expected = encode_texts(tower, ids, updates)
-    _close(encode_texts(tower, ids, updates, start), expected)
+    _assert_close(encode_texts(tower, ids, updates, start), expected)
     assert not torch.allclose(encode_texts(tower, ids, updates, start.flip(2)), expected, atol=1e-3)
 
 
 @torch.no_grad()
-def test_every_text_begins_as_under_its_candidate(tower: Backbone, updates: TextUpdateSet) -> None:
+def test_start_states_are_selected_per_text(tower: Backbone, updates: TextUpdateSet) -> None:
     ids = tower.tokenize(TEXTS)
     which = torch.tensor([2, 0, 0, 1])
     start = start_token_states(tower, updates)[:, :, which].transpose(2, 3)
     each = PerTextCondition(updates.choose(which))
-    _close(encode_texts(tower, ids, each, start), encode_texts(tower, ids, each))
+    _assert_close(encode_texts(tower, ids, each, start), encode_texts(tower, ids, each))
 
 
 @torch.no_grad()
-def test_what_was_kept_in_mixed_precision_serves_there(backbone: Backbone, updates: TextUpdateSet) -> None:
+def test_start_states_of_mixed_precision_serve_mixed_precision(
+    backbone: Backbone, updates: TextUpdateSet
+) -> None:
     ids = backbone.tokenize(TEXTS)
     exact = encode_texts(backbone, ids, updates)
     with mixed_precision():

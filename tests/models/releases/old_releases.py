@@ -1,4 +1,4 @@
-"""Releases as schema 2 laid them out: the tasks and profiles of all releases before in each of them."""
+"""Writer of releases in schema 2, where each release stores the tasks and profiles of all earlier ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ __all__ = ["write_schema_2"]
 
 
 def write_schema_2(folder: Path, state: ReleaseState) -> None:
+    """Write the files of a release in schema 2."""
     profiles = {
         "routing.tokens": torch.from_numpy(state.profiles.tokens.astype(np.int32)),
         "routing.values": torch.from_numpy(state.profiles.values).half(),

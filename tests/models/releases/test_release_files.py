@@ -1,4 +1,4 @@
-"""The release folder: round trip and every way it can be broken."""
+"""Release files: round trip, sizes, and refusal of invalid files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state() -> ReleaseState:
     )
 
 
-def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
+def test_release_round_trips(state: ReleaseState, tmp_path: Path) -> None:
     write_release(tmp_path, state)
     read = read_release(tmp_path)
     assert {**vars(read), "tensors": 0, "profiles": 0} == {**vars(state), "tensors": 0, "profiles": 0}
@@ -50,7 +50,7 @@ def test_round_trip(state: ReleaseState, tmp_path: Path) -> None:
     ]
 
 
-def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> None:
+def test_confidence_model_is_stored_and_validated(state: ReleaseState, tmp_path: Path) -> None:
     fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
     write_release(tmp_path, replace(state, confidence=fitted))
     assert read_release(tmp_path).confidence == read_query_release(tmp_path).confidence == fitted
@@ -59,12 +59,12 @@ def test_how_sure_searches_are_is_kept(state: ReleaseState, tmp_path: Path) -> N
     (tmp_path / "release.json").write_text(json.dumps(description))
     with pytest.raises(ReleaseError, match="are not those of a calibration"):
         read_release(tmp_path)
-    del description["confidence"]  # as a release was written before there was any
+    del description["confidence"]  # older releases have no calibration
     (tmp_path / "release.json").write_text(json.dumps(description))
     assert read_release(tmp_path).confidence is None
 
 
-def test_profiles_of_the_first_schema_are_read(state: ReleaseState, tmp_path: Path) -> None:
+def test_dense_profiles_of_schema_1_are_read(state: ReleaseState, tmp_path: Path) -> None:
     write_release(tmp_path, state)
     save_file({**state.tensors, "routing.profiles": torch.eye(1, 5).half()}, tmp_path / "weights.safetensors")
     description = json.loads((tmp_path / "release.json").read_text())
@@ -74,9 +74,7 @@ def test_profiles_of_the_first_schema_are_read(state: ReleaseState, tmp_path: Pa
     assert read.tensors.keys() == state.tensors.keys()
 
 
-def test_a_release_is_as_large_as_its_words_and_not_as_the_vocabulary(
-    state: ReleaseState, tmp_path: Path
-) -> None:
+def test_release_size_is_independent_of_the_vocabulary(state: ReleaseState, tmp_path: Path) -> None:
     sizes = []
     for vocabulary in (1_000, 50_000):
         folder = tmp_path / str(vocabulary)
@@ -86,7 +84,7 @@ def test_a_release_is_as_large_as_its_words_and_not_as_the_vocabulary(
     assert sizes[0] == sizes[1]
 
 
-def test_for_queries_is_what_is_read_for_queries(state: ReleaseState, tmp_path: Path) -> None:
+def test_selected_query_tensors_equal_those_read(state: ReleaseState, tmp_path: Path) -> None:
     whole = replace(state, tensors={**state.tensors, "ffa.weight": torch.randn(3)})
     lean = select_query_tensors(whole)
     assert set(lean.tensors) == set(state.tensors)
@@ -96,7 +94,7 @@ def test_for_queries_is_what_is_read_for_queries(state: ReleaseState, tmp_path: 
     assert "ffa.weight" in whole.tensors
 
 
-def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path) -> None:
+def test_read_query_release_skips_other_tensors(state: ReleaseState, tmp_path: Path) -> None:
     state.tensors["ffa.0.alpha"] = torch.zeros(1)
     write_release(tmp_path, state)
     assert set(read_release(tmp_path).tensors) == {"tame.a", "tame.task_experts", "ffa.0.alpha"}
@@ -107,7 +105,7 @@ def test_queries_take_no_more_than_they_need(state: ReleaseState, tmp_path: Path
     np.testing.assert_array_equal(read.profiles.to_dense(), state.profiles.to_dense())
 
 
-def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path) -> None:
+def test_equal_states_give_equal_bytes(state: ReleaseState, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     write_release(tmp_path / "one", state)
@@ -117,7 +115,7 @@ def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "says"),
+    ("file", "content", "message"),
     [
         ("release.json", None, "release.json is missing"),
         ("weights.safetensors", None, "weights.safetensors is missing"),
@@ -126,20 +124,20 @@ def test_the_same_state_gives_the_same_bytes(state: ReleaseState, tmp_path: Path
         ("weights.safetensors", b"garbage", "cannot be read"),
     ],
 )
-def test_broken_files_are_named(
-    state: ReleaseState, tmp_path: Path, file: str, content: bytes | None, says: str
+def test_invalid_files_are_named(
+    state: ReleaseState, tmp_path: Path, file: str, content: bytes | None, message: str
 ) -> None:
     write_release(tmp_path, state)
     if content is None:
         (tmp_path / file).unlink()
     else:
         (tmp_path / file).write_bytes(content)
-    with pytest.raises(ReleaseError, match=says):
+    with pytest.raises(ReleaseError, match=message):
         read_query_release(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "says"),
+    ("field", "value", "message"),
     [
         ("schema", 4, "cannot read schema 4"),
         ("kind", "x", "release kind 'x' is unknown"),
@@ -147,8 +145,8 @@ def test_broken_files_are_named(
         ("frames", ..., "lacks"),
     ],
 )
-def test_wrong_descriptions_are_refused(
-    state: ReleaseState, tmp_path: Path, field: str, value: object, says: str
+def test_invalid_descriptions_are_refused(
+    state: ReleaseState, tmp_path: Path, field: str, value: object, message: str
 ) -> None:
     write_release(tmp_path, state)
     description = json.loads((tmp_path / "release.json").read_text())
@@ -157,5 +155,5 @@ def test_wrong_descriptions_are_refused(
     else:
         description[field] = value
     (tmp_path / "release.json").write_text(json.dumps(description))
-    with pytest.raises(ReleaseError, match=says):
+    with pytest.raises(ReleaseError, match=message):
         read_query_release(tmp_path)

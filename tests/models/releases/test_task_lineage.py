@@ -1,4 +1,4 @@
-"""Releases that keep what they learned and name the one before: they grow no longer, and are read as one."""
+"""Lineage of releases: their size, reading along the lineage, and refusal of inconsistent ancestors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from models.routing.router import Router
 from models.routing.routing_profiles import RoutingProfiles
 from tests.models.releases.old_releases import write_schema_2
 
-VOCABULARY, WORDS = 500, 20
+VOCABULARY, TOKENS_PER_TASK = 500, 20
 
 
 def _profiles(tasks: int) -> RoutingProfiles:
-    """As many words for each, of numbers that half precision holds; the third task has none."""
+    """Profiles of equal size with values that half precision represents exactly; the third task is silent."""
     rng = np.random.default_rng(0)
     rows = np.zeros((tasks, VOCABULARY), np.float32)
     for number, row in enumerate(rows):
         if number != 2:
-            row[rng.choice(VOCABULARY, WORDS, replace=False)] = rng.integers(1, 2000, WORDS) / 256
+            row[rng.choice(VOCABULARY, TOKENS_PER_TASK, replace=False)] = (
+                rng.integers(1, 2000, TOKENS_PER_TASK) / 256
+            )
     return RoutingProfiles.from_dense(rows)
 
 
@@ -53,7 +55,7 @@ def _state(tasks: int) -> ReleaseState:
 
 
 def _write(root: Path, tasks: int, first: Callable[[Path, ReleaseState], None] = write_release) -> Path:
-    """Releases ``1 … tasks``, each but the first going on from the one before it."""
+    """Write releases ``1 … tasks``, where each continues the previous one."""
     for number in range(1, tasks + 1):
         folder = root / str(number)
         folder.mkdir()
@@ -68,7 +70,7 @@ def _read(root: Path, release: str) -> ReleaseState:
     return read_release(root / release, read_parent=lambda name: read_lineage(root / name))
 
 
-def _same(one: ReleaseState, two: ReleaseState) -> None:
+def _assert_equal(one: ReleaseState, two: ReleaseState) -> None:
     assert {**vars(one), "tensors": 0, "profiles": 0} == {**vars(two), "tensors": 0, "profiles": 0}
     for name in ("tokens", "values", "ends", "vocabulary"):
         np.testing.assert_array_equal(getattr(one.profiles, name), getattr(two.profiles, name))
@@ -88,7 +90,7 @@ def _size(folder: Path, name: str = "*") -> int:
 # -- size and content ---------------------------------------------------------------------------------------
 
 
-def test_a_release_is_as_large_after_a_thousand_tasks_as_after_ten(tmp_path: Path) -> None:
+def test_release_size_is_independent_of_the_number_of_tasks(tmp_path: Path) -> None:
     whole = _state(1000)
     sizes, before = {}, {}
     for count in (10, 100, 1000):
@@ -105,28 +107,28 @@ def test_a_release_is_as_large_after_a_thousand_tasks_as_after_ten(tmp_path: Pat
         sizes[count], before[count] = _size(folder), _size(old)
     assert sizes[100] - sizes[10] == len("99") - len("9")
     assert sizes[1000] - sizes[100] == len("999") - len("99")
-    assert before[1000] - before[100] > 900 * (6 * WORDS + 100)
+    assert before[1000] - before[100] > 900 * (6 * TOKENS_PER_TASK + 100)
 
 
-def test_what_is_read_is_what_one_release_of_all_would_hold(tmp_path: Path) -> None:
+def test_release_with_ancestors_reads_like_a_single_release(tmp_path: Path) -> None:
     root = _write(tmp_path, 12)
     for number in (1, 2, 3, 7, 12):
-        _same(_read(root, str(number)), _state(number))
+        _assert_equal(_read(root, str(number)), _state(number))
     lean = read_query_release(root / "12", profiles=False)
     assert (lean.tasks, len(lean.profiles), set(lean.tensors)) == (_state(12).tasks[11:], 0, {"text.a"})
 
 
-def test_only_small_files_are_read_of_those_before(tmp_path: Path) -> None:
+def test_only_lineage_files_of_ancestors_are_read(tmp_path: Path) -> None:
     root = _write(tmp_path, 4)
     for number in (1, 2, 3):
         for path in (root / str(number)).iterdir():
             if path.name not in LINEAGE_FILES:
                 path.unlink()
-    _same(_read(root, "4"), _state(4))
+    _assert_equal(_read(root, "4"), _state(4))
 
 
-def test_the_old_layout_is_read_and_gone_on_from(tmp_path: Path) -> None:
-    """Equal to the last bit, evidence and all; in the middle of a line too."""
+def test_releases_of_old_schemas_are_read_and_continued(tmp_path: Path) -> None:
+    """Profiles and routing evidence are bitwise equal, also for an old release in the middle of a lineage."""
     tokens, tasks = np.arange(0, VOCABULARY, 3), np.arange(6)
     expected = Router(_state(6).profiles).evidence(tokens, tasks)
     for name, older in (("two", 3), ("one", 1)):
@@ -137,18 +139,18 @@ def test_the_old_layout_is_read_and_gone_on_from(tmp_path: Path) -> None:
             for path in (root / str(number)).iterdir():
                 path.unlink()
             write_schema_2(root / str(number), _state(number))
-        if name == "one":  # as schema 1 had it
+        if name == "one":  # dense profiles of schema 1
             dense = {"routing.profiles": torch.from_numpy(_state(1).profiles.to_dense()).half()}
             save_file({**_state(1).tensors, **dense}, root / "1" / "weights.safetensors")
             _rewrite(root / "1", schema=1)
         for number in (1, 3, 6):
-            _same(_read(root, str(number)), _state(number))
+            _assert_equal(_read(root, str(number)), _state(number))
         assert read_lineage(root / str(older)).parent is None
         found = Router(_read(root, "6").profiles).evidence(tokens, tasks)
         np.testing.assert_array_equal(found, expected)
 
 
-def test_rows_are_joined_and_parted_as_matrices_are() -> None:
+def test_profiles_concatenate_and_split_like_matrices() -> None:
     profiles = _profiles(7)
     dense = profiles.to_dense()
     for count in range(8):
@@ -165,10 +167,10 @@ def test_rows_are_joined_and_parted_as_matrices_are() -> None:
         RoutingProfiles.concatenate([profiles, RoutingProfiles.from_dense(np.eye(2))])
 
 
-# -- what does not fit ----------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------
 
 
-def test_a_release_alone_says_what_it_goes_on_from(tmp_path: Path) -> None:
+def test_missing_ancestor_is_named(tmp_path: Path) -> None:
     root = _write(tmp_path, 2)
     with pytest.raises(ReleaseError, match="release 2 continues release 1, which is not available"):
         read_release(root / "2")
@@ -178,7 +180,7 @@ def test_a_release_alone_says_what_it_goes_on_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         (
             {"before": {"release": "1", "tasks": 2}},
@@ -200,72 +202,78 @@ def test_a_release_alone_says_what_it_goes_on_from(tmp_path: Path) -> None:
         ({"tasks": [{"task_id": "tsk_0000", "name": "x", "fingerprint": "x"}]}, "learned the same task"),
     ],
 )
-def test_descriptions_that_fit_no_line_are_refused(
-    tmp_path: Path, fields: dict[str, object], says: str | None
+def test_descriptions_with_an_inconsistent_lineage_are_refused(
+    tmp_path: Path, fields: dict[str, object], message: str | None
 ) -> None:
     root = _write(tmp_path, 2)
     _rewrite(root / "2", **fields)
-    if says is None:  # one that goes on from nothing holds all that it knows
+    if message is None:  # a release without a parent has only its own tasks
         assert len(_read(root, "2").tasks) == 1
     else:
-        with pytest.raises(ReleaseError, match=says):
+        with pytest.raises(ReleaseError, match=message):
             _read(root, "2")
 
 
-def _tensors(change: Callable[[dict[str, torch.Tensor]], object], folder: Path) -> None:
+def _change_tensors(change: Callable[[dict[str, torch.Tensor]], object], folder: Path) -> None:
     tensors = load_file(folder / "routing.safetensors")
     change(tensors)
     save_file(tensors, folder / "routing.safetensors")
 
 
-HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda folder: (folder / "routing.safetensors").unlink(), "routing.safetensors is missing"),
-    "cut": (
+    "truncated": (
         lambda folder: (folder / "routing.safetensors").write_bytes(
             (folder / "routing.safetensors").read_bytes()[:-1]
         ),
         "routing.safetensors cannot be read",
     ),
     "garbage": (lambda folder: (folder / "routing.safetensors").write_bytes(b"{}"), "cannot be read"),
-    "no numbers": (partial(_tensors, lambda t: t["values"].fill_(float("nan"))), "not finite"),
-    "a token beyond all": (
-        partial(_tensors, lambda t: t["tokens"].fill_(VOCABULARY)),
+    "NaN values": (partial(_change_tensors, lambda t: t["values"].fill_(float("nan"))), "not finite"),
+    "token out of range": (
+        partial(_change_tensors, lambda t: t["tokens"].fill_(VOCABULARY)),
         "not routing profiles over",
     ),
-    "tokens of another kind": (
-        partial(_tensors, lambda t: t.update(tokens=t["tokens"].double())),
+    "tokens of another type": (
+        partial(_change_tensors, lambda t: t.update(tokens=t["tokens"].double())),
         "not routing profiles over",
     ),
-    "numbers that numpy does not know": (
-        partial(_tensors, lambda t: t.update(values=t["values"].bfloat16())),
+    "values of a type without numpy equivalent": (
+        partial(_change_tensors, lambda t: t.update(values=t["values"].bfloat16())),
         "lacks",
     ),
-    "a row too many": (
-        partial(_tensors, lambda t: t.update(ends=t["ends"].repeat(2))),
+    "too many rows": (
+        partial(_change_tensors, lambda t: t.update(ends=t["ends"].repeat(2))),
         "2 routing profiles for 1",
     ),
-    "without ends": (partial(_tensors, lambda t: t.pop("ends")), "lacks 'ends'"),
-    "another vocabulary": (
-        partial(_tensors, lambda t: t.update(vocabulary=torch.tensor(2 * VOCABULARY))),
+    "missing ends": (partial(_change_tensors, lambda t: t.pop("ends")), "lacks 'ends'"),
+    "other vocabulary": (
+        partial(_change_tensors, lambda t: t.update(vocabulary=torch.tensor(2 * VOCABULARY))),
         "do not match",
     ),
-    "no description": (lambda folder: (folder / "release.json").unlink(), "release.json is missing"),
-    "a list": (lambda folder: (folder / "release.json").write_text("[]"), "is not a JSON object"),
-    "too deep": (lambda folder: (folder / "release.json").write_text("[" * 100_000), "is not JSON"),
+    "missing description": (lambda folder: (folder / "release.json").unlink(), "release.json is missing"),
+    "description is a list": (
+        lambda folder: (folder / "release.json").write_text("[]"),
+        "is not a JSON object",
+    ),
+    "description nested too deeply": (
+        lambda folder: (folder / "release.json").write_text("[" * 100_000),
+        "is not JSON",
+    ),
 }
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("release", ["1", "2"])
-def test_every_harm_is_named_wherever_it_is(tmp_path: Path, harm: str, release: str) -> None:
+def test_damage_is_named_in_a_release_and_in_its_ancestors(tmp_path: Path, damage: str, release: str) -> None:
     root = _write(tmp_path, 3)
-    do, says = HARMS[harm]
-    do(root / release)
-    with pytest.raises(ReleaseError, match=says):
+    apply, message = DAMAGES[damage]
+    apply(root / release)
+    with pytest.raises(ReleaseError, match=message):
         _read(root, "3")
 
 
-def test_a_line_without_words_is_one_too() -> None:
+def test_lineage_of_silent_tasks_resolves() -> None:
     first = TaskLineage((ReleaseTask("a", "a", "f"),), RoutingProfiles.from_dense(np.zeros((1, 9))))
     second = TaskLineage(
         (ReleaseTask("b", "b", "f"),), RoutingProfiles.from_dense(np.zeros((1, 9))), ParentRelease("first", 1)

@@ -1,4 +1,4 @@
-"""What a list of scores tells of its results, and the probabilities made of it."""
+"""Features and probabilities of the confidence model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ scores = st.lists(st.floats(-1, 1), min_size=1, max_size=40).map(
 
 
 @given(scores, st.floats(0, 12), st.floats(-5, 0))
-def test_evidence_is_what_a_loop_finds(found: np.ndarray, known: float, fit: float) -> None:
-    rows = confidence_features(found, known, fit)
+def test_confidence_features_equal_a_reference_loop(
+    found: np.ndarray, known: float, log_weight: float
+) -> None:
+    rows = confidence_features(found, known, log_weight)
     head = [float(score) for score in found[:10]]
     for place, row in enumerate(rows):
         score = float(found[place])
         lead = head[0] - head[1] if place == 0 and len(head) > 1 else 0.0
-        wanted = [score, lead, score - head[0], score - sum(head) / len(head), known, fit]
-        np.testing.assert_allclose(row, wanted, atol=1e-12)
+        expected = [score, lead, score - head[0], score - sum(head) / len(head), known, log_weight]
+        np.testing.assert_allclose(row, expected, atol=1e-12)
 
 
 @given(
@@ -44,22 +46,22 @@ def test_confidence_never_rises_down_a_list(
     found: np.ndarray, rising: list[float], rest: list[float]
 ) -> None:
     calibrated = ConfidenceModel("pinned", 0.0, (*rising, *rest[:2]), rest[2], 1, 0.0)
-    sure = calibrated(found, 3.0, -0.1)
-    assert (np.diff(sure) <= 0).all()
-    assert ((sure >= 0) & (sure <= 1)).all()
+    probabilities = calibrated(found, 3.0, -0.1)
+    assert (np.diff(probabilities) <= 0).all()
+    assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
 @given(scores)
-def test_confidence_does_not_depend_on_how_much_of_a_list_is_asked_for(found: np.ndarray) -> None:
+def test_confidence_is_independent_of_the_requested_depth(found: np.ndarray) -> None:
     whole = FITTED(found, 3.0, -0.1)
     for length in range(min(CONFIDENCE_DEPTH, len(found)), len(found)):
         np.testing.assert_array_equal(FITTED(found[:length], 3.0, -0.1), whole[:length])
 
 
-def test_confidence_is_the_logistic_function() -> None:
-    sure = FITTED(np.array([0.5, 0.4]), 4.0, -0.2)
+def test_confidence_is_the_logistic_function_of_the_features() -> None:
+    probabilities = FITTED(np.array([0.5, 0.4]), 4.0, -0.2)
     odds = 2 * 0.5 + 3 * 0.1 + 4 * 0.0 + 9 * 0.05 + 0.5 * 4 - 1.5 * 0.2 - 5
-    assert sure[0] == pytest.approx(1 / (1 + math.exp(-odds)))
+    assert probabilities[0] == pytest.approx(1 / (1 + math.exp(-odds)))
     assert not len(FITTED(np.empty(0), 4.0, -0.2))
 
 
@@ -68,7 +70,7 @@ def test_familiarity_is_evidence_per_token_of_the_likeliest_task() -> None:
     assert familiarity(np.array([3.0]), 0) == familiarity(np.empty(0), 4) == 0.0
 
 
-def test_it_is_kept_as_json_and_comes_back_the_same() -> None:
+def test_confidence_model_round_trips_through_json() -> None:
     assert ConfidenceModel.from_json(json.loads(json.dumps(FITTED.to_json()))) == FITTED
     assert FITTED.applies_to("pinned", 0.04)
     assert not FITTED.applies_to("latest", 0.04)
@@ -78,6 +80,6 @@ def test_it_is_kept_as_json_and_comes_back_the_same() -> None:
 @pytest.mark.parametrize(
     "weights", [[1.0] * 5, [1, 1, -1, 1, 1, 1], [1, 1, 1, 1, float("nan"), 1], ["many"] * 6]
 )
-def test_what_is_no_calibration_is_refused(weights: list[float]) -> None:
+def test_invalid_calibration_is_refused(weights: list[float]) -> None:
     with pytest.raises((ValueError, TypeError)):
         ConfidenceModel.from_json({**FITTED.to_json(), "weights": weights})

@@ -1,4 +1,4 @@
-"""Routing by words against counts made by hand."""
+"""Routing evidence against values computed by hand."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 
 
-def test_presence_leaves_out_padding_and_the_ends_of_the_text() -> None:
+def test_token_presence_excludes_padding_and_special_tokens() -> None:
     ids = torch.tensor(
         [[6, 2, 0, 2, 7, 0, 0], [6, 3, 7, 0, 0, 0, 0]]
-    )  # 6 and 7 are start and end, 0 also pads
+    )  # 6 and 7 are the start and end tokens, 0 is also padding
     presence = token_presence(ids, torch.tensor([4, 2]), vocabulary=8)
     assert presence.tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
 
 
-def test_presence_of_real_texts_does_not_depend_on_their_batch() -> None:
+def test_token_presence_is_independent_of_the_batch() -> None:
     backbone = tiny_backbone()
 
     def presence(texts: list[str]) -> torch.Tensor:
@@ -33,13 +33,13 @@ def test_presence_of_real_texts_does_not_depend_on_their_batch() -> None:
     assert torch.equal(presence(["hi!", long])[0], presence(["hi!"])[0])
 
 
-def test_a_profile_is_the_log_of_one_plus_the_frequency_over_chance() -> None:
+def test_token_profile_is_log_of_one_plus_lift() -> None:
     profile = token_profile(torch.tensor([3.0, 1.0, 0.0, 0.0]))
     assert profile.tolist() == pytest.approx([math.log(1 + 4 * 3 / 4), math.log(1 + 4 * 1 / 4), 0, 0])
     assert token_profile(torch.zeros(4)).tolist() == [0, 0, 0, 0]
 
 
-def test_weights_sum_to_one_and_follow_the_words() -> None:
+def test_log_weights_are_normalized_and_prefer_matching_tasks() -> None:
     profiles = np.array([[2.0, 0.0, 1.0], [0.0, 2.0, 1.0]], np.float32)
     weights = np.exp(log_weights(np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32), profiles))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
@@ -47,7 +47,7 @@ def test_weights_sum_to_one_and_follow_the_words() -> None:
     np.testing.assert_allclose(weights, [[odds, 1 - odds], [1 - odds, odds], [0.5, 0.5]], rtol=1e-5)
 
 
-def test_a_task_without_captions_is_not_held_against() -> None:
+def test_silent_task_gets_the_score_of_the_likeliest_task() -> None:
     profiles = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]], np.float32)
     weights = log_weights(np.array([[1, 0]], np.float32), profiles)[0]
     assert weights[2] == weights[0] > weights[1]
@@ -55,10 +55,10 @@ def test_a_task_without_captions_is_not_held_against() -> None:
     np.testing.assert_allclose(np.exp(alone), [[0.5, 0.5]], rtol=1e-6)
 
 
-def test_one_query_is_routed_as_many_are() -> None:
+def test_router_equals_dense_log_weights() -> None:
     rng = np.random.default_rng(3)
     profiles = np.maximum(rng.normal(size=(5, 40)), 0).astype(np.float32)
-    profiles[2] = 0  # without captions
+    profiles[2] = 0  # a silent task
     presence = (rng.random((6, 40)) < 0.2).astype(np.float32)
     router = Router(RoutingProfiles.from_dense(profiles))
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
@@ -68,8 +68,8 @@ def test_one_query_is_routed_as_many_are() -> None:
             np.testing.assert_allclose(one, row, atol=1e-5)
 
 
-def test_no_task_is_given_up_under_which_a_video_reaches_the_bar() -> None:
-    """Every cosine of unit vectors, in half precision too, against every bar; and beyond the limit none is left."""
+def test_can_reach_score_keeps_every_task_with_a_sufficient_video() -> None:
+    """All cosines of unit vectors, also in half precision, against all bars; no task is kept beyond the limit."""
     rng = np.random.default_rng(8)
     texts, videos = (rng.normal(size=(n, 3)).astype(np.float32) for n in (40, 30))
     videos[:10] = texts[:10]  # cosines of exactly 1

@@ -1,4 +1,4 @@
-"""The words of many tasks without their zeros, against the matrix with them."""
+"""Sparse routing profiles against dense matrices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from models.routing.routing_profiles import RoutingProfiles
 def _dense(tasks: int = 6, vocabulary: int = 30) -> np.ndarray:
     rng = np.random.default_rng(4)
     dense = np.where(rng.random((tasks, vocabulary)) < 0.3, rng.random((tasks, vocabulary)), 0)
-    dense[[0, 3]] = 0  # without captions
+    dense[[0, 3]] = 0  # silent tasks
     return dense.astype(np.float32)
 
 
-def test_rows_come_back_as_they_were() -> None:
+def test_dense_matrix_round_trips() -> None:
     dense = _dense()
     profiles = RoutingProfiles.from_dense(dense)
     assert len(profiles) == 6
@@ -28,7 +28,7 @@ def test_rows_come_back_as_they_were() -> None:
     assert profiles.rows.tolist() == dense.nonzero()[0].tolist()
 
 
-def test_tasks_follow_one_another() -> None:
+def test_append_tasks_stacks_rows() -> None:
     dense = _dense()
     joined = RoutingProfiles.from_dense(dense[:0])
     for row in dense:
@@ -40,9 +40,9 @@ def test_tasks_follow_one_another() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"tokens": np.array([1, 1, 2])},  # twice in a row
+        {"tokens": np.array([1, 1, 2])},  # a repeated token
         {"tokens": np.array([2, 1, 1])},
-        {"tokens": np.array([0, 1, 4])},  # beyond the vocabulary
+        {"tokens": np.array([0, 1, 4])},  # out of range
         {"tokens": np.array([-1, 1, 2])},
         {"tokens": np.array([0, 1])},
         {"ends": np.array([2, 4])},
@@ -51,8 +51,8 @@ def test_tasks_follow_one_another() -> None:
         {"values": np.ones((3, 1), np.float32)},
     ],
 )
-def test_what_is_no_matrix_is_refused(damage: dict[str, Any]) -> None:
-    whole = {"tokens": np.array([0, 3, 1]), "values": np.ones(3, np.float32), "ends": np.array([2, 3])}
-    RoutingProfiles(**whole, vocabulary=4)
+def test_invalid_arrays_are_refused(damage: dict[str, Any]) -> None:
+    valid = {"tokens": np.array([0, 3, 1]), "values": np.ones(3, np.float32), "ends": np.array([2, 3])}
+    RoutingProfiles(**valid, vocabulary=4)
     with pytest.raises(ValueError, match="over 4 tokens"):
-        RoutingProfiles(**{**whole, **damage}, vocabulary=4)
+        RoutingProfiles(**{**valid, **damage}, vocabulary=4)
