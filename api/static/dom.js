@@ -1,8 +1,13 @@
-// Elements without innerHTML: whatever a caption says stays text.
+// Creation and update of elements without innerHTML, so that captions and names are never parsed as markup.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with properties, attributes (data-…, aria-…, role) and children. */
+/**
+ * Create an element.
+ *
+ * @param properties properties of the element, or attributes (data-…, aria-…, role); null values are skipped
+ * @param children nodes and texts; null values are skipped
+ */
 export function el(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
@@ -14,7 +19,7 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
-/** An SVG drawing from path data. */
+/** Create an SVG drawing from path data. */
 export function drawing(viewBox, ...paths) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", viewBox);
@@ -27,22 +32,22 @@ export function drawing(viewBox, ...paths) {
   return svg;
 }
 
-/** Change text only when it differs, so that nothing is read out or repainted twice. */
-export function say(node, text, className) {
+/** Set a text only if it differs, so that screen readers do not announce it again. */
+export function setText(node, text, className) {
   if (node.textContent !== text) node.textContent = text;
   if (className !== undefined && node.className !== className) node.className = className;
 }
 
-export function button(text, action, properties = {}) {
+export function button(text, onClick, properties = {}) {
   const node = el("button", { type: "button", className: "small", textContent: text, ...properties });
-  node.addEventListener("click", action);
+  node.addEventListener("click", onClick);
   return node;
 }
 
-/** Dialogs close by their buttons, by Escape, and by a click beside them. */
-export function closable(dialog, closed = () => {}) {
+/** Let a dialog close by its buttons, by Escape, and by a click on the backdrop. */
+export function makeClosable(dialog, onClose = () => {}) {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
   });
-  dialog.addEventListener("close", closed);
+  dialog.addEventListener("close", onClose);
 }

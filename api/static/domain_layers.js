@@ -1,51 +1,67 @@
-// Every domain is a layer and keeps its colour: the order in which domains arrived decides.
+// Colors of domains, and their drawing as layers. The order in which domains were added decides their colors.
 
 import { drawing, el } from "./dom.js";
-import { ago, count } from "./formatting.js";
+import { count, timeAgo } from "./formatting.js";
 
-const TONES = 8;
-const known = [];
+const COLORS = 8;
+const MAX_LAYERS = 12; // fit on one or two screens
 const WAVES = [
   "M0 24C150 4 260 2 420 12S700 26 860 12S1080 2 1200 14V40H0Z",
   "M0 14C180 30 330 26 500 14S820 0 980 14S1130 26 1200 20V40H0Z",
   "M0 20C120 8 300 6 470 18S760 30 930 18S1110 4 1200 10V40H0Z",
 ];
+const domains = [];
 
-export function tone(name) {
-  if (!known.includes(name)) known.push(name);
-  return (known.indexOf(name) % TONES) + 1;
+/** Number of a domain's color, 1 to 8. */
+export function colorNumber(name) {
+  if (!domains.includes(name)) domains.push(name);
+  return (domains.indexOf(name) % COLORS) + 1;
 }
 
-/** Whether a task was learned, and has videos left to be found. */
-export const searchable = (task) => task.state === "ready" && task.counts.accepted > 0;
-
 export function dot(name) {
-  return el("span", { className: "dot", "data-tone": tone(name), "aria-hidden": "true" });
+  return el("span", { className: "dot", "data-tone": colorNumber(name), "aria-hidden": "true" });
 }
 
 export function badge(name) {
   return el("span", { className: "badge" }, dot(name), el("span", { textContent: name }));
 }
 
-/** A thin bar of shares. Parts: [{name, share}]. */
+/** Fill an element with a thin bar of shares. Parts: [{name, share}]. */
 export function stackBar(node, label, parts) {
-  node.replaceChildren(...parts.map(({ name, share }) => {
-    const span = el("span", { "data-tone": tone(name), title: name });
-    span.style.flexGrow = share;
-    return span;
-  }));
+  node.replaceChildren(
+    ...parts.map(({ name, share }) => {
+      const part = el("span", { "data-tone": colorNumber(name), title: name });
+      part.style.flexGrow = share;
+      return part;
+    }),
+  );
   node.setAttribute("aria-label", label);
 }
 
-/** The layers of the library as they lie: newest on top, as many as a screen or two can show. */
-export function strata(learned, chosen) {
-  return [...learned].sort((a, b) => b.learned_order - a.learned_order).slice(0, 12).map((task, index) => {
-    const wave = drawing("0 0 1200 40", WAVES[index % WAVES.length]);
-    wave.setAttribute("preserveAspectRatio", "none");
-    const layer = el("button", { type: "button", className: "layer", "data-tone": tone(task.name), "aria-label": `Search in ${task.name}` }, wave,
-      el("span", { className: "t", textContent: `t = ${task.learned_order}` }), el("b", { textContent: task.name }),
-      el("span", { className: "facts-of", textContent: `${count(task.counts.accepted, "video")} · laid down ${ago(task.finished_at)}` }));
-    layer.addEventListener("click", () => chosen(task.name));
-    return layer;
-  });
+/** The newest learned tasks as layers, newest first. */
+export function domainLayers(learned, onSelect) {
+  const newest = [...learned].sort((a, b) => b.learned_order - a.learned_order).slice(0, MAX_LAYERS);
+  return newest.map((task, index) => layer(task, WAVES[index % WAVES.length], onSelect));
+}
+
+function layer(task, path, onSelect) {
+  const wave = drawing("0 0 1200 40", path);
+  wave.setAttribute("preserveAspectRatio", "none");
+  const properties = {
+    type: "button",
+    className: "layer",
+    "data-tone": colorNumber(task.name),
+    "aria-label": `Search in ${task.name}`,
+  };
+  const facts = `${count(task.counts.accepted, "video")} · indexed ${timeAgo(task.finished_at)}`;
+  const node = el(
+    "button",
+    properties,
+    wave,
+    el("span", { className: "t", textContent: `t = ${task.learned_order}` }),
+    el("b", { textContent: task.name }),
+    el("span", { className: "facts-of", textContent: facts }),
+  );
+  node.addEventListener("click", () => onSelect(task.name));
+  return node;
 }

@@ -1,29 +1,38 @@
-// What every page has: the light in the header that says whether searches are answered, and the way to the box.
+// The health indicator in the header of every page.
 
 import { $ } from "./dom.js";
 
+const REFRESH_MILLISECONDS = 10_000;
+
 export async function watchHealth() {
-  const show = async () => {
-    if (document.hidden) return;
-    let state = "down", text = "No answer", why = "";
-    try {
-      const response = await fetch("/readyz");
-      const ready = await response.json();
-      why = Object.entries({ ...ready.checks, ...ready.degraded }).filter(([, said]) => said !== "ok").map(([part, said]) => `${part}: ${said}`).join("\n");
-      if (!ready.ready) [state, text] = why.includes("still loading") ? ["degraded", "Starting"] : ["down", "Not ready"];
-      else if (Object.keys(ready.degraded).length) [state, text] = ["degraded", "Degraded"];
-      else [state, text] = ["ready", "Ready"];
-    } catch { /* what is shown already says it */ }
-    $("health").dataset.health = state;
-    $("health-text").textContent = text;
-    $("health").title = why;
-  };
-  await show();
-  setInterval(show, 10_000);
+  await refresh();
+  setInterval(refresh, REFRESH_MILLISECONDS);
 }
 
-addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
-  event.preventDefault();
-  if ($("q")) { $("q").focus(); $("q").select(); } else location.assign("/");
-});
+async function refresh() {
+  if (document.hidden) return;
+  const { state, text, faults } = await readHealth();
+  $("health").dataset.health = state;
+  $("health-text").textContent = text;
+  $("health").title = faults;
+}
+
+async function readHealth() {
+  let readiness;
+  try {
+    const response = await fetch("/readyz");
+    readiness = await response.json();
+  } catch {
+    return { state: "down", text: "No answer", faults: "" };
+  }
+  const faults = Object.entries({ ...readiness.checks, ...readiness.degraded })
+    .filter(([, result]) => result !== "ok")
+    .map(([part, result]) => `${part}: ${result}`)
+    .join("\n");
+  if (!readiness.ready) {
+    const isStarting = faults.includes("still loading");
+    return { state: isStarting ? "degraded" : "down", text: isStarting ? "Starting" : "Not ready", faults };
+  }
+  if (Object.keys(readiness.degraded).length) return { state: "degraded", text: "Degraded", faults };
+  return { state: "ready", text: "Ready", faults };
+}

@@ -1,73 +1,133 @@
-// Four questions, answered from facts.
+// The summary of the library: four questions, answered from the state of tasks, measures and services.
 
-import { $, button, say } from "./dom.js";
-import { bytes, count, duration, percent, points } from "./formatting.js";
 import { api } from "./api_client.js";
-import { searchable, stackBar } from "./domain_layers.js";
+import { $, button, setText } from "./dom.js";
+import { stackBar } from "./domain_layers.js";
+import { bytes, count, duration, lossRating, percent, points } from "./formatting.js";
+import { isFinal, isSearchable } from "./task_states.js";
 
-const FINAL = ["ready", "failed", "cancelled"];
-let advised = "";
+const NO_LOSS = 0.0005;
+const SIMILAR_DOMAINS_LOSS = 0.15;
+let shownAdvice = "";
 
-export function glance(tasks, measures, overview, actions) {
-  learned(tasks, measures, overview);
-  forgotten(measures);
-  const faults = health(overview);
-  const advice = advise(tasks, measures, overview, faults, actions);
-  say($("advice"), advice.text);
-  // Replaced only when it changes, or the keyboard's focus would be lost with it.
-  if (advice.text !== advised) $("advice-action").replaceChildren(...(advice.action ? [advice.action] : []));
-  advised = advice.text;
+export function drawSummary(tasks, measures, overview, actions) {
+  drawLearned(tasks, measures, overview);
+  drawForgotten(measures);
+  const faults = drawHealth(overview);
+  const advice = findAdvice(tasks, measures, overview, faults, actions);
+  setText($("advice"), advice.text);
+  // The button is replaced only when the advice changes, so that it keeps the keyboard focus.
+  if (advice.text !== shownAdvice) {
+    $("advice-action").replaceChildren(...(advice.action ? [advice.action] : []));
+  }
+  shownAdvice = advice.text;
 }
 
-function learned(tasks, measures, overview) {
-  const ready = tasks.filter(searchable);
-  const held = overview.shards.filter((shard) => shard.count > shard.deleted);
-  say($("learned"), count(ready.length, "domain"));
-  $("learned-bar").hidden = !held.length;
-  stackBar($("learned-bar"), "Vectors by domain", held.map((shard) => ({ name: shard.task, share: shard.count - shard.deleted })));
+function drawLearned(tasks, measures, overview) {
+  const searchable = tasks.filter(isSearchable);
+  const shards = overview.shards.filter((shard) => shard.count > shard.deleted);
+  setText($("learned"), count(searchable.length, "domain"));
+  $("learned-bar").hidden = !shards.length;
+  const parts = shards.map((shard) => ({ name: shard.task, share: shard.count - shard.deleted }));
+  stackBar($("learned-bar"), "Vectors by domain", parts);
+  setText($("learned-note"), learnedNote(searchable, measures, overview));
+}
+
+function learnedNote(searchable, measures, overview) {
+  if (!searchable.length) return "Nothing yet.";
+  const note = `${count(overview.searchable, "video")} can be searched.`;
   const recall = measures.recall_over_time_local.at(-1);
-  say($("learned-note"), !ready.length ? "Nothing yet."
-    : `${count(overview.searchable, "video")} can be searched.` + (recall == null ? "" : ` Asked in their own shard, ${percent(recall, 0)} of queries find the right video first.`));
+  if (recall == null) return note;
+  return `${note} In its own shard, ${percent(recall, 0)} of the queries rank the right video first.`;
 }
 
-function forgotten(measures) {
-  const lost = measures.bwf_local;
-  if (lost === null) {
-    say($("forgotten"), "–", "big");
-    say($("forgotten-note"), "Shown from the second domain on.");
+function drawForgotten(measures) {
+  const loss = measures.bwf_local;
+  if (loss === null) {
+    setText($("forgotten"), "–", "big");
+    setText($("forgotten-note"), "Shown from the second domain on.");
     return;
   }
-  say($("forgotten"), lost <= 0.0005 ? "Nothing" : `${points(lost)} points`, `big ${lost <= 0.005 ? "good" : lost <= 0.03 ? "warn" : "bad"}`);
-  const union = measures.bwf_global;
-  say($("forgotten-note"), `Earlier domains, each in its own shard: BWF ${points(lost)}. ` + (union === null ? ""
-    : union <= 0.0005 ? "Among all shards: nothing lost either." : `Among all shards: ${points(union)} points.`));
+  setText($("forgotten"), loss <= NO_LOSS ? "Nothing" : `${points(loss)} points`, `big ${lossRating(loss)}`);
+  const local = `Earlier domains, each in its own shard: BWF ${points(loss)}.`;
+  setText($("forgotten-note"), `${local} ${globalLossNote(measures.bwf_global)}`);
 }
 
-function health(overview) {
+function globalLossNote(loss) {
+  if (loss === null) return "";
+  return loss <= NO_LOSS ? "Among all shards: no loss either." : `Among all shards: ${points(loss)} points.`;
+}
+
+/** Show the faults of the service, and return them. */
+function drawHealth(overview) {
   const faults = Object.entries(overview.degraded).map(([name, reason]) => `${name}: ${reason}`);
   for (const part of ["database", "broker"]) if (overview[part] !== "ok") faults.push(overview[part]);
-  say($("healthy"), faults.length ? (faults.length === 1 ? "One fault" : `${faults.length} faults`) : "Yes", `big ${faults.length ? "bad" : "good"}`);
-  const work = overview.workers.length ? `${count(overview.workers.length, "worker")} at work` : "Workers idle";
-  say($("healthy-note"), faults[0] || `${work}. Generation ${overview.generation} answers, ${bytes(overview.bytes_shards + overview.bytes_releases)} on disk.`);
+  setText(
+    $("healthy"),
+    faults.length ? count(faults.length, "fault") : "Yes",
+    `big ${faults.length ? "bad" : "good"}`,
+  );
+  const workers = overview.workers.length
+    ? `${count(overview.workers.length, "worker")} busy`
+    : "Workers idle";
+  const size = bytes(overview.bytes_shards + overview.bytes_releases);
+  setText(
+    $("healthy-note"),
+    faults[0] || `${workers}. Generation ${overview.generation} is served, ${size} on disk.`,
+  );
   return faults;
 }
 
-function advise(tasks, measures, overview, faults, { refresh, add }) {
-  const failed = tasks.find((task) => task.state === "failed");
-  const live = tasks.find((task) => !FINAL.includes(task.state));
-  const broken = Object.keys(overview.degraded);
-  if (broken.length) return { text: `Repair ${broken.join(", ")}: run “cinestrata doctor”. The other domains are searched meanwhile.` };
-  if (overview.database !== "ok") return { text: "Start the database. Searches go on meanwhile." };
-  if (overview.broker !== "ok") return { text: "Start the broker, or tasks will wait. Searches go on meanwhile." };
-  if (failed) {
+/** The most important next step, with a button if the page can do it. */
+function findAdvice(tasks, measures, overview, faults, actions) {
+  return (
+    adviseOnFaults(overview) ??
+    adviseOnTasks(tasks, overview, actions) ??
+    adviseOnSimilarDomains(measures) ?? { text: faults[0] || "Nothing. Everything is in order." }
+  );
+}
+
+function adviseOnFaults(overview) {
+  const shards = Object.keys(overview.degraded);
+  if (shards.length) {
     return {
-      text: `“${failed.name}” failed. ${failed.error_hint || "Read why below, then try it again."}`,
-      action: button("Retry", () => api(`/tasks/${encodeURIComponent(failed.id)}/retry`, { method: "POST" }).then(refresh, refresh), { className: "primary" }),
+      text: `Repair ${shards.join(", ")}: run “cinestrata doctor”. The other domains stay searchable.`,
     };
   }
-  if (live && !overview.workers.length && live.state === "queued") return { text: `“${live.name}” is next. If it does not start, see that a worker runs: cinestrata worker` };
-  if (live) return { text: `Nothing. “${live.name}” is being learned${live.eta_seconds ? `, about ${duration(live.eta_seconds)} left` : ""}.` };
-  if (!tasks.length) return { text: "Add your first domain of videos.", action: button("Add a domain", add, { className: "primary" }) };
-  if ((measures.bwf_global ?? 0) > 0.15) return { text: "Domains look alike: searching one domain at a time finds more." };
-  return faults.length ? { text: faults[0] } : { text: "Nothing. All is well." };
+  if (overview.database !== "ok") return { text: "Start the database. Searches continue without it." };
+  if (overview.broker !== "ok")
+    return { text: "Start the broker; tasks wait for it. Searches continue without it." };
+  return null;
+}
+
+function adviseOnTasks(tasks, overview, { refresh, add }) {
+  const failed = tasks.find((task) => task.state === "failed");
+  if (failed) {
+    const retry = () =>
+      api(`/tasks/${encodeURIComponent(failed.id)}/retry`, { method: "POST" }).then(refresh, refresh);
+    return {
+      text: `“${failed.name}” failed. ${failed.error_hint || "See the reason below, then retry it."}`,
+      action: button("Retry", retry, { className: "primary" }),
+    };
+  }
+  const active = tasks.find((task) => !isFinal(task));
+  if (active) return { text: activeTaskAdvice(active, overview) };
+  if (tasks.length) return null;
+  return {
+    text: "Add your first domain of videos.",
+    action: button("Add a domain", add, { className: "primary" }),
+  };
+}
+
+function activeTaskAdvice(task, overview) {
+  if (task.state === "queued" && !overview.workers.length) {
+    return `“${task.name}” is next. If it does not start, check that a worker runs: cinestrata worker`;
+  }
+  const left = task.eta_seconds ? `, about ${duration(task.eta_seconds)} left` : "";
+  return `Nothing. “${task.name}” is being learned${left}.`;
+}
+
+function adviseOnSimilarDomains(measures) {
+  if ((measures.bwf_global ?? 0) <= SIMILAR_DOMAINS_LOSS) return null;
+  return { text: "Some domains are similar: searching one domain at a time finds more." };
 }

@@ -1,42 +1,72 @@
-// The recall matrix as a table, and what follows from it in words.
+// The recall matrix as a table, and the measures of forgetting.
 
-import { $, el, say } from "./dom.js";
-import { percent, points } from "./formatting.js";
+import { $, el, setText } from "./dom.js";
+import { lossRating, percent, points } from "./formatting.js";
 
-/** The matrix that is chosen: rows are releases, columns are domains, null where undefined. */
-export function matrixOf(measures, view) {
+/** The selected matrix: rows are releases, columns are domains, null where undefined. */
+export function selectedMatrix(measures, view) {
   return measures[`matrix_${view.gallery}${view.videos === "all" ? "_all" : ""}`];
 }
 
 export function drawMatrix(measures, view) {
-  const cells = matrixOf(measures, view);
-  const derived = measures.held_out.some((kind) => kind === "derived");
-  say($("matrix-note"), `Recall@1 of each domain (columns) after each release (rows), ${view.gallery === "local" ? "searched in its own shard" : "searched among all shards"}, `
-    + (view.videos === "all" ? "among all videos." : "among held-out videos.") + (derived ? " Where no test split was given, a share of the videos was held out." : ""));
-  $("matrix").tHead.replaceChildren(el("tr", {}, el("th", { scope: "col", textContent: "After" }), ...measures.tasks.map((name) => el("th", { scope: "col", textContent: name }))));
-  const zero = measures.zero_shot.some((value) => value !== null)
-    ? [el("tr", {}, el("th", { scope: "row", textContent: "nothing (zero-shot)" }), ...measures.zero_shot.map((value) => el("td", { className: "muted", textContent: cell(value) })))] : [];
-  $("matrix").tBodies[0].replaceChildren(...zero, ...cells.map((row, i) => el("tr", {}, el("th", { scope: "row", textContent: measures.after[i] }),
-    ...row.map((value, t) => el("td", { className: measures.after[i] === measures.tasks[t] ? "own" : "", "data-testid": `cell-${i + 1}-${t + 1}`, textContent: cell(value) })))));
+  setText($("matrix-note"), matrixNote(measures, view));
+  const headings = measures.tasks.map((name) => el("th", { scope: "col", textContent: name }));
+  $("matrix").tHead.replaceChildren(
+    el("tr", {}, el("th", { scope: "col", textContent: "After" }), ...headings),
+  );
+  const rows = selectedMatrix(measures, view).map((row, index) => releaseRow(measures, row, index));
+  const hasZeroShot = measures.zero_shot.some((value) => value !== null);
+  $("matrix").tBodies[0].replaceChildren(...(hasZeroShot ? [zeroShotRow(measures)] : []), ...rows);
 }
 
-export function drawFigures(measures) {
-  figure("bwf-local", measures.bwf_local, inWords(measures.bwf_local, "in their own shard"));
-  figure("bwf-global", measures.bwf_global, measures.bwf_global > 0.005
-    ? "points lost on average when every shard is searched: each new domain also brings look-alikes" : inWords(measures.bwf_global, "among all shards"));
-  say($("fr"), measures.fr === null ? "–" : points(measures.fr));
-  say($("hm"), measures.hm === null ? "–" : percent(measures.hm));
+function matrixNote(measures, view) {
+  const gallery = view.gallery === "local" ? "searched in its own shard" : "searched among all shards";
+  const videos = view.videos === "all" ? "all videos" : "held-out videos";
+  const note = `Recall@1 of each domain (columns) after each release (rows), ${gallery}, among ${videos}.`;
+  if (!measures.held_out.includes("derived")) return note;
+  return `${note} For domains without a test split, a share of the videos was held out.`;
 }
 
-function figure(id, share, words) {
-  say($(id), share === null ? "–" : points(share), share === null ? "" : share <= 0.005 ? "good" : share <= 0.03 ? "warn" : "bad");
-  say($(`${id}-note`), words);
+function zeroShotRow(measures) {
+  const cells = measures.zero_shot.map((value) =>
+    el("td", { className: "muted", textContent: cellText(value) }),
+  );
+  return el("tr", {}, el("th", { scope: "row", textContent: "nothing (zero-shot)" }), ...cells);
 }
 
-function inWords(share, where) {
-  if (share === null) return "shown from the second domain on";
-  if (Math.abs(share) <= 0.0005) return `points lost: earlier domains are found ${where} as well as on their first day`;
-  return share > 0 ? `points of Recall@1 lost on earlier domains, ${where}, on average` : `points: earlier domains are found better ${where} than on their first day`;
+function releaseRow(measures, row, release) {
+  const name = measures.after[release];
+  const cells = row.map((value, task) =>
+    el("td", {
+      className: name === measures.tasks[task] ? "own" : "",
+      "data-testid": `cell-${release + 1}-${task + 1}`,
+      textContent: cellText(value),
+    }),
+  );
+  return el("tr", {}, el("th", { scope: "row", textContent: name }), ...cells);
 }
 
-const cell = (value) => (value === null ? "–" : percent(value));
+const cellText = (value) => (value === null ? "–" : percent(value));
+
+export function drawMeasures(measures) {
+  drawForgetting("bwf-local", measures.bwf_local, explainLoss(measures.bwf_local, "in their own shard"));
+  const globalText =
+    measures.bwf_global > 0.005
+      ? "points lost on average when all shards are searched: each new domain adds similar videos"
+      : explainLoss(measures.bwf_global, "among all shards");
+  drawForgetting("bwf-global", measures.bwf_global, globalText);
+  setText($("fr"), measures.fr === null ? "–" : points(measures.fr));
+  setText($("hm"), measures.hm === null ? "–" : percent(measures.hm));
+}
+
+function drawForgetting(id, loss, explanation) {
+  setText($(id), loss === null ? "–" : points(loss), loss === null ? "" : lossRating(loss));
+  setText($(`${id}-note`), explanation);
+}
+
+function explainLoss(loss, gallery) {
+  if (loss === null) return "shown from the second domain on";
+  if (Math.abs(loss) <= 0.0005) return `points lost: recall of earlier domains ${gallery} is unchanged`;
+  if (loss > 0) return `points of Recall@1 lost on average by earlier domains, ${gallery}`;
+  return `points: recall of earlier domains ${gallery} has increased`;
+}

@@ -1,26 +1,61 @@
-// Shards and releases as they lie on disk.
+// Tables of shards and releases.
 
-import { $, el, say } from "./dom.js";
-import { ago, bytes, count, short } from "./formatting.js";
+import { $, el, setText } from "./dom.js";
 import { badge } from "./domain_layers.js";
+import { bytes, count, percent, shortId, timeAgo } from "./formatting.js";
 
-let drawn = "";
+let drawnState = "";
 
-export function drawStore(overview) {
+export function drawStorage(overview) {
   $("store").hidden = !overview.shards.length && !overview.releases.length;
-  const next = JSON.stringify([overview.shards, overview.releases, new Date().getMinutes()]);
-  if (next === drawn) return;
-  drawn = next;
-  say($("shards-note"), `${count(overview.vectors, "vector")}, ${bytes(overview.bytes_shards)}; none of them is ever written again`);
-  say($("releases-note"), `${count(overview.releases.length, "release")}, ${bytes(overview.bytes_releases)}`);
-  $("shards").tBodies[0].replaceChildren(...overview.shards.map((shard) => el("tr", {},
-    el("td", {}, badge(shard.task), shard.degraded ? el("div", { className: "wrong", textContent: shard.degraded }) : null),
-    number(shard.count.toLocaleString() + (shard.deleted ? ` (${shard.deleted.toLocaleString()} deleted)` : "")), number(shard.dim), number(bytes(shard.bytes)), fingerprint(shard.id), fingerprint(shard.release), date(shard.created_at))));
-  $("releases").tBodies[0].replaceChildren(...[...overview.releases].reverse().map((release) => el("tr", {},
-    number(release.learned_order), el("td", {}, badge(release.task), release.current ? el("span", { className: "pill", textContent: "current" }) : null),
-    el("td", { textContent: release.method }), el("td", { textContent: release.backbone }), number(bytes(release.bytes)), number(release.calibration_error == null ? "–" : `${(100 * release.calibration_error).toFixed(1)} %`), fingerprint(release.id), date(release.created_at))));
+  // The minute is part of the state, because the tables show relative times.
+  const state = JSON.stringify([overview.shards, overview.releases, new Date().getMinutes()]);
+  if (state === drawnState) return;
+  drawnState = state;
+  const vectors = count(overview.vectors, "vector");
+  setText(
+    $("shards-note"),
+    `${vectors}, ${bytes(overview.bytes_shards)}; published shards are never rewritten`,
+  );
+  const releases = count(overview.releases.length, "release");
+  setText($("releases-note"), `${releases}, ${bytes(overview.bytes_releases)}`);
+  $("shards").tBodies[0].replaceChildren(...overview.shards.map(shardRow));
+  $("releases").tBodies[0].replaceChildren(...[...overview.releases].reverse().map(releaseRow));
 }
 
-const number = (text) => el("td", { className: "number", textContent: text });
-const fingerprint = (id) => el("td", {}, el("code", { textContent: short(id), title: id }));
-const date = (time) => el("td", { textContent: ago(time), title: new Date(time).toLocaleString() });
+function shardRow(shard) {
+  const fault = shard.degraded ? el("div", { className: "wrong", textContent: shard.degraded }) : null;
+  const deleted = shard.deleted ? ` (${shard.deleted.toLocaleString()} deleted)` : "";
+  return el(
+    "tr",
+    {},
+    el("td", {}, badge(shard.task), fault),
+    numberCell(shard.count.toLocaleString() + deleted),
+    numberCell(shard.dim),
+    numberCell(bytes(shard.bytes)),
+    idCell(shard.id),
+    idCell(shard.release),
+    timeCell(shard.created_at),
+  );
+}
+
+function releaseRow(release) {
+  const mark = release.current ? el("span", { className: "pill", textContent: "current" }) : null;
+  const error = release.calibration_error;
+  return el(
+    "tr",
+    {},
+    numberCell(release.learned_order),
+    el("td", {}, badge(release.task), mark),
+    el("td", { textContent: release.method }),
+    el("td", { textContent: release.backbone }),
+    numberCell(bytes(release.bytes)),
+    numberCell(error == null ? "–" : percent(error)),
+    idCell(release.id),
+    timeCell(release.created_at),
+  );
+}
+
+const numberCell = (text) => el("td", { className: "number", textContent: text });
+const idCell = (id) => el("td", {}, el("code", { textContent: shortId(id), title: id }));
+const timeCell = (time) => el("td", { textContent: timeAgo(time), title: new Date(time).toLocaleString() });

@@ -1,170 +1,268 @@
-// The domains and how far each is. Rows are kept and brought up to date, so that focus and open lists survive.
+// The list of tasks. Rows are updated in place, so that focus and opened details survive a refresh.
 
-import { askToDelete } from "./delete_dialog.js";
-import { $, button, el, say } from "./dom.js";
-import { ago, count, duration } from "./formatting.js";
 import { api } from "./api_client.js";
-import { badge, searchable } from "./domain_layers.js";
+import { openDeleteDialog } from "./delete_dialog.js";
+import { $, button, el, setText } from "./dom.js";
+import { badge } from "./domain_layers.js";
+import { count, duration, timeAgo } from "./formatting.js";
+import { isFinal, isSearchable } from "./task_states.js";
 
-const FINAL = ["ready", "failed", "cancelled"];
 const STAGES = ["probing", "training", "indexing", "evaluating"];
-const MOST_STREAMS = 2; // a browser keeps six connections to a server; the rest is polled
+const MAX_STREAMS = 2; // browsers open six connections per server; other tasks are polled with the page
+const MAX_REJECTED = 200; // shown entries
+const EVENT_DELAY_MILLISECONDS = 250;
 const rows = new Map();
 const streams = new Map();
 
 export function drawTasks(tasks, refresh) {
-  const live = tasks.filter((task) => !FINAL.includes(task.state));
-  const order = [...live, ...tasks.filter((task) => FINAL.includes(task.state)).reverse()];
+  const active = tasks.filter((task) => !isFinal(task));
+  const ordered = [...active, ...tasks.filter(isFinal).reverse()];
   $("tasks-empty").hidden = tasks.length > 0;
-  say($("curl"), `curl ${location.origin}/tasks -H 'Content-Type: application/json' \\\n  -d '{"name": "night traffic", "videos": [{"uri": "clips/1.mp4", "captions": ["a taxi turns left"]}]}'`);
-  const ready = tasks.filter(searchable).length;
-  say($("tasks-note"), tasks.length ? `${ready} learned${live.length ? `, ${live.length} on the way` : ""}` : "");
+  setText($("curl"), curlExample());
+  setText($("tasks-note"), tasks.length ? summary(tasks, active) : "");
   for (const task of tasks) {
-    if (!rows.has(task.id)) rows.set(task.id, new Row(task, refresh));
+    if (!rows.has(task.id)) rows.set(task.id, new TaskRow(task, refresh));
     rows.get(task.id).update(task);
   }
-  const wanted = order.map((task) => rows.get(task.id).node);
-  if (wanted.length !== $("tasks").children.length || wanted.some((node, index) => $("tasks").children[index] !== node)) $("tasks").replaceChildren(...wanted);
-  for (const task of live.filter((entry) => entry.state !== "queued" || entry === live[0]).slice(0, MOST_STREAMS)) watch(task.id, refresh);
+  placeRows(ordered.map((task) => rows.get(task.id).node));
+  const streamed = active.filter((task) => task.state !== "queued" || task === active[0]);
+  for (const task of streamed.slice(0, MAX_STREAMS)) watchEvents(task.id, refresh);
 }
 
-class Row {
+function curlExample() {
+  const video = '{"uri": "clips/1.mp4", "captions": ["a taxi turns left"]}';
+  return (
+    `curl ${location.origin}/tasks -H 'Content-Type: application/json' \\\n` +
+    `  -d '{"name": "night traffic", "videos": [${video}]}'`
+  );
+}
+
+function summary(tasks, active) {
+  const learned = `${tasks.filter(isSearchable).length} learned`;
+  return active.length ? `${learned}, ${active.length} in progress` : learned;
+}
+
+/** Replace the rows only if their order has changed. */
+function placeRows(nodes) {
+  const current = $("tasks").children;
+  const isUnchanged =
+    nodes.length === current.length && nodes.every((node, index) => current[index] === node);
+  if (!isUnchanged) $("tasks").replaceChildren(...nodes);
+}
+
+class TaskRow {
   constructor(task, refresh) {
     this.refresh = refresh;
-    this.t = el("span", { className: "t" });
+    this.order = el("span", { className: "t" });
     this.state = el("span", { className: "state", "data-testid": `state-${task.name}` });
-    this.fills = STAGES.map(() => el("i"));
-    this.rail = el("div", { className: "rail", "aria-hidden": "true" }, ...this.fills.map((fill) => el("span", {}, fill)));
-    this.progress = el("progress", { className: "hidden", max: 1, value: 0, "aria-label": `${task.name}: progress of this stage`, "data-testid": `progress-${task.name}` });
-    this.facts = el("div", { className: "facts-now", "data-testid": `facts-${task.name}` });
-    this.why = el("div", { className: "why", hidden: true });
-    this.hint = el("div", { className: "hint", hidden: true });
-    this.summary = el("summary");
-    this.rejects = el("ul", { className: "rejects" });
-    this.details = el("details", { hidden: true }, this.summary, this.rejects);
     this.count = el("span", { className: "count" });
-    this.cancel = button("Cancel", () => this.act("cancel"), { hidden: true, "aria-label": `Cancel ${task.name}` });
-    this.retry = button("Retry", () => this.act("retry"), { hidden: true, "aria-label": `Retry ${task.name}` });
-    this.remove = button("Delete", () => this.ask(), { hidden: true, "aria-label": `Delete ${task.name}` });
-    this.node = el("li", { "data-task": task.id }, this.t, el("span", { className: "name" }, badge(task.name)), el("span", {}, this.state),
-      el("div", { className: "work" }, this.rail, this.progress, this.facts, this.why, this.hint, this.details), this.count,
-      el("span", { className: "act" }, this.cancel, this.retry, this.remove));
-    this.node.children[2].style.gridArea = "state";
+    this.createProgress(task);
+    this.createNotes(task);
+    this.createButtons(task);
+    const stateCell = el("span", {}, this.state);
+    stateCell.style.gridArea = "state";
+    this.node = el(
+      "li",
+      { "data-task": task.id },
+      this.order,
+      el("span", { className: "name" }, badge(task.name)),
+      stateCell,
+      el(
+        "div",
+        { className: "work" },
+        this.stages,
+        this.progress,
+        this.facts,
+        this.error,
+        this.hint,
+        this.rejected,
+      ),
+      this.count,
+      el("span", { className: "act" }, this.cancelButton, this.retryButton, this.deleteButton),
+    );
+  }
+
+  createProgress(task) {
+    this.stageFills = STAGES.map(() => el("i"));
+    const stages = this.stageFills.map((fill) => el("span", {}, fill));
+    this.stages = el("div", { className: "rail", "aria-hidden": "true" }, ...stages);
+    this.progress = el("progress", {
+      className: "hidden",
+      max: 1,
+      value: 0,
+      "aria-label": `${task.name}: progress of the current stage`,
+      "data-testid": `progress-${task.name}`,
+    });
+  }
+
+  createNotes(task) {
+    this.facts = el("div", { className: "facts-now", "data-testid": `facts-${task.name}` });
+    this.error = el("div", { className: "why", hidden: true });
+    this.hint = el("div", { className: "hint", hidden: true });
+    this.rejectedSummary = el("summary");
+    this.rejectedList = el("ul", { className: "rejects" });
+    this.rejected = el("details", { hidden: true }, this.rejectedSummary, this.rejectedList);
+  }
+
+  createButtons({ name }) {
+    const hiddenButton = (text, onClick) =>
+      button(text, onClick, { hidden: true, "aria-label": `${text} ${name}` });
+    this.cancelButton = hiddenButton("Cancel", () => this.request("cancel"));
+    this.retryButton = hiddenButton("Retry", () => this.request("retry"));
+    this.deleteButton = hiddenButton("Delete", () => this.confirmDeletion());
   }
 
   update(task) {
     this.task = task;
-    const live = !FINAL.includes(task.state);
-    const progress = task.progress;
-    say(this.t, task.learned_order ? String(task.learned_order) : "");
-    this.t.title = task.learned_order ? `t = ${task.learned_order}: the place in which it was learned` : "";
-    const emptied = task.state === "ready" && !searchable(task);
-    say(this.state, task.cancel_requested && live ? "stopping" : emptied ? "deleted" : task.state);
-    this.state.dataset.state = emptied ? "deleted" : task.state;
-    this.state.toggleAttribute("data-live", live && task.state !== "queued");
-    this.rail.hidden = !live || task.state === "queued";
-    const stage = STAGES.indexOf(task.state);
-    this.fills.forEach((fill, index) => { fill.style.width = `${100 * (index < stage ? 1 : index === stage ? progress.fraction : 0)}%`; });
-    this.progress.value = progress.fraction;
-    this.progress.hidden = !live;
-    say(this.facts, live ? lively(task) : finished(task));
-    this.facts.hidden = !this.facts.textContent;
-    say(this.why, task.error || "");
-    this.why.hidden = !task.error;
-    say(this.hint, task.error_hint || "");
-    this.hint.hidden = !task.error_hint;
-    this.details.hidden = !task.rejected.length;
-    say(this.summary, `${count(task.rejected.length, "video")} left out`);
-    if (this.rejects.children.length !== Math.min(task.rejected.length, 200)) {
-      this.rejects.replaceChildren(...task.rejected.slice(0, 200).map((entry) => el("li", {}, el("code", { textContent: entry.uri }), ` ${entry.reason}`)));
-    }
-    const { counts } = task;
-    say(this.count, count(counts.accepted || counts.videos, "video"));
-    this.count.title = `${counts.train} to learn from, ${counts.val} to choose by, ${counts.test} held out, ${counts.rejected} left out`;
-    this.cancel.hidden = !live;
-    this.cancel.disabled = task.cancel_requested;
-    this.retry.hidden = !["failed", "cancelled"].includes(task.state);
-    this.remove.hidden = live || (emptied && !counts.videos);
+    const isActive = !isFinal(task);
+    const isEmptied = task.state === "ready" && !isSearchable(task);
+    const { counts, learned_order: order } = task;
+    setText(this.order, order ? String(order) : "");
+    this.order.title = order ? `t = ${order}: position in the sequence of learned tasks` : "";
+    this.updateState(task, isActive, isEmptied);
+    this.updateProgress(task, isActive);
+    this.updateNotes(task, isActive);
+    setText(this.count, count(counts.accepted || counts.videos, "video"));
+    this.count.title = `${counts.train} for training, ${counts.val} for validation, ${counts.test} held out, ${counts.rejected} rejected`;
+    this.cancelButton.hidden = !isActive;
+    this.cancelButton.disabled = task.cancel_requested;
+    this.retryButton.hidden = !["failed", "cancelled"].includes(task.state);
+    this.deleteButton.hidden = isActive || (isEmptied && !counts.videos);
   }
 
-  ask() {
+  updateState(task, isActive, isEmptied) {
+    const state = isEmptied ? "deleted" : task.state;
+    setText(this.state, task.cancel_requested && isActive ? "stopping" : state);
+    this.state.dataset.state = state;
+    this.state.toggleAttribute("data-live", isActive && task.state !== "queued");
+  }
+
+  updateProgress({ state, progress }, isActive) {
+    this.stages.hidden = !isActive || state === "queued";
+    const current = STAGES.indexOf(state);
+    this.stageFills.forEach((fill, index) => {
+      const fraction = index === current ? progress.fraction : Number(index < current);
+      fill.style.width = `${100 * fraction}%`;
+    });
+    this.progress.value = progress.fraction;
+    this.progress.hidden = !isActive;
+  }
+
+  updateNotes(task, isActive) {
+    setOptionalText(this.facts, isActive ? activeFacts(task) : finalFacts(task));
+    setOptionalText(this.error, task.error);
+    setOptionalText(this.hint, task.error_hint);
+    this.rejected.hidden = !task.rejected.length;
+    setText(this.rejectedSummary, `${count(task.rejected.length, "video")} rejected`);
+    const shown = task.rejected.slice(0, MAX_REJECTED);
+    if (this.rejectedList.children.length === shown.length) return;
+    const items = shown.map(({ uri, reason }) =>
+      el("li", {}, el("code", { textContent: uri }), ` ${reason}`),
+    );
+    this.rejectedList.replaceChildren(...items);
+  }
+
+  confirmDeletion() {
     const { id, name, learned_order: learned, counts } = this.task;
-    askToDelete({
+    const videos = count(counts.videos, "video");
+    openDeleteDialog({
       title: `Delete “${name}”?`,
       name,
       path: `/tasks/${encodeURIComponent(id)}`,
       lost: [
-        `${count(counts.videos, "video")} with captions, metadata and previews, and the files that were uploaded. No search finds them any more.`,
-        learned && "What was measured of it: its column of the recall matrix.",
+        `${videos} with captions, metadata and thumbnails, and uploaded files. No search finds them any more.`,
+        learned && "The evaluation of the domain: its column of the recall matrix.",
       ],
-      stays: [
+      kept: [
         "Your own files below the media root.",
-        learned && "What the encoders learned from it, its place as a layer, and its name, which stays taken.",
-        learned && "Its vectors take room on disk until the library is compacted; nobody can reach them.",
-        "What snapshots hold that were made before.",
+        learned && "What the encoders learned from it, its layer, and its name, which stays reserved.",
+        learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
+        "Earlier backups.",
       ],
-      done: async ({ deleted }) => {
-        $("tasks-done").hidden = false;
-        say($("tasks-done"), `“${name}” was deleted, with ${count(deleted.length, "video")}.`);
-        $("tasks-done").focus(); // the button that was pressed is gone
-        await this.refresh().catch(() => {}); // the page asks again by itself
-      },
+      onDeleted: ({ deleted }) => this.showDeletion(name, deleted),
     });
   }
 
-  async act(verb) {
+  async showDeletion(name, deleted) {
+    $("tasks-done").hidden = false;
+    setText($("tasks-done"), `“${name}” was deleted, with ${count(deleted.length, "video")}.`);
+    $("tasks-done").focus(); // the pressed button is gone
+    await this.refresh().catch(() => {}); // the page refreshes itself again
+  }
+
+  async request(action) {
     try {
-      await api(`/tasks/${encodeURIComponent(this.task.id)}/${verb}`, { method: "POST" });
+      await api(`/tasks/${encodeURIComponent(this.task.id)}/${action}`, { method: "POST" });
       await this.refresh();
     } catch (error) {
-      say(this.why, error.message);
-      this.why.hidden = false;
+      setOptionalText(this.error, error.message);
     }
   }
 }
 
-function lively(task) {
-  const { progress } = task;
-  const left = task.eta_seconds ? `about ${duration(task.eta_seconds)} left` : null;
-  if (task.state === "queued") return ["in the line", left].filter(Boolean).join(" · ");
-  return [
-    progress.stage === "waiting" ? "examined, waiting for its turn" : progress.stage !== task.state ? progress.stage : null,
+function setOptionalText(node, text) {
+  setText(node, text || "");
+  node.hidden = !text;
+}
+
+const joinFacts = (facts) => facts.filter(Boolean).join(" · ");
+
+function activeFacts({ state, progress, eta_seconds: eta }) {
+  const left = eta ? `about ${duration(eta)} left` : null;
+  if (state === "queued") return joinFacts(["queued", left]);
+  const speed = progress.videos_per_second;
+  return joinFacts([
+    stageName(state, progress.stage),
     progress.epoch ? `epoch ${progress.epoch} of ${progress.epochs}` : null,
     progress.total && !progress.epoch ? `${progress.done ?? 0} of ${progress.total}` : null,
     progress.loss == null ? null : `loss ${progress.loss.toFixed(3)}`,
-    progress.videos_per_second ? `${progress.videos_per_second.toFixed(progress.videos_per_second < 10 ? 1 : 0)} videos/s` : null,
+    speed ? `${speed.toFixed(speed < 10 ? 1 : 0)} videos/s` : null,
     left,
-  ].filter(Boolean).join(" · ");
+  ]);
 }
 
-function finished(task) {
-  if (task.state === "cancelled") return `cancelled ${ago(task.finished_at || task.created_at)}`;
+function stageName(state, stage) {
+  if (stage === "waiting") return "checked, waiting for training";
+  return stage === state ? null : stage;
+}
+
+function finalFacts(task) {
+  if (task.state === "cancelled") return `cancelled ${timeAgo(task.finished_at || task.created_at)}`;
   if (task.state !== "ready") return "";
-  if (!searchable(task)) return "its videos are deleted; later releases are built on what it taught";
-  const how = task.trained ? `learned with ${task.method}` : "indexed without training: there were no captions";
-  const took = duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000); // its wait for others included
-  return `${how} · searchable ${took} after it was posted, ${ago(task.finished_at)}${task.held_out === "derived" ? " · a share was held out to measure with" : ""}`
-    + (task.progress.unmeasured ? ` · not measured: ${task.progress.unmeasured}` : "");
+  if (!isSearchable(task)) return "its videos are deleted; later releases build on its training";
+  // The duration includes the time in the queue.
+  const total = duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000);
+  const { unmeasured } = task.progress;
+  return joinFacts([
+    task.trained ? `learned with ${task.method}` : "indexed without training, because it has no captions",
+    `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`,
+    task.held_out === "derived" && "a share of the videos was held out for evaluation",
+    unmeasured && `not measured: ${unmeasured}`,
+  ]);
 }
 
-/** Progress as it happens; the page's own refresh is the safety net. */
-function watch(id, refresh) {
+/** Update a row on server-sent events. The refresh of the page covers lost events. */
+function watchEvents(id, refresh) {
   if (streams.has(id)) return;
   const source = new EventSource(`/tasks/${encodeURIComponent(id)}/events`);
   streams.set(id, source);
-  let due = null;
-  const fetchLater = () => {
-    due ??= setTimeout(async () => {
-      due = null;
-      const task = await api(`/tasks/${encodeURIComponent(id)}`).catch(() => null);
-      if (!task) return;
-      rows.get(id)?.update(task);
-      if (!FINAL.includes(task.state)) return;
-      source.close();
-      streams.delete(id);
-      refresh();
-    }, 250);
+  let isScheduled = false;
+  const updateRow = async () => {
+    isScheduled = false;
+    const task = await api(`/tasks/${encodeURIComponent(id)}`).catch(() => null);
+    if (!task) return;
+    rows.get(id)?.update(task);
+    if (!isFinal(task)) return;
+    source.close();
+    streams.delete(id);
+    refresh();
   };
-  for (const kind of ["state", "progress", "rejected"]) source.addEventListener(kind, fetchLater);
-  source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) streams.delete(id); });
+  const schedule = () => {
+    if (!isScheduled) setTimeout(updateRow, EVENT_DELAY_MILLISECONDS);
+    isScheduled = true;
+  };
+  for (const kind of ["state", "progress", "rejected"]) source.addEventListener(kind, schedule);
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) streams.delete(id);
+  });
 }

@@ -1,17 +1,17 @@
-// Runs before the page is painted, so that a chosen theme does not flash.
+// Light and dark theme. Runs before the page is painted, so that a chosen theme does not flash.
 (() => {
   const root = document.documentElement;
   const chosen = localStorage.getItem("theme");
   if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const changed = () => document.dispatchEvent(new Event("themechange"));
-  system.addEventListener("change", changed);
+  const systemDark = matchMedia("(prefers-color-scheme: dark)");
+  const notify = () => document.dispatchEvent(new Event("themechange"));
+  systemDark.addEventListener("change", notify);
   addEventListener("DOMContentLoaded", () => {
     document.getElementById("theme").addEventListener("click", () => {
-      const dark = root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
-      root.dataset.theme = dark ? "light" : "dark";
+      const isDark = root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches;
+      root.dataset.theme = isDark ? "light" : "dark";
       localStorage.setItem("theme", root.dataset.theme);
-      changed();
+      notify();
     });
   });
 })();

@@ -49,7 +49,7 @@ def test_the_key_is_asked_for(guarded: TestClient, headers: dict[str, str], stat
 
 def test_health_needs_no_key_and_pages_lead_to_the_sign_in(guarded: TestClient) -> None:
     assert guarded.get("/livez").status_code == 200
-    assert guarded.get("/static/style.css").status_code == 200
+    assert guarded.get("/static/styles/base.css").status_code == 200
     page = guarded.get("/admin", follow_redirects=False)
     assert (page.status_code, page.headers["location"]) == (303, "/login")
 

@@ -117,7 +117,7 @@ def test_a_domain_goes_by_keys_and_the_page_shows_what_is_left(
     _press(browser, *[Keys.BACKSPACE] * len(SECOND), FIRST, Keys.TAB)
     assert _focused(browser) == "Cancel"
     _press(browser, Keys.TAB)
-    assert _focused(browser) == "Delete for good"
+    assert _focused(browser) == "Delete permanently"
     _press(browser, Keys.ENTER)
     _until(browser, lambda b: _one(b, "#delete [role=status]").text == "Deleting …")
     _press(browser, Keys.ESCAPE)

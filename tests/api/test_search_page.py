@@ -121,7 +121,7 @@ def test_scores_lengths_and_days_go_out_as_the_api_takes_them(
     ]
     assert days == [str(today), str(today)]
     _fill(browser, arrived_after="", arrived_before=str(today - timedelta(days=1)))
-    _until(browser, lambda b: "Loosen the filters" in b.find_element(By.ID, "message").text)
+    _until(browser, lambda b: "Relax the filters" in b.find_element(By.ID, "message").text)
 
 
 def test_what_is_wrong_is_pointed_at(browser: WebDriver, page: Callable[[str], None]) -> None:  # noqa: F811
@@ -201,12 +201,12 @@ def test_where_nothing_is_likely_to_be_right_the_page_says_so_and_hides_nothing(
     assert 0 < among < 0.1
     page("?q=a+ball+moves")
     said = browser.find_element(By.ID, "message").text
-    assert "Nothing fits well." in said
+    assert "No result fits well." in said
     assert f"with a probability of {100 * among:.1f} %" in said
     assert len(_shown(browser)) == 24
     assert set(_texts(browser, ".likelihood")) == {"unlikely"}
     page("?q=a+ball+moves&min_confidence=0.5")
-    assert "None of them alone reaches 0.5" in browser.find_element(By.ID, "message").text
+    assert "No single result reaches 0.5" in browser.find_element(By.ID, "message").text
     assert not _shown(browser)
     calibrated(3.0)
     page("?q=a+ball+moves")

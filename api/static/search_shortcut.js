@@ -1,0 +1,15 @@
+// The "/" key focuses the search box, or opens the search page.
+
+import { $ } from "./dom.js";
+
+addEventListener("keydown", (event) => {
+  const hasModifier = event.ctrlKey || event.metaKey || event.altKey;
+  if (event.key !== "/" || hasModifier || event.target.closest("input, textarea, select, dialog")) return;
+  event.preventDefault();
+  if ($("q")) {
+    $("q").focus();
+    $("q").select();
+  } else {
+    location.assign("/");
+  }
+});
