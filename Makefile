@@ -79,7 +79,7 @@ bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OU
 
 .PHONY: clean
 clean: ## Remove what the verbs created, except data folders
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json
+	rm -rf $(VENV) node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-report.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -103,6 +103,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP_INSTALL) -e '.[cpu,dev]'
 	@$(NEED_BROKER)
 	@touch $@ $(VENV)/.runtime
+
+node_modules/.installed: package.json | $(VENV)/.dev
+	@$(NPM) install --loglevel=error || { echo "Biome could not be installed: npm does not reach its registry (npm config get registry)." >&2; exit 1; }
+	@touch $@
 
 # The tests of the pages use a real browser; without one they are skipped with the reason.
 .PHONY: chromium
