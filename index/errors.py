@@ -1,14 +1,14 @@
-"""What can go wrong with stored vectors; every message names the shard, release or file.
+"""Errors of the index; every message names the shard, release or file.
 
 ShardStoreError
 ├── ManifestError         the manifest is unreadable, altered, or of a newer version
 ├── ShardCorrupt          a file does not match its checksum, or contradicts its description
-├── ShardMissing          a shard, or an id within one, is not there
-├── ReleaseCorrupt        a release is not there, or a file of it does not match its checksum
-├── StoreUnavailable      the server that holds the vectors does not answer, or refuses
-├── DeviceMissing         vectors are to be searched on a GPU, and there is none
-├── FingerprintMismatch   a query of one encoder was about to meet vectors of another
-└── ShardInvalid          what was to be written or published breaks a rule (also a ValueError)
+├── ShardMissing          a shard, or an id within a shard, does not exist
+├── ShardInvalid          data to write or publish violates a rule of the format (also a ValueError)
+├── ReleaseCorrupt        a release is missing, or one of its files does not match its checksum
+├── StoreUnavailable      the server that stores the vectors does not respond, or refuses
+├── DeviceMissing         a GPU is configured, and none is available
+└── FingerprintMismatch   query and shard come from different encoders
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class ShardStoreError(Exception):
-    """Root of the errors of the index."""
+    """Base class of the errors of the index."""
 
 
 class ManifestError(ShardStoreError):
@@ -35,28 +35,28 @@ class ManifestError(ShardStoreError):
 
 
 class ShardCorrupt(ShardStoreError):
-    """A shard's folder does not hold what was written."""
+    """The folder of a shard does not contain what was written."""
 
 
 class ShardMissing(ShardStoreError):
-    """What was asked for is not in the store."""
+    """A shard, or an id within a shard, does not exist."""
+
+
+class ShardInvalid(ShardStoreError, ValueError):
+    """Data to write or publish violates a rule of the format."""
 
 
 class ReleaseCorrupt(ShardStoreError):
-    """A release's folder does not hold what was written."""
+    """The folder of a release does not contain what was written."""
 
 
 class StoreUnavailable(ShardStoreError):
-    """Another store holds the vectors, and cannot be reached or used."""
+    """The vectors are in a remote store that cannot be reached or used."""
 
 
 class DeviceMissing(ShardStoreError):
-    """The device that settings ask for is not there."""
+    """The configured device does not exist on this machine."""
 
 
 class FingerprintMismatch(ShardStoreError):
     """Query and shard come from different encoders."""
-
-
-class ShardInvalid(ShardStoreError, ValueError):
-    """What was to be written or published breaks a rule of the format."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from index.arrays import Ids, Scores
 
 __all__ = ["NO_HITS", "Hit", "Hits", "combine_hits", "merge_hits", "rank_hits"]
 
@@ -20,8 +21,8 @@ class Hits:
         scores: ``float32 [n]``, inner products with the query.
     """
 
-    ids: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    ids: Ids
+    scores: Scores
 
 
 NO_HITS = Hits(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -36,7 +37,7 @@ class Hit:
     score: float
 
 
-def rank_hits(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> Hits:
+def rank_hits(ids: Ids, scores: Scores, k: int) -> Hits:
     """The k highest scores with their ids; equal scores are ordered by id."""
     order = np.lexsort((ids, -scores))[:k]
     return Hits(ids[order], scores[order])

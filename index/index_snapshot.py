@@ -1,4 +1,4 @@
-"""Reading: one generation of the store, seen whole."""
+"""A consistent view of one generation of the store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from index.errors import FingerprintMismatch, ReleaseCorrupt, ShardMissing, ShardStoreError
-from index.files.durable_files import damage
-from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
-from index.scanning.segment import require_whole
+from index.files.durable_files import find_damage
+from index.files.manifest_format import Manifest, SegmentEntry
+from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
 
@@ -16,11 +16,11 @@ __all__ = ["IndexSnapshot"]
 
 
 class IndexSnapshot:
-    """A view of one manifest generation, which stays as it is for as long as its files do.
+    """The shards and releases of one generation; they do not change while their files exist.
 
     Attributes:
-        manifest: what it shows.
-        degraded: task → why its shard cannot be searched. The other shards are served.
+        manifest: Manifest of the generation.
+        degraded: Task → reason why its shard cannot be searched. The other shards are served.
     """
 
     def __init__(
@@ -29,18 +29,26 @@ class IndexSnapshot:
         manifest: Manifest,
         shards: dict[str, SearchableShard],
         degraded: dict[str, str],
-        compared: set[str],
+        verified: set[str],
         *,
         verify: bool,
     ) -> None:
+        """A snapshot; use :meth:`open`.
+
+        Args:
+            store: Store of the generation.
+            manifest: Its manifest.
+            shards: Task → shard that can be searched.
+            degraded: Task → reason why its shard cannot be searched.
+            verified: Ids of folders whose checksums were compared, here or in an earlier snapshot; shared and extended.
+            verify: Compare the checksums of releases on first use.
+        """
         self.manifest = manifest
         self.degraded = degraded
         self._store = store
         self._shards = shards
+        self._verified = verified
         self._verify = verify
-        self._compared = (
-            compared  # ids of folders of which every byte was compared, here or in an earlier snapshot
-        )
 
     @classmethod
     def open(
@@ -51,119 +59,123 @@ class IndexSnapshot:
         previous: IndexSnapshot | None = None,
         max_verified_bytes: int | None = None,
     ) -> IndexSnapshot:
-        """See the current manifest, and set aside the shards that are not what it says.
+        """Open the current generation, without the shards that contradict the manifest.
 
         Args:
-            verify: read every byte of shards that are new here, compare checksums, and open them once; otherwise
-                only sizes are looked at, and a shard is opened when something is asked of it.
-            previous: shards that it has are taken over, for they cannot have changed: what a new generation
-                costs does not grow with the number of tasks.
-            max_verified_bytes: where there is no previous snapshot, how many bytes of shards to read, the newest first; the others
-                are left :attr:`unread`, for a large library takes minutes. All by default.
+            store: Store to read.
+            verify: Read every byte of new shards, compare checksums, and open them once; otherwise compare sizes only,
+                and open a shard on first use.
+            previous: Earlier snapshot. Its shards are reused, since they cannot have changed: the cost of a new
+                generation does not grow with the number of tasks.
+            max_verified_bytes: Without a previous snapshot, maximum number of bytes of shards to read, newest first.
+                The others become :attr:`unverified_segments`, because reading a large library takes minutes. None: all.
 
         Raises:
-            ManifestError: the manifest itself cannot be trusted.
+            ManifestError: The manifest cannot be trusted.
         """
         manifest = store.manifest()
-        compared: set[str] = previous._compared if previous else set()
-        later = (
-            _later(manifest, max_verified_bytes)
-            if verify and previous is None and max_verified_bytes is not None
-            else set()
-        )
+        verified: set[str] = previous._verified if previous else set()
+        deferred: set[str] = set()
+        if verify and previous is None and max_verified_bytes is not None:
+            deferred = _segments_beyond(manifest, max_verified_bytes)
         shards: dict[str, SearchableShard] = {}
         degraded: dict[str, str] = {}
         for task in manifest.shards:
             known = previous._shards.get(task) if previous else None
-            same = previous is not None and previous.manifest.tombstones.get(task) == manifest.tombstones.get(
-                task
-            )
-            if known is not None and same and known.segments == manifest.segments(task):
+            if previous and known and _is_unchanged(task, known, previous.manifest, manifest):
                 shards[task] = known
                 continue
             try:
                 deleted = store.tombstones(manifest, task)
                 for entry in manifest.segments(task):
                     if known is None or entry not in known.segments:
-                        now = verify and entry.id not in later
-                        require_whole(store.shard_folder(entry.id), entry, verify=now)
-                        if now:
-                            compared.add(entry.id)
-                        # A server tells of all at once, whereas files are opened one by one.
-                        if now or (verify and entry.place):
-                            store.check(entry, "there")
+                        verify_now = verify and entry.id not in deferred
+                        require_intact(store.shard_folder(entry.id), entry, verify=verify_now)
+                        if verify_now:
+                            verified.add(entry.id)
+                        # A server lists all its segments in one request, whereas files are opened one by one.
+                        if verify_now or (verify and entry.place):
+                            store.check(entry, "exists")
                 shards[task] = store.open(manifest.segments(task), deleted)
             except ShardStoreError as error:
                 degraded[task] = str(error)
-        store.segment_cache.keep(manifest.folder_ids())
-        return cls(store, manifest, shards, degraded, compared, verify=verify)
+        store.segment_cache.retain(manifest.folder_ids())
+        return cls(store, manifest, shards, degraded, verified, verify=verify)
 
     @property
     def generation(self) -> int:
+        """Number of the generation."""
         return self.manifest.generation
 
     @property
     def release_id(self) -> str | None:
+        """Id of the current release; None before the first publication."""
         return self.manifest.release
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks whose shards can be searched, in the order of their publication."""
+        """Tasks whose shards can be searched, in order of publication."""
         return list(self._shards)
 
     @property
     def unverified_segments(self) -> list[SegmentEntry]:
-        """Segments that are served and whose bytes were not compared with their checksums yet, the newest first."""
-        entries = [part for shard in list(self._shards.values()) for part in shard.segments]
-        return [entry for entry in reversed(entries) if entry.id not in self._compared]
+        """Segments that are served before their checksums were compared, newest first."""
+        entries = [entry for shard in list(self._shards.values()) for entry in shard.segments]
+        return [entry for entry in reversed(entries) if entry.id not in self._verified]
 
     def verify_segment(self, entry: SegmentEntry) -> None:
-        """Read every byte of a segment and compare its checksums.
+        """Read every byte of a segment and compare checksums.
 
         Raises:
-            ShardMissing, ShardCorrupt: it is not as it was written.
+            ShardMissing, ShardCorrupt: The segment differs from what was written.
         """
-        require_whole(self._store.shard_folder(entry.id), entry, verify=True)
-        self._compared.add(entry.id)
+        require_intact(self._store.shard_folder(entry.id), entry, verify=True)
+        self._verified.add(entry.id)
 
     def mark_degraded(self, task: str, reason: str) -> None:
-        """Do without a shard that could not be opened when it was needed. The next snapshot looks at it anew."""
+        """Stop serving a shard that failed when it was used. The next snapshot opens it again."""
         self.degraded[task] = reason
         self._shards.pop(task, None)
 
     def release_folder(self, release: str, *, files: Collection[str] = ()) -> Path:
-        """Folder of a release of this generation. Its files are compared with their checksums when it is first asked
-        for, here or in a previous snapshot, and their sizes always.
+        """Folder of a release of this generation.
+
+        File sizes are always compared. Checksums are compared on first use, here or in an earlier snapshot.
 
         Args:
-            files: all that will be read of it, where it has them: of the others nothing is looked at. The whole
-                release by default.
+            release: Id of the release.
+            files: Names of all files that the caller reads. If the release has all of them, only these are compared.
+                Empty: the whole release.
 
         Raises:
-            ReleaseCorrupt: it is not in the manifest, or a file is missing or was altered.
+            ReleaseCorrupt: The release is not in the manifest, or a file is missing or was altered.
         """
-        entry: ReleaseEntry | None = self.manifest.releases.get(release)
+        entry = self.manifest.releases.get(release)
         if entry is None:
             raise ReleaseCorrupt(f"release {release[:12]} is not in the manifest")
         folder = self._store.release_folder(entry.id)
-        verify = self._verify and release not in self._compared
-        part = {name: entry.files[name] for name in files if name in entry.files}
-        if files and len(part) == len(files):
-            problem = damage(folder, part, None, verify=verify)
+        verify = self._verify and release not in self._verified
+        selected = {name: entry.files[name] for name in files if name in entry.files}
+        if files and len(selected) == len(files):
+            problem = find_damage(folder, selected, None, verify=verify)
         else:
-            files, problem = (), damage(folder, entry.files, entry.bytes, verify=verify)
+            files, problem = (), find_damage(folder, entry.files, entry.bytes, verify=verify)
         if problem:
             raise ReleaseCorrupt(f"release {release[:12]}: {problem}; restore it from a backup")
         if verify and not files:
-            self._compared.add(release)
+            self._verified.add(release)
         return folder
 
     def shard(self, task: str, *, fingerprint: str) -> SearchableShard:
-        """A task's shard, for queries that were made for this encoder.
+        """The shard of a task, for queries of one encoder.
+
+        Args:
+            task: Id of the task.
+            fingerprint: Fingerprint of the encoder of the queries.
 
         Raises:
-            FingerprintMismatch: the shard was made by another encoder.
-            ShardMissing: the task has no shard, or a broken one.
+            FingerprintMismatch: Another encoder made the shard.
+            ShardMissing: The task has no shard, or one that cannot be searched.
         """
         if task not in self._shards:
             raise ShardMissing(self.degraded.get(task, f"task {task} has no shard"))
@@ -176,12 +188,18 @@ class IndexSnapshot:
         return shard
 
 
-def _later(manifest: Manifest, max_verified_bytes: int) -> set[str]:
-    """Ids of the segments that are beyond the first bytes to read, the newest read first."""
-    later: set[str] = set()
+def _is_unchanged(task: str, shard: SearchableShard, before: Manifest, after: Manifest) -> bool:
+    """Whether a shard has the same segments and deletions in both generations."""
+    same_deletions = before.tombstones.get(task) == after.tombstones.get(task)
+    return same_deletions and shard.segments == after.segments(task)
+
+
+def _segments_beyond(manifest: Manifest, max_bytes: int) -> set[str]:
+    """Ids of the segments that exceed a number of bytes, counted from the newest task."""
+    beyond: set[str] = set()
     for task in reversed(manifest.shards):
-        for part in manifest.segments(task):
-            max_verified_bytes -= part.bytes
-            if max_verified_bytes < 0:
-                later.add(part.id)
-    return later
+        for entry in manifest.segments(task):
+            max_bytes -= entry.bytes
+            if max_bytes < 0:
+                beyond.add(entry.id)
+    return beyond

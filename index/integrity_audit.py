@@ -1,4 +1,4 @@
-"""Reading everything: is every byte of a store what its manifest says?"""
+"""Complete integrity check: every byte of a store is compared with its manifest."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Ids
 from index.errors import ShardStoreError
-from index.files.durable_files import damage
+from index.files.durable_files import find_damage
 from index.files.manifest_format import Manifest
-from index.scanning.segment import require_whole
+from index.files.segment_files import require_intact
 from index.shard_store import ShardStore
 
 __all__ = ["Audit", "audit"]
 
-Ids = npt.NDArray[np.int64]
+_REPORTED_IDS = 10
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found.
+    """Result of an audit.
 
     Attributes:
-        manifest: the generation that was read.
-        ids: task → ids that can be found in it, of the shards that are whole.
-        damaged_releases: release → what is wrong with its files.
-        damaged_shards: task → what is wrong with its files or vectors.
-        contradictions: what the entries of the manifest say of each other that cannot be.
-        leftovers: folders that no manifest names. They do no harm: a writer is about to publish them, or they are
-            swept away an hour after they were left.
+        manifest: Manifest of the audited generation.
+        ids: Task → ids of its vectors that are not deleted, of intact shards.
+        damaged_releases: Release → what is wrong with its files.
+        damaged_shards: Task → what is wrong with its files or vectors.
+        contradictions: Contradictions between entries of the manifest.
+        leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage
+            collector will remove them once they are an hour old.
     """
 
     manifest: Manifest
@@ -42,7 +42,7 @@ class Audit:
 
     @property
     def problems(self) -> list[str]:
-        """All that must be mended, each with the folder or the task that it is about."""
+        """Every problem that needs repair; each names its folder or task."""
         releases = [
             f"release {release[:12]}: {problem}; restore releases/{release} from a backup"
             for release, problem in self.damaged_releases.items()
@@ -51,15 +51,14 @@ class Audit:
 
 
 def audit(store: ShardStore) -> Audit:
-    """Compare every file with its checksum, every shard with its entry, and the entries with each other.
+    """Compare every file with its checksum, every shard with its entries, and the entries with each other.
 
-    May run beside a writer, and then speaks of the generation that was there when it began.
+    May run while a writer publishes; the result then describes the generation at the start.
 
     Raises:
-        ManifestError: the manifest itself cannot be trusted, so there is nothing to compare with.
+        ManifestError: The manifest itself cannot be trusted.
     """
-    # Folders first: one that is published meanwhile is then not taken for a leftover.
-    folders = store.folders()
+    folders = store.folders()  # first: a folder that is published meanwhile is then no leftover
     manifest = store.manifest()
     damaged_releases: dict[str, str] = {}
     damaged_shards: dict[str, str] = {}
@@ -67,7 +66,7 @@ def audit(store: ShardStore) -> Audit:
     ids: dict[str, Ids] = {}
     deleted: dict[str, Ids] = {}
     for release in manifest.releases.values():
-        problem = damage(store.release_folder(release.id), release.files, release.bytes, verify=True)
+        problem = find_damage(store.release_folder(release.id), release.files, release.bytes, verify=True)
         if problem:
             damaged_releases[release.id] = problem
     if manifest.release is not None and manifest.release not in manifest.releases:
@@ -75,42 +74,48 @@ def audit(store: ShardStore) -> Audit:
             f"the current release {manifest.release[:12]} is not among the releases of the manifest"
         )
     for task in manifest.shards:
-        parts = manifest.segments(task)
         try:
             deleted[task] = store.tombstones(manifest, task)
-            for part in parts:
-                require_whole(store.shard_folder(part.id), part, verify=True)
-                store.check(part, "bytes")
-            ids[task] = store.open(parts).ids
+            for entry in manifest.segments(task):
+                require_intact(store.shard_folder(entry.id), entry, verify=True)
+                store.check(entry, "bytes")
+            ids[task] = store.open(manifest.segments(task)).ids
         except ShardStoreError as error:
             damaged_shards[task] = str(error)
             continue
         if len(np.setdiff1d(deleted[task], ids[task])):
             contradictions.append(f"task {task}: ids were deleted that it never had")
-        for part in parts:
-            name = f"shard {part.id[:12]} of task {part.task}"
-            if part.task != task:
-                contradictions.append(f"{name} stands in the manifest under task {task}")
-            if part.release not in manifest.releases:
-                contradictions.append(f"{name} pins release {part.release[:12]}, which is not there")
-            if (part.release, part.fingerprint) != (parts[0].release, parts[0].fingerprint):
-                contradictions.append(
-                    f"{name} was made by another encoder than the first segment of the task"
-                )
-    contradictions += _shared(ids)
-    found = {task: np.setdiff1d(every, deleted[task]) for task, every in ids.items()}
-    named = manifest.folder_ids()
-    leftovers = [path for path in folders if path.name not in named]
-    return Audit(manifest, found, damaged_releases, damaged_shards, contradictions, leftovers)
+        contradictions += _contradictions(manifest, task)
+    contradictions += _shared_ids(ids)
+    live_ids = {task: np.setdiff1d(stored, deleted[task]) for task, stored in ids.items()}
+    referenced = manifest.folder_ids()
+    leftovers = [path for path in folders if path.name not in referenced]
+    return Audit(manifest, live_ids, damaged_releases, damaged_shards, contradictions, leftovers)
 
 
-def _shared(ids: dict[str, Ids]) -> list[str]:
-    """Ids that several shards claim."""
+def _contradictions(manifest: Manifest, task: str) -> list[str]:
+    """Contradictions between the entries of a task's segments and the rest of the manifest."""
+    problems = []
+    segments = manifest.segments(task)
+    pinned = segments[0]
+    for entry in segments:
+        name = f"shard {entry.id[:12]} of task {entry.task}"
+        if entry.task != task:
+            problems.append(f"{name} is listed under task {task} in the manifest")
+        if entry.release not in manifest.releases:
+            problems.append(f"{name} pins release {entry.release[:12]}, which does not exist")
+        if (entry.release, entry.fingerprint) != (pinned.release, pinned.fingerprint):
+            problems.append(f"{name} was made by another encoder than the first segment of the task")
+    return problems
+
+
+def _shared_ids(ids: dict[str, Ids]) -> list[str]:
+    """Contradictions about ids that occur in several shards."""
     if not ids:
         return []
-    every = np.concatenate(list(ids.values()))
-    owners = np.repeat(np.array(list(ids)), [len(found) for found in ids.values()])
-    order = np.argsort(every, kind="stable")
-    every, owners = every[order], owners[order]
-    twice = np.flatnonzero(every[1:] == every[:-1])
-    return [f"id {every[i]} belongs to task {owners[i]} and to task {owners[i + 1]}" for i in twice[:10]]
+    all_ids = np.concatenate(list(ids.values()))
+    owners = np.repeat(np.array(list(ids)), [len(stored) for stored in ids.values()])
+    order = np.argsort(all_ids, kind="stable")
+    all_ids, owners = all_ids[order], owners[order]
+    repeated = np.flatnonzero(all_ids[1:] == all_ids[:-1])[:_REPORTED_IDS]
+    return [f"id {all_ids[i]} belongs to task {owners[i]} and to task {owners[i + 1]}" for i in repeated]

@@ -1,31 +1,31 @@
-"""What a copy of one generation must hold. Any tool may copy it while others write, for the files never change."""
+"""The files of one generation, for backups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from index.files.manifest_format import Manifest
-from index.shard_store import ShardStore
+from index.files.store_folder import StoreFolder
 
 __all__ = ["list_manifest_files"]
 
 
-def list_manifest_files(store: ShardStore, manifest: Manifest) -> dict[str, tuple[Path, str]]:
-    """Files that a generation consists of, besides its manifest: name below the store's root → file and SHA-256.
+def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
+    """Files of a generation, besides its manifest.
 
-    Nothing needs to be locked: a folder that a later generation does without stays for an hour.
+    Files never change, so they can be copied without a lock while others write: a folder that a later generation no
+    longer names stays for an hour.
+
+    Returns:
+        Name relative to the root of the store → path and SHA-256.
     """
     folders = [
-        *(
-            (store.shard_folder(part.id), part.files)
-            for task in manifest.shards
-            for part in manifest.segments(task)
-        ),
-        *((store.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
-        *((store.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
+        *((store_folder.shard_folder(entry.id), entry.files) for entry in manifest.all_segments()),
+        *((store_folder.release_folder(entry.id), entry.files) for entry in manifest.releases.values()),
+        *((store_folder.tombstone_folder(entry.id), entry.files) for entry in manifest.tombstones.values()),
     ]
     return {
-        (folder / name).relative_to(store.root).as_posix(): (folder / name, digest)
+        (folder / name).relative_to(store_folder.root).as_posix(): (folder / name, digest)
         for folder, files in folders
         for name, digest in files.items()
     }

@@ -1,4 +1,4 @@
-"""How a video becomes frames: paths, hashes, decoding in a child process, thumbnails, the frame cache."""
+"""From videos to frames: paths, hashes, decoding in a child process, thumbnails and the frame cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The child process: reads one JSON request a line, answers one JSON line, and may die without harm.
+"""The decoder process: reads one JSON request per line, writes one JSON response per line, and may crash.
 
-Decoders are large, written in C, and fed with what strangers send; so they run here, with bounds on memory, CPU time
-and what is written, without the parent's environment, and with nothing to lose.
+Decoders are large C libraries that read untrusted files. They run here with limits on memory, CPU time and written
+bytes, and without the environment of the parent process.
 """
 
 from __future__ import annotations
@@ -27,58 +27,65 @@ from media.media_paths import frame_cache_path, staged_path
 from media.pyav_decoding import decode
 from media.video_limits import VideoLimits, sample_times
 
-__all__ = ["main"]
+__all__ = ["decode_video", "main"]
 
-_THUMBNAIL = 320  # pixels wide, at most
-_BESIDES_FRAMES = 64 * 1024**2  # bytes that a file may have, however few frames are wanted
+_THUMBNAIL_WIDTH = 320  # pixels, at most
+_OTHER_FILE_BYTES = 64 * 1024**2  # maximum size of a written file, in addition to its frames
 
 
 def main() -> None:
-    """Say ``{"ready": true}``, then serve requests until standard input ends."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing a library prints may look like an answer
-    answers.write('{"ready": true}\n')
-    answers.flush()
+    """Write ``{"ready": true}``, then serve requests until standard input ends."""
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not look like a response
+    responses.write('{"ready": true}\n')
+    responses.flush()
     for line in sys.stdin:
         request = json.loads(line)
-        answer: dict[str, Any]
+        response: dict[str, Any]
         try:
             if "times" in request:
-                _sample(request)
-                answer = {}
+                _sample_frames(request)
+                response = {}
             else:
-                answer = {"info": _examine(request)}
+                response = {"info": decode_video(request)}
         except MediaError as error:
-            answer = {"reason": error.reason}
+            response = {"reason": error.reason}
         except MemoryError:
-            answer = {"reason": f"{request['name']} needs too much memory; scale it down, or export it again"}
-        except OSError as error:  # reading is done by now, so this is about our own folders
-            words = error.strerror or type(error).__name__
-            answer = {
-                "reason": f"what was made of {request['name']} cannot be stored ({words}); "
-                "check space and rights of the data folder",
+            response = {
+                "reason": f"{request['name']} needs too much memory; scale it down, or export it again"
+            }
+        except OSError as error:  # the video has been read by now, so this concerns the written files
+            cause = error.strerror or type(error).__name__
+            response = {
+                "reason": f"the frames of {request['name']} cannot be stored ({cause}); "
+                "check space and permissions of the data folder",
                 "stored": False,
             }
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        gc.collect()  # a few frames hang in cycles, and they are large
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
+        gc.collect()  # frames in reference cycles are large
 
 
-def _examine(request: dict[str, Any]) -> dict[str, Any]:
+def decode_video(request: dict[str, Any]) -> dict[str, Any]:
+    """Decode a video, and write its frame cache and thumbnail.
+
+    Returns:
+        Fields of :class:`~media.video_limits.VideoInfo`.
+    """
     limits = VideoLimits(**request["limits"])
     name, path, frames, size = request["name"], Path(request["path"]), request["frames"], request["size"]
-    _bound(limits, frames * size * size * 3)
+    _limit_process(limits, frames * size * size * 3)
     squares: list[npt.NDArray[np.uint8]] = []
-    middle: list[Image.Image] = []
+    thumbnails: list[Image.Image] = []
 
     def receive(image: Image.Image) -> None:
         if len(squares) == frames // 2:
-            middle.append(image.copy())
-            middle[0].thumbnail((_THUMBNAIL, _THUMBNAIL * 4))
+            thumbnails.append(image.copy())
+            thumbnails[0].thumbnail((_THUMBNAIL_WIDTH, _THUMBNAIL_WIDTH * 4))
         squares.append(crop_square(image, size))
 
     try:
-        size_bytes = limits.admit(path, name)
+        size_bytes = limits.check_file(path, name)
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
             info = decode(
@@ -99,16 +106,16 @@ def _examine(request: dict[str, Any]) -> dict[str, Any]:
     if request["thumbnail"]:
         _replace(
             Path(request["thumbnail"]),
-            lambda staged: middle[0].save(staged, "JPEG", quality=85, optimize=True),
+            lambda staged: thumbnails[0].save(staged, "JPEG", quality=85, optimize=True),
         )
     return asdict(info)
 
 
-def _sample(request: dict[str, Any]) -> None:
-    """Squares at given times, one after the other into a file: they may be many."""
+def _sample_frames(request: dict[str, Any]) -> None:
+    """Write the frames at given times to a file, one after the other, because there may be many."""
     limits = VideoLimits(**request["limits"])
     name, path, times, size = request["name"], Path(request["path"]), request["times"], request["size"]
-    _bound(limits, len(times) * size * size * 3)
+    _limit_process(limits, len(times) * size * size * 3)
 
     def write(staged: Path) -> None:
         def receive(image: Image.Image) -> None:
@@ -118,7 +125,7 @@ def _sample(request: dict[str, Any]) -> None:
             header = {"descr": "|u1", "fortran_order": False, "shape": (len(times), size, size, 3)}
             np.lib.format.write_array_header_1_0(squares, header)
             try:
-                size_bytes = limits.admit(path, name)
+                size_bytes = limits.check_file(path, name)
                 file = path.open("rb")
             except OSError as error:
                 raise _unreadable(name, error) from error
@@ -140,24 +147,23 @@ def _unreadable(name: str, error: OSError) -> MediaError:
     return MediaError(f"{name} cannot be read ({error.strerror}); check that the file is there")
 
 
-def _bound(limits: VideoLimits, frame_bytes: int) -> None:
+def _limit_process(limits: VideoLimits, frame_bytes: int) -> None:
+    """Set the resource limits of this process for one request."""
     used = resource.getrusage(resource.RUSAGE_SELF)
+    # The parent stops waiting earlier; the limit of CPU time ends a child whose parent has died.
     seconds = int(used.ru_utime + used.ru_stime + limits.timeout_seconds) + 2
-    for what, bound in (
+    for kind, limit in (
         (resource.RLIMIT_AS, limits.memory_bytes),
-        (
-            resource.RLIMIT_CPU,
-            seconds,
-        ),  # the parent's clock is first; this ends a child whose parent has gone
-        (resource.RLIMIT_FSIZE, frame_bytes + _BESIDES_FRAMES),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, frame_bytes + _OTHER_FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
-        hard = resource.getrlimit(what)[1]
-        resource.setrlimit(what, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the target, sync, rename: readers see all of it or nothing."""
+    """Write a file next to the target, sync it and rename it, so that readers see all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = staged_path(path, os.getpid())
     try:
@@ -170,7 +176,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 if __name__ == "__main__":
-    # Image files are never opened here, so Pillow needs none of its plug-ins but the one that writes JPEG.
+    # Image files are never opened here, so Pillow only needs its basic plug-ins, one of which writes JPEG.
     Image.preinit()
-    gc.freeze()  # what was imported stays: collections then take no time
+    gc.freeze()  # excludes imported modules from every later collection
     main()

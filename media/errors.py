@@ -1,4 +1,4 @@
-"""What can be wrong with a video, and with the decoder itself."""
+"""Errors of videos, and of the decoder itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class MediaError(ValueError):
     """A video cannot be used.
 
     Attributes:
-        reason: one sentence a person can act on; it names the video as the caller did, never a server path.
+        reason: A sentence that says what to do; it names the video as the caller did, never a path on the server.
     """
 
     def __init__(self, reason: str) -> None:
@@ -18,4 +18,4 @@ class MediaError(ValueError):
 
 
 class DecoderUnavailable(RuntimeError):
-    """The decoding process does not even start: the installation is at fault, and no video is to blame."""
+    """The decoder process does not start: the installation is broken, not a video."""

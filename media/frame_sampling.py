@@ -1,4 +1,4 @@
-"""Which frame is on display at given moments: by reading through, or by jumping in long videos."""
+"""Selection of the frames on display at given times: by reading all frames, or by seeking in long videos."""
 
 from __future__ import annotations
 
@@ -13,143 +13,162 @@ from av.video.stream import VideoStream
 
 from media.errors import MediaError
 
-__all__ = ["StreamExtent", "end_tolerance", "frames_on_display"]
+__all__ = ["StreamExtent", "end_tolerance", "frames_on_display", "timed_frames"]
 
-_JUMP_BEYOND = 60.0  # seconds of duration; shorter videos are read through, which is exact and fast enough
-_NEAR = 2.0  # seconds; to decode as much costs about what a jump costs
-_STEPS_BACK = (0.0, 10.0, 60.0)  # seconds before the wanted moment; not every container jumps to a key frame
+_SEEK_ABOVE_SECONDS = 60.0  # shorter videos are read completely, which is exact and fast enough
+_NEAR_SECONDS = 2.0  # decoding this much takes about as long as a seek
+_SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target; not every container seeks to a key frame
 
 
 class StreamExtent(NamedTuple):
-    """How a stream lies in time."""
+    """StreamExtent of a stream in time.
 
-    duration: float  # seconds
+    Attributes:
+        duration: Duration in seconds.
+        frames: Number of frames.
+        start: Time stamp of the first frame, in units of the stream; None if frames have no time stamps.
+    """
+
+    duration: float
     frames: int
-    start: int | None  # time stamp of the first frame, in units of the stream; None where frames carry none
+    start: int | None
 
 
-class _Shown(NamedTuple):
+class _TimedFrame(NamedTuple):
     frame: VideoFrame
     begins: float  # seconds since the start of the stream
     ends: float
 
 
 def end_tolerance(stream: VideoStream, duration: float) -> float:
-    """Seconds of the end that may be missing: headers are often off by a frame or two, and a little in long videos."""
+    """Seconds that may be missing at the end: headers are often off by a frame or two, and by more in long videos."""
     return min(1.0, max(0.1, 2 / float(stream.average_rate or 25), 0.05 * duration))
 
 
 def frames_on_display(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
 ) -> Iterator[VideoFrame]:
-    """For each of the rising ``times`` (seconds since the first frame), the frame on display then.
-
-    Raises:
-        MediaError: the stream ends before one of them.
-    """
-    if extent.duration > _JUMP_BEYOND and extent.start is not None:
-        yield from _by_jumping(container, stream, extent, times, name)
-    else:
-        yield from _by_reading(container, stream, extent, times, name)
-
-
-def _by_reading(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
-) -> Iterator[VideoFrame]:
-    """One pass through all frames."""
-    waiting = list(reversed(times))
-    shown: _Shown | None = None
-    for following in _timed(container, stream, extent):
-        while shown is not None and waiting and following.begins > waiting[-1]:
-            waiting.pop()
-            yield shown.frame
-        if not waiting:
-            return
-        shown = following
-    if shown is None:
-        raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
-    if waiting[0] - shown.ends > end_tolerance(stream, extent.duration):
-        there = max(shown.ends, 0.0)
-        raise MediaError(
-            f"{name} breaks off after {there:.1f} of {extent.duration:.1f} s; it is truncated; copy it again"
-        )
-    for _ in waiting:
-        yield shown.frame
-
-
-def _by_jumping(
-    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
-) -> Iterator[VideoFrame]:
-    """For each moment a jump to before it, then forward; no jump where forward alone is the shorter way.
-
-    Where jumps fail, the rest is read through.
-    """
-    place: _Place | None = None
-    for done, target in enumerate(times):
-        near = place is not None and target - place.shown.ends <= max(_NEAR, place.walked)
-        if place is None or not near or not place.forward(target):
-            place = _jump(container, stream, extent, target)
-        if place is None:
-            container.seek(0)
-            yield from _by_reading(container, stream, extent, times[done:], name)
-            return
-        yield place.shown.frame
-
-
-class _Place:
-    """Somewhere in a stream: the frame on display there, and the way forward.
+    """The frame on display at each of several times.
 
     Args:
-        ahead: frames from here on.
-        end_tolerance: seconds of the end that may be missing.
+        container: Open container.
+        stream: Its video stream.
+        extent: StreamExtent of the stream.
+        times: Ascending times in seconds since the first frame.
+        name: Name of the video in errors.
+
+    Raises:
+        MediaError: The stream ends before one of the times.
+    """
+    if extent.duration > _SEEK_ABOVE_SECONDS and extent.start is not None:
+        yield from _frames_by_seeking(container, stream, extent, times, name)
+    else:
+        yield from _frames_by_reading(container, stream, extent, times, name)
+
+
+def _frames_by_reading(
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
+) -> Iterator[VideoFrame]:
+    """The frames on display, in one pass over all frames."""
+    pending = list(reversed(times))
+    current: _TimedFrame | None = None
+    for following in timed_frames(container, stream, extent):
+        while current is not None and pending and following.begins > pending[-1]:
+            pending.pop()
+            yield current.frame
+        if not pending:
+            return
+        current = following
+    if current is None:
+        raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
+    if pending[0] - current.ends > end_tolerance(stream, extent.duration):
+        end = max(current.ends, 0.0)
+        raise MediaError(
+            f"{name} breaks off after {end:.1f} of {extent.duration:.1f} s; it is truncated; copy it again"
+        )
+    for _ in pending:
+        yield current.frame
+
+
+def _frames_by_seeking(
+    container: InputContainer, stream: VideoStream, extent: StreamExtent, times: Sequence[float], name: str
+) -> Iterator[VideoFrame]:
+    """The frames on display, with a seek before each time unless decoding forward is shorter.
+
+    If a seek fails, the remaining frames are found by reading.
+    """
+    cursor: _StreamCursor | None = None
+    for done, target in enumerate(times):
+        near = cursor is not None and target - cursor.current.ends <= max(_NEAR_SECONDS, cursor.decoded)
+        if cursor is None or not near or not cursor.advance(target):
+            cursor = _seek(container, stream, extent, target)
+        if cursor is None:
+            container.seek(0)
+            yield from _frames_by_reading(container, stream, extent, times[done:], name)
+            return
+        yield cursor.current.frame
+
+
+class _StreamCursor:
+    """A position in a stream.
 
     Attributes:
-        walked: seconds that were decoded to get here from where the last jump had led.
+        current: Frame on display at the position.
+        decoded: Seconds that were decoded from the target of the last seek to the position.
     """
 
-    def __init__(self, first: _Shown, ahead: Iterator[_Shown], end_tolerance: float) -> None:
-        self.shown = first
-        self.walked = 0.0
-        self._landed = first.begins
-        self._ahead = ahead
-        self._next = next(ahead, None)
-        self._slack = end_tolerance
+    def __init__(self, first: _TimedFrame, following: Iterator[_TimedFrame], tolerance: float) -> None:
+        """A position.
 
-    def land(self, target: float) -> bool:
-        """Go forward from where a jump led."""
-        there = self.forward(target)
-        self.walked = target - self._landed
-        return there
+        Args:
+            first: Frame at the position.
+            following: Frames after it.
+            tolerance: Seconds that may be missing at the end of the stream.
+        """
+        self.current = first
+        self.decoded = 0.0
+        self._start = first.begins
+        self._following = following
+        self._next = next(following, None)
+        self._tolerance = tolerance
 
-    def forward(self, target: float) -> bool:
-        """Go on to a later moment; False where the stream ends before it."""
+    def advance_after_seek(self, target: float) -> bool:
+        """Move forward from where a seek led; False if the stream ends before the target."""
+        reached = self.advance(target)
+        self.decoded = target - self._start
+        return reached
+
+    def advance(self, target: float) -> bool:
+        """Move forward to a later time; False if the stream ends before it."""
         while self._next is not None and self._next.begins <= target:
-            self.shown, self._next = self._next, next(self._ahead, None)
-        return self._next is not None or target - self.shown.ends <= self._slack
+            self.current, self._next = self._next, next(self._following, None)
+        return self._next is not None or target - self.current.ends <= self._tolerance
 
 
-def _jump(
+def _seek(
     container: InputContainer, stream: VideoStream, extent: StreamExtent, target: float
-) -> _Place | None:
-    """The place at ``target``; None where no jump led to it."""
-    for back in _STEPS_BACK:
-        jump = max(target - back, 0.0) / float(stream.time_base or Fraction(1, 1000))
+) -> _StreamCursor | None:
+    """A cursor at a time; None if no seek leads there."""
+    for margin in _SEEK_MARGINS:
+        offset = max(target - margin, 0.0) / float(stream.time_base or Fraction(1, 1000))
         try:
-            container.seek((extent.start or 0) + int(jump), stream=stream)
+            container.seek((extent.start or 0) + int(offset), stream=stream)
         except av.FFmpegError:
             break
-        ahead = _timed(container, stream, extent)
-        first = next(ahead, None)
+        following = timed_frames(container, stream, extent)
+        first = next(following, None)
         if first is None or first.begins > target:
-            continue  # landed too late: step back
-        place = _Place(first, ahead, end_tolerance(stream, extent.duration))
-        if place.land(target):
-            return place
+            continue  # the seek led past the target: use a larger margin
+        cursor = _StreamCursor(first, following, end_tolerance(stream, extent.duration))
+        if cursor.advance_after_seek(target):
+            return cursor
     return None
 
 
-def _timed(container: InputContainer, stream: VideoStream, extent: StreamExtent) -> Iterator[_Shown]:
-    """Frames in order of display; damaged packets are passed over."""
+def timed_frames(
+    container: InputContainer, stream: VideoStream, extent: StreamExtent
+) -> Iterator[_TimedFrame]:
+    """Frames in order of display; damaged packets are skipped."""
     base = float(stream.time_base or Fraction(1, 25))
     step = 1 / float(stream.average_rate or 25)
     expected = 0.0
@@ -165,4 +184,4 @@ def _timed(container: InputContainer, stream: VideoStream, extent: StreamExtent)
             else:
                 begins = (frame.pts - extent.start) * base
                 expected = begins + length
-            yield _Shown(frame, begins, expected)
+            yield _TimedFrame(frame, begins, expected)

@@ -1,4 +1,4 @@
-"""From what a user wrote to a file below the media root, and to the places of what is made from it."""
+"""Paths of videos below the media root, and of the files that are made from them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import numpy.typing as npt
 
 from media.errors import MediaError
 
-__all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri", "staged_by", "staged_path"]
+__all__ = ["content_hash", "frame_cache_path", "load_frames", "resolve_uri", "staged_files", "staged_path"]
 
 
 def resolve_uri(uri: str, media_root: Path) -> Path:
-    """The file that a URI names, symbolic links followed.
+    """The file that a URI names, with symbolic links resolved.
 
     Args:
-        uri: a path relative to the media root, an absolute path inside it, or a ``file://`` URI of one.
+        uri: Path relative to the media root, absolute path inside it, or ``file://`` URI of such a path.
+        media_root: Folder of the media files.
 
     Raises:
-        MediaError: it leads outside the root, names another host or scheme, or is no regular file.
+        MediaError: The URI leads outside the root, names another host or scheme, or is not a regular file.
     """
     text = uri
     if uri.lower().startswith("file:"):
         try:
             parts = urlsplit(uri)
             text = unquote(parts.path, errors="strict")
-        except ValueError as error:  # brackets that do not match, or bytes that are not UTF-8
+        except ValueError as error:  # unmatched brackets, or bytes that are not UTF-8
             raise MediaError(f"{uri!r} is not a path; write it without file:// and percent signs") from error
         if parts.query or parts.fragment:
             raise MediaError(
@@ -42,7 +43,7 @@ def resolve_uri(uri: str, media_root: Path) -> Path:
         raise MediaError(f"{uri!r} is not a path")
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # such names could neither be stored nor shown
+    except UnicodeEncodeError as error:  # such names can be neither stored nor displayed
         raise MediaError(f"{uri!r} is not a path: it is no valid Unicode; rename the file") from error
     root = media_root.resolve()
     try:
@@ -67,25 +68,32 @@ def content_hash(path: Path) -> str:
 
 
 def frame_cache_path(cache_dir: Path, frames: int, size: int, content: str) -> Path:
-    """Where the sampled frames of a content lie, for backbones that want this many of this size."""
+    """File of the sampled frames of a video.
+
+    Args:
+        cache_dir: Folder of the cache.
+        frames: Number of frames.
+        size: Side of a frame in pixels.
+        content: Content hash of the video.
+    """
     return cache_dir / f"{frames}x{size}" / f"{content}.npy"
 
 
 def staged_path(path: Path, pid: int) -> Path:
-    """Where process ``pid`` writes what shall become ``path``: in the same folder, hidden."""
+    """Hidden file in the same folder that process ``pid`` writes before it is renamed to ``path``."""
     return path.with_name(f".{path.stem}.{pid}.staged{path.suffix}")
 
 
-def staged_by(pid: int, folder: Path) -> list[Path]:
-    """What process ``pid`` began to write in a folder and did not finish."""
+def staged_files(pid: int, folder: Path) -> list[Path]:
+    """Files in a folder that process ``pid`` began to write and did not rename."""
     return list(folder.glob(f".*.{pid}.staged.*"))
 
 
 def load_frames(path: Path) -> npt.NDArray[np.uint8]:
-    """Sampled frames, ``uint8 [M, size, size, 3]``, RGB.
+    """Sampled frames of a cache file, ``uint8 [M, size, size, 3]``, RGB.
 
     Raises:
-        MediaError: the file is gone or is no frame cache.
+        MediaError: The file does not exist, or is not a frame cache.
     """
     try:
         frames = np.load(path, allow_pickle=False)

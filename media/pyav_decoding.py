@@ -1,4 +1,4 @@
-"""Opening a stranger's file with PyAV, and taking pictures out of it. Runs in the child process only."""
+"""Decoding of untrusted files with PyAV. Runs in the child process only."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from media.video_limits import VideoInfo, VideoLimits
 
 __all__ = ["decode"]
 
-# Containers that hold their video themselves. Playlists and scripts (HLS, DASH, concat, SDP …) name other files to be
-# opened and are left out, and so is every protocol: the library is given bytes to read, and can open nothing itself.
+# Containers that contain their video. Playlists and scripts (HLS, DASH, concat, SDP …) name other files and are not
+# accepted, and neither is any protocol: the library reads bytes, and cannot open anything itself.
 _FORMATS = (
     "mov,mp4,3gp,3g2,mj2,matroska,webm,avi,gif,apng,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,nut,mxf,dv,rm,"
     "h264,hevc,m4v,obu,yuv4mpegpipe"
 )
-# Single pictures, which are read from the bytes too. A picture is a video of one frame.
-_PICTURES = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
-_KINDS = "mp4, mov, mkv, webm, avi, gif, mpeg, ts, flv, wmv, ogv, mxf"  # of these, what people know by name
-_PICTURE_KINDS = "jpeg, png, webp, bmp"
-_INSTANT = 1e-3  # seconds that a single frame without a length is on display
-_TELL_THEIR_LENGTH = ("matroska", "flv")  # in the header, and not by looking for the last packet
+_PICTURE_FORMATS = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
+_KNOWN_FORMATS = "mp4, mov, mkv, webm, avi, gif, mpeg, ts, flv, wmv, ogv, mxf"  # listed in messages
+_KNOWN_PICTURE_FORMATS = "jpeg, png, webp, bmp"
+_MIN_DURATION = 1e-3  # seconds, of a single frame without a length
+_DURATION_IN_HEADER = ("matroska", "flv")  # other formats derive the duration from the last packet
 
 
 def decode(
@@ -45,41 +44,47 @@ def decode(
     receive: Callable[[Image.Image], None],
     pictures: bool = False,
 ) -> VideoInfo:
-    """Facts of a video; ``receive`` gets upright RGB images, the one on display at each of its ``times``.
-
-    With ``pictures``, single pictures count as videos of one frame.
-
-    Images are handed on one by one, because some large ones would not fit in memory together.
+    """Decode the frames on display at given times.
 
     Args:
-        times: rising seconds since the first frame, told the duration.
+        file: File of the video.
+        name: Name of the video in errors.
+        content_hash: SHA-256 of the file, for the result.
+        size_bytes: Size of the file, for the result.
+        times: Returns ascending times in seconds since the first frame, given the duration.
+        limits: VideoLimits of the video.
+        receive: Called with the upright RGB image of each time, one by one, because several large images may not fit in
+            memory.
+        pictures: Accept a single picture, as a video of one frame.
 
     Raises:
-        MediaError: says what is wrong with the file and what to do. Some images may have been received by then.
+        MediaError: The video cannot be used. Some images may have been received before.
     """
     try:
         with ExitStack() as stack:
-            container = stack.enter_context(_opened(file, name, pictures))
+            container = stack.enter_context(_open_container(file, name, pictures))
             stream = _video_stream(container, name)
             aspect = _aspect(stream)
             _check_size(stream.codec_context.width, stream.codec_context.height, aspect, name, limits)
-            extent = _told(container, stream)
+            extent = _stated_extent(container, stream)
             if extent is None:
-                extent = _measured(container, stream, name)
+                extent = _measured_extent(container, stream, name)
                 container = stack.enter_context(
-                    _opened(file, name, pictures)
-                )  # afresh: raw streams cannot be rewound
+                    _open_container(file, name, pictures)
+                )  # again, because raw streams cannot be rewound
                 stream = _video_stream(container, name)
             if extent.duration > limits.max_seconds:
                 raise MediaError(
                     f"{name} lasts {extent.duration:.0f} s; at most {limits.max_seconds:.0f} s are accepted; split it"
                 )
             stream.codec_context.thread_count = 1
-            upright, image, converted = FrameConverter(aspect), None, None
+            converter, image, converted = FrameConverter(aspect), None, None
             for frame in frames_on_display(container, stream, extent, times(extent.duration), name):
                 if image is None or frame is not converted:
-                    _check_size(frame.width, frame.height, aspect, name, limits)  # may change in mid-stream
-                    image, converted = upright(frame), frame
+                    _check_size(
+                        frame.width, frame.height, aspect, name, limits
+                    )  # the size may change within the stream
+                    image, converted = converter.convert(frame), frame
                 receive(image)
             if image is None:
                 raise MediaError(f"{name} holds no frame that can be decoded; it is damaged; export it again")
@@ -97,18 +102,18 @@ def decode(
     except (av.FFmpegError, ValueError, EOFError) as error:
         if isinstance(error, (MediaError, MemoryError)):
             raise
-        raise _damaged(name, error) from error
+        raise _damage_error(name, error) from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what a leap to before the start of a file gives
+        if error.errno != errno.EINVAL:  # raised by a seek to before the start of the file
             raise
-        raise _damaged(name, error) from error
+        raise _damage_error(name, error) from error
 
 
-def _opened(file: BinaryIO, name: str, pictures: bool) -> InputContainer:
+def _open_container(file: BinaryIO, name: str, pictures: bool) -> InputContainer:
     file.seek(0)
-    formats, kinds = (
-        (f"{_FORMATS},{_PICTURES}", f"{_KINDS}, {_PICTURE_KINDS}") if pictures else (_FORMATS, _KINDS)
-    )
+    formats, known = _FORMATS, _KNOWN_FORMATS
+    if pictures:
+        formats, known = f"{formats},{_PICTURE_FORMATS}", f"{known}, {_KNOWN_PICTURE_FORMATS}"
     try:
         return av.open(
             file,
@@ -118,26 +123,24 @@ def _opened(file: BinaryIO, name: str, pictures: bool) -> InputContainer:
         )
     except av.ArgumentError as error:
         raise MediaError(
-            f"{name} is not a video of an accepted kind ({kinds}); playlists are not followed; export it, "
+            f"{name} is not a video of an accepted kind ({known}); playlists are not followed; export it, "
             "for example as mp4"
         ) from error
 
 
 def _video_stream(container: InputContainer, name: str) -> VideoStream:
-    pictures = [
-        s for s in container.streams.video if not (s.disposition & av.stream.Disposition.attached_pic)
-    ]
-    if pictures:
-        if pictures[0].codec_context is None:
+    streams = [s for s in container.streams.video if not (s.disposition & av.stream.Disposition.attached_pic)]
+    if streams:
+        if streams[0].codec_context is None:
             raise MediaError(f"{name} holds its video in an unknown codec; export it, for example as mp4")
-        return pictures[0]
+        return streams[0]
     if container.streams.audio:
         raise MediaError(f"{name} has no video stream: it holds audio only; supply a file with a video track")
     raise MediaError(f"{name} has no video stream; supply a file with a video track")
 
 
 def _aspect(stream: VideoStream) -> Fraction:
-    """Width over height of a stored pixel; nonsense counts as square."""
+    """Width over height of a stored pixel; implausible values count as square."""
     aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio or Fraction(1)
     return aspect if Fraction(1, 100) < aspect < 100 else Fraction(1)
 
@@ -152,49 +155,47 @@ def _check_size(width: int, height: int, aspect: Fraction, name: str, limits: Vi
         )
 
 
-def _told(container: InputContainer, stream: VideoStream) -> StreamExtent | None:
-    """The extent as the header tells it, if it does."""
+def _stated_extent(container: InputContainer, stream: VideoStream) -> StreamExtent | None:
+    """The extent that the header states; None if it does not."""
     if not (stream.duration and stream.duration > 0 and stream.time_base and stream.frames > 0):
         return None
     duration = float(stream.duration * stream.time_base)
     if container.format.name == "avi" and stream.average_rate:
-        # What the library tells was cut to the bytes that are there; the header knows how many frames there were.
+        # The library derives the duration from the bytes of the file; the header states the number of frames.
         duration = max(duration, float(stream.frames / stream.average_rate))
     return StreamExtent(duration, stream.frames, stream.start_time)
 
 
-def _measured(container: InputContainer, stream: VideoStream, name: str) -> StreamExtent:
-    """The extent as all packets tell it, which are read but not decoded."""
+def _measured_extent(container: InputContainer, stream: VideoStream, name: str) -> StreamExtent:
+    """The extent of all packets, which are read but not decoded."""
     stamps: list[tuple[int, int]] = []
     lengths: list[Fraction] = []
-    everything = (float("inf"), 0.0)  # seconds at which the streams, taken together, begin and end
+    first, last = float("inf"), 0.0  # start and end of all streams together, in seconds
     base = stream.time_base or Fraction(1, 25)
     step = 1 / (stream.average_rate or Fraction(25))
     for packet in container.demux():
         length = packet.duration or 0
         if packet.pts is not None and packet.time_base:
             begins, ends = packet.pts * packet.time_base, (packet.pts + length) * packet.time_base
-            everything = (min(everything[0], float(begins)), max(everything[1], float(ends)))
+            first, last = min(first, float(begins)), max(last, float(ends))
         if packet.stream.index == stream.index and packet.size:
             lengths.append(length * base or step)
             if packet.pts is not None:
                 stamps.append((packet.pts, length))
     if not lengths:
         raise MediaError(f"{name} holds no frames; it is damaged or empty; export it again")
-    if not stamps:  # a raw stream: frames follow each other at the rate that the codec states
+    if not stamps:  # a raw stream: the codec states the frame rate
         return StreamExtent(float(sum(lengths)), len(lengths), None)
     start = min(stamp for stamp, _ in stamps)
-    duration = max(float((max(stamp + length for stamp, length in stamps) - start) * base), _INSTANT)
-    if container.duration and container.format.name.split(",")[0] in _TELL_THEIR_LENGTH:
-        told = container.duration / av.time_base
-        if told - (everything[1] - everything[0]) > end_tolerance(
-            stream, told
-        ):  # nothing reaches the announced end
-            duration = told
+    duration = max(float((max(stamp + length for stamp, length in stamps) - start) * base), _MIN_DURATION)
+    if container.duration and container.format.name.split(",")[0] in _DURATION_IN_HEADER:
+        stated = container.duration / av.time_base
+        if stated - (last - first) > end_tolerance(stream, stated):  # no packet reaches the stated end
+            duration = stated
     return StreamExtent(duration, len(lengths), start)
 
 
-def _damaged(name: str, error: BaseException) -> MediaError:
+def _damage_error(name: str, error: BaseException) -> MediaError:
     words = getattr(error, "strerror", None) or type(error).__name__
     return MediaError(
         f"{name} cannot be decoded ({words}); it is damaged or not a video; export it again, for example as mp4"

@@ -1,4 +1,4 @@
-"""The parent's side of decoding: one warm child, replaced whenever it dies or hangs."""
+"""The parent side of decoding: one warm child process, replaced whenever it dies or hangs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from media.errors import DecoderUnavailable, MediaError
-from media.media_paths import frame_cache_path, staged_by
+from media.media_paths import frame_cache_path, staged_files
 from media.video_limits import VideoInfo, VideoLimits
 
 __all__ = ["VideoDecoder"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-_START_SECONDS = 60.0  # on a machine that is busy with other things, importing takes its time
+_START_SECONDS = 60.0  # imports are slow on a busy machine
 _GRACE_SECONDS = 1.0
-_MORE_SECONDS = 480.0
-# All that the child inherits: secrets of the service are none of its business.
-_ENVIRONMENT = (
+_MAX_EXTRA_SECONDS = 480.0  # of a long sample, beyond the usual timeout
+# Variables that the child inherits; it does not get the secrets of the service.
+_INHERITED_VARIABLES = (
     "PATH",
     "LANG",
     "LC_ALL",
@@ -39,17 +39,20 @@ _ENVIRONMENT = (
 
 
 class _ChildDied(Exception):
-    """The child ended before it answered."""
+    """The child ended before it responded."""
 
 
 class _ChildHangs(Exception):
-    """The child did not answer in time."""
+    """The child did not respond in time."""
 
 
 class VideoDecoder:
-    """Examines videos one after the other; use it as a context manager. Not for several threads at once.
+    """Decodes videos one after the other in a child process. A context manager; not thread-safe.
 
-    The child is a plain subprocess, so that it also works in workers that may not have daemonic children.
+    The child is a plain subprocess, which also works in workers that may not have daemonic children.
+
+    Attributes:
+        limits: VideoLimits of each video.
     """
 
     def __init__(self, limits: VideoLimits | None = None) -> None:
@@ -75,26 +78,26 @@ class VideoDecoder:
         cache: Path | None = None,
         pictures: bool = False,
     ) -> VideoInfo:
-        """Decode a video.
+        """Decode a video, and write its frame cache and thumbnail.
 
         Args:
-            path: of the file.
-            frames: how many to sample, at the moments of :func:`media.video_limits.sample_times`.
-            size: side of the square they are cut to, pixels.
-            name: how messages call the video; its file name by default.
-            thumbnail: where to write a JPEG, at most 320 pixels wide.
-            cache: folder for the sampled frames, see :func:`media.media_paths.frame_cache_path`.
-            pictures: take a single picture too, as a video of one frame.
+            path: File of the video.
+            frames: Number of frames to sample, at the times of :func:`media.video_limits.sample_times`.
+            size: Side of the square that frames are cropped to, in pixels.
+            name: Name of the video in errors; None: its file name.
+            thumbnail: File of the thumbnail, a JPEG at most 320 pixels wide; None: no thumbnail.
+            cache: Folder of the frame cache, see :func:`media.media_paths.frame_cache_path`; None: no cache.
+            pictures: Accept a single picture, as a video of one frame.
 
         Raises:
-            MediaError: the video cannot be used, took too long, or brought the decoder down.
-            DecoderUnavailable: decoding does not even start, whatever the video.
+            MediaError: The video cannot be used, took too long, or crashed the decoder.
+            DecoderUnavailable: The decoder does not start.
         """
         if frames < 1 or size < 1:
             raise ValueError(f"frames and size must be at least 1, not {frames} and {size}")
         name = name or path.name
         request = {
-            "path": str(path.absolute()),  # the child runs in another folder
+            "path": str(path.absolute()),  # the child has another working directory
             "name": name,
             "frames": frames,
             "size": size,
@@ -103,50 +106,52 @@ class VideoDecoder:
             "pictures": pictures,
             "limits": asdict(self.limits),
         }
-        answer = self._ask(request, name)
-        if "reason" in answer:
-            raise MediaError(answer["reason"])
-        return VideoInfo(**answer["info"])
+        response = self._request(request, name)
+        if "reason" in response:
+            raise MediaError(response["reason"])
+        return VideoInfo(**response["info"])
 
     def sample(
         self, path: Path, *, times: Sequence[float], size: int, into: Path, name: str | None = None
     ) -> None:
         """Decode the frames on display at given times into a ``.npy`` file, ``uint8 [len(times), size, size, 3]``.
 
-        They are cut as those of :meth:`examine` are, and never in memory together. What lies before the first and
-        after the last of the times is not read where the container can be jumped in.
+        Frames are cropped as by :meth:`decode`, and never in memory together. If the container supports seeking, frames
+        before the first and after the last time are not read. The timeout is extended by the time between the first and
+        the last frame, up to eight minutes.
 
         Args:
-            times: rising, seconds since the first frame.
-            into: the file, which is replaced.
-            name: how messages call the video; its file name by default.
+            path: File of the video.
+            times: Ascending times in seconds since the first frame.
+            size: Side of the square that frames are cropped to, in pixels.
+            into: File to write or replace.
+            name: Name of the video in errors; None: its file name.
 
         Raises:
-            MediaError, DecoderUnavailable: as :meth:`examine`. Beyond the usual time it may take as long as the part
-                of the video between the first time and the last, up to eight minutes.
-            OSError: the file cannot be written; no video is to blame.
+            MediaError, DecoderUnavailable: As :meth:`decode`.
+            OSError: The file cannot be written; the video is not the cause.
         """
         name = name or path.name
-        longer = self.limits.timeout_seconds + min(times[-1] - times[0], _MORE_SECONDS)
+        timeout = self.limits.timeout_seconds + min(times[-1] - times[0], _MAX_EXTRA_SECONDS)
         request = {
             "path": str(path.absolute()),
             "name": name,
             "times": list(times),
             "size": size,
             "into": str(into.absolute()),
-            "limits": {**asdict(self.limits), "timeout_seconds": longer},
+            "limits": {**asdict(self.limits), "timeout_seconds": timeout},
         }
-        answer = self._ask(request, name)
-        if "stored" in answer:
-            raise OSError(answer["reason"])
-        if "reason" in answer:
-            raise MediaError(answer["reason"])
+        response = self._request(request, name)
+        if "stored" in response:
+            raise OSError(response["reason"])
+        if "reason" in response:
+            raise MediaError(response["reason"])
 
     def close(self) -> None:
-        """End the child."""
+        """End the child process."""
         self._end()
 
-    def _ask(self, request: dict[str, Any], name: str) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any], name: str) -> dict[str, Any]:
         warm = self._child is not None and self._child.poll() is None
         child = self._child if warm and self._child else self._start()
         seconds = request["limits"]["timeout_seconds"]
@@ -159,16 +164,16 @@ class VideoDecoder:
             ) from error
         except _ChildDied as error:
             status = self._end(request, _GRACE_SECONDS)
-            if warm:  # it may have been dying already; only a child that had no other work to do tells
-                return self._ask(request, name)
+            if warm:  # a previous video may be the cause: try once more in a new child
+                return self._request(request, name)
             raise MediaError(
-                f"{name} brought the decoder down ({_ending(status)}); it is damaged or hostile; "
+                f"{name} crashed the decoder ({_format_status(status)}); it is damaged or hostile; "
                 "export it again, or leave it out"
             ) from error
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._end()
-        inherited = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
+        inherited = {key: os.environ[key] for key in _INHERITED_VARIABLES if key in os.environ}
         child = self._child = subprocess.Popen(
             [sys.executable, "-m", "media.decoder_process"],
             bufsize=0,
@@ -177,22 +182,26 @@ class VideoDecoder:
             stderr=subprocess.DEVNULL,
             cwd=_ROOT,
             env={**inherited, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the parent, which ends the child in its own time
+            start_new_session=True,  # Ctrl-C reaches the parent only, which ends the child
         )
         try:
             _exchange(child, None, _START_SECONDS)
         except (_ChildDied, _ChildHangs) as error:
             status = self._end(grace=_GRACE_SECONDS)
             raise DecoderUnavailable(
-                f"the decoding process does not start ({_ending(status)}); run `python -m media.decoder_process` to see why"
+                f"the decoder process does not start ({_format_status(status)}); run `python -m media.decoder_process` to see why"
             ) from error
         return child
 
     def _end(self, unfinished: dict[str, Any] | None = None, grace: float = 0.0) -> int | None:
-        """End the child, take away what it was writing, and tell its exit status.
+        """End the child, and remove its unfinished files.
 
         Args:
-            grace: seconds that a child which is ending by itself may take, so that the status is its own.
+            unfinished: Request that the child was serving.
+            grace: Seconds to wait for a child that is ending by itself, so that the status is its own.
+
+        Returns:
+            The exit status; None if there was no child.
         """
         child, self._child = self._child, None
         if child is None:
@@ -206,14 +215,14 @@ class VideoDecoder:
                 with suppress(OSError):
                     pipe.close()
         if unfinished:
-            _sweep(unfinished, child.pid)
+            _remove_staged_files(unfinished, child.pid)
         return status
 
 
 def _exchange(
     child: subprocess.Popen[bytes], request: dict[str, Any] | None, seconds: float
 ) -> dict[str, Any]:
-    """Send a line, if there is one to send, and wait for the line that answers it."""
+    """Send a request, if there is one, and wait for the response line."""
     if child.stdin is None or child.stdout is None:
         raise AssertionError("the child was started with pipes")
     deadline = time.monotonic() + seconds
@@ -233,21 +242,21 @@ def _exchange(
         if not chunk:
             raise _ChildDied
         received += chunk
-    answer: dict[str, Any] = json.loads(received)
-    return answer
+    response: dict[str, Any] = json.loads(received)
+    return response
 
 
-def _sweep(request: dict[str, Any], pid: int) -> None:
-    """Remove what a child that has ended had begun to write."""
+def _remove_staged_files(request: dict[str, Any], pid: int) -> None:
+    """Remove the files that a child had begun to write for a request."""
     targets = [Path(request[key]) for key in ("thumbnail", "into") if request.get(key)]
     if request.get("cache"):
         targets.append(frame_cache_path(Path(request["cache"]), request["frames"], request["size"], ""))
     for target in targets:
-        for staged in staged_by(pid, target.parent):
+        for staged in staged_files(pid, target.parent):
             staged.unlink(missing_ok=True)
 
 
-def _ending(status: int | None) -> str:
+def _format_status(status: int | None) -> str:
     if status is None or status >= 0:
         return f"exit status {status}"
     try:

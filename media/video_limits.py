@@ -1,4 +1,4 @@
-"""What is known of a video, when it is sampled, and how much of one is accepted."""
+"""Facts and limits of a video, and the times at which it is sampled."""
 
 from __future__ import annotations
 
@@ -13,23 +13,35 @@ __all__ = ["VideoInfo", "VideoLimits", "moment_windows", "sample_times"]
 
 @dataclass(frozen=True)
 class VideoLimits:
-    """What a single video may cost."""
+    """VideoLimits of one video, and of the process that decodes it.
+
+    Attributes:
+        max_bytes: Maximum size of the file.
+        max_seconds: Maximum duration.
+        max_pixels: Maximum number of pixels of one frame, both stored and displayed.
+        timeout_seconds: Maximum wall time of one request to the decoder.
+        memory_bytes: Maximum address space of the decoder process.
+    """
 
     max_bytes: int = 4 * 1024**3
     max_seconds: float = 4 * 3600.0
-    max_pixels: int = 8192 * 8192  # of one frame, as stored and as displayed
-    timeout_seconds: float = 120.0  # wall time for everything done to it
-    memory_bytes: int = 2 * 1024**3  # address space of the child
+    max_pixels: int = 8192 * 8192
+    timeout_seconds: float = 120.0
+    memory_bytes: int = 2 * 1024**3
 
-    def admit(self, path: Path, name: str) -> int:
-        """The size of a file in bytes, before any of it is read.
+    def check_file(self, path: Path, name: str) -> int:
+        """Check a file before any of it is read.
 
         Args:
-            name: what to call it in an error.
+            path: File of the video.
+            name: Name of the video in errors.
+
+        Returns:
+            Its size in bytes.
 
         Raises:
-            MediaError: it is no file, empty or too large.
-            OSError: it is not there, or cannot be looked at.
+            MediaError: It is not a regular file, empty, or too large.
+            OSError: It does not exist, or cannot be accessed.
         """
         if path.exists() and not path.is_file():
             raise MediaError(f"{name} is no file but a folder, pipe or device; give a video file")
@@ -43,14 +55,17 @@ class VideoLimits:
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """A video that was decoded.
+    """Facts of a decoded video.
 
     Attributes:
         content_hash: SHA-256 of the file, hexadecimal.
-        width, height: as displayed: pixels after rotation and aspect ratio.
-        fps: mean frames per second; 0 where the file does not say.
-        duration: seconds.
-        frames: as the container counts them, or as they were found.
+        bytes: Size of the file.
+        container: Name of the container format.
+        codec: Name of the video codec.
+        width, height: Displayed size in pixels, after rotation and aspect ratio.
+        fps: Mean number of frames per second; 0 if the file does not state it.
+        duration: Duration in seconds.
+        frames: Number of frames that the container states, or that were counted.
     """
 
     content_hash: str
@@ -65,29 +80,34 @@ class VideoInfo:
 
 
 def sample_times(duration: float, count: int) -> list[float]:
-    """Mid-points of ``count`` equal intervals of ``duration`` seconds, counted from the first frame.
+    """Mid-points of ``count`` equal intervals of a duration, in seconds since the first frame.
 
-    The sample of a mid-point is the frame on display then: the last one that begins at or before it. So what
-    is sampled depends on time alone, and not on how many frames a file spends on it; a video of fewer frames
-    than samples repeats them, down to a video of a single frame.
+    The sample of a mid-point is the frame on display then: the last frame that begins at or before it. The samples
+    depend on time only, not on the frame rate of the file. A video with fewer frames than samples repeats them.
     """
     return [(index + 0.5) / count * duration for index in range(count)]
 
 
-def moment_windows(duration: float, seconds: float, overlap: float, most: int) -> list[tuple[float, float]]:
-    """The moments of a long video: moment_windows of equal length that cover it, each from its start to its end in seconds.
+def moment_windows(
+    duration: float, seconds: float, overlap: float, max_windows: int
+) -> list[tuple[float, float]]:
+    """The moments of a long video: overlapping moment_windows of equal length that cover it.
 
-    As many as are needed if none is longer than ``seconds``, and no more than ``most``, which makes them longer. Every
-    window shares ``overlap`` of its length with the next.
+    Args:
+        duration: Duration of the video in seconds.
+        seconds: Maximum length of a window, exceeded only if ``max_windows`` of this length do not cover the video.
+        overlap: Share of a window's length that it has in common with the next.
+        max_windows: Maximum number of moment_windows.
 
     Returns:
-        In order of time. None where the video is no longer than one window: there the whole video says as much.
+        Start and end of each window in seconds, in order of time. None for a video that is no longer than one window,
+        since the vector of the whole video then covers the same time.
     """
-    if duration <= seconds or most < 2:
+    if duration <= seconds or max_windows < 2:
         return []
     step = 1 - overlap  # in moment_windows
-    # A length that fits in exactly must not take one more because of how it rounds.
-    count = min(most, 1 + math.ceil((duration - seconds) / (seconds * step) - 1e-9))
+    # The tolerance keeps rounding from adding a window to a duration that fits exactly.
+    count = min(max_windows, 1 + math.ceil((duration - seconds) / (seconds * step) - 1e-9))
     if count < 2:
         return []
     length = duration / (1 + (count - 1) * step)

@@ -74,10 +74,10 @@ class FileFrames:
             with av.open(str(self.path), metadata_errors="replace") as container:
                 stream = container.streams.video[0]
                 stream.codec_context.thread_count = 1  # files are decoded side by side already
-                upright = FrameConverter(stream.sample_aspect_ratio or Fraction(1))
+                converter = FrameConverter(stream.sample_aspect_ratio or Fraction(1))
                 times = self._times(extent.duration, count)
                 shown = frames_on_display(container, stream, extent, times, name)
-                return np.stack([crop_square(upright(frame), size) for frame in shown])
+                return np.stack([crop_square(converter.convert(frame), size) for frame in shown])
         except av.FFmpegError as error:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 

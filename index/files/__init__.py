@@ -1,0 +1,1 @@
+"""On-disk format of the store: durable files, folders, manifest, segment files and tombstones."""

@@ -1,4 +1,4 @@
-"""Files that are there completely, or not at all, whenever the power goes."""
+"""Durable file operations: after a crash a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["damage", "exclusive", "hash_files", "replace_text", "replacing", "sync"]
+__all__ = ["exclusive", "find_damage", "hash_files", "replace_text", "replacing", "sync"]
 
 
 def sync(path: Path) -> None:
-    """fsync a file or a folder."""
+    """Fsync a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -23,36 +23,43 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Replace a file by a whole new one, which the block writes where it is told; readers of the old one keep it."""
+    """Replace a file atomically with the file that the ``with`` block writes to the yielded path.
+
+    Readers that have the old file open keep it.
+    """
     staged = path.with_suffix(".new")
     try:
         yield staged
         sync(staged)
         os.replace(staged, path)
     except OSError:
-        staged.unlink(missing_ok=True)  # a full disk needs the room
+        staged.unlink(missing_ok=True)  # frees space on a full disk
         raise
     sync(path.parent)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file by a text."""
+    """Replace the content of a file atomically with a text."""
     with replacing(path) as staged:
         staged.write_text(text, encoding="utf-8")
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Name → SHA-256 of the files in a folder."""
+    """Name → SHA-256 of each file in a folder."""
     return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
 
 
-def damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
-    """What is wrong with a folder that should hold these files; None if nothing is.
+def find_damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: bool) -> str | None:
+    """Compare a folder with the files that it must contain.
 
     Args:
-        files: name → SHA-256.
-        size: of all files together, in bytes; None: unknown.
-        verify: read every byte; otherwise only sizes are compared.
+        folder: Folder to compare.
+        files: Name → SHA-256 of each expected file.
+        size: Total size of these files in bytes; None: unknown.
+        verify: Read every byte and compare checksums; otherwise compare sizes only.
+
+    Returns:
+        A clause that describes the first difference; None if there is none.
     """
     try:
         missing = [name for name in files if not (folder / name).is_file()]
@@ -69,7 +76,10 @@ def damage(folder: Path, files: Mapping[str, str], size: int | None, *, verify: 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file: one writer at a time, across threads and processes; freed when its process dies."""
+    """Hold an exclusive lock on a lock file, across threads and processes.
+
+    The kernel releases the lock when its process dies.
+    """
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

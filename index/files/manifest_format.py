@@ -1,24 +1,31 @@
-"""The words of the on-disk format: entries and manifest, as dataclasses and as JSON.
+"""The manifest of a store: entries of releases, shards and tombstones, and their JSON format.
 
     manifest.json                    replaced as a whole; its replacement is the publish point
-    shards/<id>/shard.json           what the shard is
+    shards/<id>/shard.json           description of a segment
     shards/<id>/vectors.faiss        unit rows, exact inner products: float16 in an IndexScalarQuantizer
     shards/<id>/ids.npy              int64, one per row
-    shards/<id>/queries.npy          float32, what a search structure was measured with; large shards only
-    shards/<id>/search.faiss         the structure, where it passed; see index.scanning.ann_index
-    releases/<id>/…                  files of a release, opaque here
-    tombstones/<id>/deleted.npy      int64, ids of one task that are not found any more
+    shards/<id>/queries.npy          float32, queries that measured the ANN structure; large segments only
+    shards/<id>/search.faiss         ANN structure that passed the recall gate; see index.scanning.recall_gate
+    releases/<id>/…                  files of a release, opaque to the index
+    tombstones/<id>/deleted.npy      int64, deleted ids of one task
 
-Where another store holds the vectors (see :mod:`index.shards.vector_store`), a shard's folder has ``vectors.json``, the digest
-of its rows, in place of ``vectors.faiss``; all else is the same.
+Where a remote store holds the vectors (see :mod:`index.shards.vector_store`), the folder of a segment has
+``vectors.json``, a digest of its rows, in place of ``vectors.faiss``; all else is the same.
 
-Schema 1 stored float32 rows in an IndexFlatIP. Its manifests and shards are read as they are, and never rewritten; the
-first publication replaces the manifest by one of schema 2, which versions that know schema 1 alone refuse by name.
-Schema 3 is schema 2 with search structures and places. It is written only where a shard has been measured for the
-one, or its vectors are elsewhere, so other libraries stay readable to versions that know schema 2.
-Schema 4 is schema 3 with tasks of which nothing is left (:mod:`index.shards.empty_vector_store`), and is written only where there is one.
+==========  ==================================================================================================
+schema      adds
+==========  ==================================================================================================
+1           float32 rows in an IndexFlatIP. Such shards stay as they are; the next publication replaces the manifest by
+            one of schema 2, which versions that only know schema 1 refuse by name.
+2           float16 rows, appended segments, tombstones
+3           ANN structures and places in remote stores
+4           shards without vectors (:mod:`index.shards.empty_vector_store`)
+==========  ==================================================================================================
 
-A folder's id is the SHA-256 of its files' names and hashes, so a folder can only ever hold one content.
+A manifest is written with the lowest schema that describes it, so that earlier versions can read as many libraries as
+possible.
+
+The id of a folder is the SHA-256 of the names and hashes of its files, so a folder can only ever have one content.
 """
 
 from __future__ import annotations
@@ -42,24 +49,25 @@ __all__ = [
 ]
 
 SCHEMA = 4
-_MEASURED = 3  # schema of a library without emptied tasks
-_PLAIN = 2  # and without structures and places
+_ANN_SCHEMA = 3  # lowest schema with structures and places
+_PLAIN_SCHEMA = 2
 _RESTORE = "restore it from a backup"
 
 
 @dataclass(frozen=True)
 class AnnStructure:
-    """How a large shard is searched, and what was measured before it was allowed (``index.scanning.ann_index``).
+    """The ANN structure of a large segment, and the measurement that admitted it (``index.scanning.recall_gate``).
 
     Attributes:
-        kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: nothing passed, and every vector is read.
-        parameter: how thorough the structure is when it is searched.
-        recall: share of the exact results that it finds, the lower one of those at the gate's depths.
-        target: which recall was asked for.
-        depth: how many results it is asked for; deeper searches are exact.
-        queries, rows: with how many text queries it was measured, against how many vectors.
-        work: what a search reads, as a share of what an exact one does.
-        refused: kind → recall with as much work as is worth it, of those that were tried before and did not pass.
+        kind: ``ivf``, ``hnsw``, ``sq8``, or ``flat``: no structure passed, and every vector is scanned.
+        parameter: Search effort: lists to probe, length of the queue, or multiple of k, by kind.
+        recall: Share of the exact results that it returns; the minimum over the measured depths.
+        target: Required recall.
+        depth: Maximum number of results that it returns; deeper searches are exact.
+        queries: Number of text queries of the measurement.
+        rows: Number of vectors of the measurement.
+        work: Data read by a search, as a share of an exact scan.
+        refused: Kind → best recall within the permitted work, of the kinds that were tried before and did not pass.
     """
 
     kind: str
@@ -75,20 +83,23 @@ class AnnStructure:
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A shard as the manifest knows it.
+    """A segment of a shard, as the manifest describes it. The first segment of a task pins its release.
 
     Attributes:
-        id: of its folder.
-        task, release: whom it belongs to, and which release made it.
-        fingerprint: of the video encoder that made the vectors.
-        count, dim: vectors and their width. None are left of a task that was deleted and compacted.
-        first_id, last_id: lowest and highest id of its vectors; 0 and −1 where there is none.
-        bytes: of all files.
-        files: name → SHA-256.
-        dtype: of the stored vectors; schema 1 knew ``float32`` alone, and did not write it down.
-        structure: how it is searched; None: every vector is read, and nothing else was measured.
-        place: where the vectors are: empty, in its folder; otherwise the name of another store, a colon, and what
-            that store calls the place, such as ``milvus:cinestrata_512_0/t_tsk_1``.
+        id: Id of its folder.
+        task: Id of the task.
+        release: Id of the release that embedded it.
+        fingerprint: Fingerprint of the video encoder that made the vectors.
+        count: Number of vectors; 0 after all vectors were deleted and the shard was compacted.
+        dim: Dimension of the vectors.
+        first_id: Lowest id; 0 without vectors.
+        last_id: Highest id; −1 without vectors.
+        bytes: Total size of its files.
+        files: Name → SHA-256.
+        dtype: Precision of the stored vectors. Schema 1 only knew ``float32`` and does not state it.
+        structure: Its ANN structure; None: every vector is scanned, and no structure was measured.
+        place: Where the vectors are: empty for its folder, otherwise the name of a remote store, a colon and the
+            place there, such as ``milvus:cinestrata_512_0/t_tsk_1``.
     """
 
     id: str
@@ -106,20 +117,20 @@ class SegmentEntry:
     place: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields; without ``structure`` and ``place`` where there is none, as schema 2 has it."""
+        """Its fields; without ``structure`` and ``place`` where they are empty, as in schema 2."""
         fields = asdict(self)
         return {name: value for name, value in fields.items() if value or name not in ("structure", "place")}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SegmentEntry:
-        """The reverse; raises TypeError where fields are not ours."""
+        """Inverse of :meth:`to_json`; raises TypeError for unknown or missing fields."""
         structure = fields.get("structure")
         return cls(**{**fields, "structure": AnnStructure(**structure) if structure is not None else None})
 
 
 @dataclass(frozen=True)
 class ReleaseEntry:
-    """A release as the manifest knows it: its folder's id, size and files."""
+    """A release, as the manifest describes it: id, total size and files (name → SHA-256) of its folder."""
 
     id: str
     bytes: int
@@ -128,7 +139,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True)
 class TombstoneEntry:
-    """All deletions of a task: whose, how many, and their folder's id, size and files."""
+    """All deletions of a task: number of deleted ids, and id, total size and files of their folder."""
 
     id: str
     task: str
@@ -142,13 +153,13 @@ class Manifest:
     """One generation of the store.
 
     Attributes:
-        generation: grows by one with every publication; 0 before the first.
-        created: when it was published, ISO 8601 in UTC; empty before the first.
-        release: id of the current release.
-        releases: all that a shard pins, and the current one, which goes on from these. None is ever dropped.
-        shards: by task, in the order in which they were published.
-        appended: by task, the segments that its release made later.
-        tombstones: by task, what was deleted from its segments.
+        generation: Number of publications so far; 0 before the first.
+        created: Time of publication, ISO 8601 in UTC; empty before the first.
+        release: Id of the current release.
+        releases: The current release, and every release that a shard pins. None is ever removed.
+        shards: Task → first segment of its shard, in order of publication.
+        appended: Task → segments that were appended later, embedded with the pinned release.
+        tombstones: Task → deleted ids of its segments.
     """
 
     generation: int = 0
@@ -161,44 +172,50 @@ class Manifest:
 
     @classmethod
     def empty(cls) -> Manifest:
-        """The store before its first publication."""
+        """The manifest of a store before its first publication."""
         return cls()
 
     def folder_ids(self) -> set[str]:
-        """Ids of the folders that it names."""
-        stones = {entry.id for entry in self.tombstones.values()}
-        return {part.id for task in self.shards for part in self.segments(task)} | set(self.releases) | stones
+        """Ids of the folders that the manifest names."""
+        tombstones = {entry.id for entry in self.tombstones.values()}
+        return {segment.id for segment in self.all_segments()} | set(self.releases) | tombstones
+
+    def all_segments(self) -> list[SegmentEntry]:
+        """The segments of all tasks, in order of publication."""
+        return [segment for task in self.shards for segment in self.segments(task)]
 
     def segments(self, task: str) -> tuple[SegmentEntry, ...]:
-        """The segments of a task, the first one first."""
+        """The segments of a task's shard, in order of publication."""
         return (self.shards[task], *self.appended.get(task, ()))
 
     def live_count(self, task: str) -> int:
-        """How many vectors of a task can be found."""
-        return sum(part.count for part in self.segments(task)) - self.deleted_count(task)
+        """Number of vectors of a task that are not deleted."""
+        return sum(segment.count for segment in self.segments(task)) - self.deleted_count(task)
 
     def deleted_count(self, task: str) -> int:
-        """How many of a task cannot be found any more."""
+        """Number of deleted vectors of a task that its segments still contain."""
         return self.tombstones[task].count if task in self.tombstones else 0
 
     def dumps(self) -> str:
-        """JSON with its own checksum."""
-        parts = [part for task in self.shards for part in self.segments(task)]
-        schema = _MEASURED if any(part.structure or part.place for part in parts) else _PLAIN
+        """The manifest as JSON, with its own checksum."""
+        segments = self.all_segments()
+        schema = _ANN_SCHEMA if any(entry.structure or entry.place for entry in segments) else _PLAIN_SCHEMA
         body = {
-            "schema": schema if all(part.count for part in parts) else SCHEMA,
+            "schema": schema if all(entry.count for entry in segments) else SCHEMA,
             **asdict(replace(self, shards={}, appended={})),
             "shards": {task: entry.to_json() for task, entry in self.shards.items()},
-            "appended": {task: [part.to_json() for part in more] for task, more in self.appended.items()},
+            "appended": {
+                task: [entry.to_json() for entry in entries] for task, entries in self.appended.items()
+            },
         }
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
     @classmethod
     def loads(cls, text: str) -> Manifest:
-        """Read and verify.
+        """Parse and verify the JSON of a manifest.
 
         Raises:
-            ManifestError: not JSON, a newer schema, a checksum that does not fit, or fields that are not ours.
+            ManifestError: The text is not JSON, has a newer schema, a wrong checksum, or unknown or missing fields.
         """
         try:
             body: dict[str, Any] = json.loads(text)
@@ -212,7 +229,7 @@ class Manifest:
                 "it was written by a newer Cinestrata; use that version"
             )
         if checksum != _checksum(body):
-            raise ManifestError(f"manifest.json was altered: its checksum does not fit; {_RESTORE}")
+            raise ManifestError(f"manifest.json was altered: its checksum is wrong; {_RESTORE}")
         try:
             manifest = cls(
                 generation=body["generation"],
@@ -228,13 +245,13 @@ class Manifest:
                     key: TombstoneEntry(**entry) for key, entry in body.get("tombstones", {}).items()
                 },
             )
-            parts = [part for task in manifest.shards for part in manifest.segments(task)]
             folders: list[ReleaseEntry | TombstoneEntry | SegmentEntry] = [
                 *manifest.releases.values(),
-                *parts,
+                *manifest.all_segments(),
+                *manifest.tombstones.values(),
             ]
-            for folder in [*folders, *manifest.tombstones.values()]:
-                _require_inside(folder.id, folder.files)
+            for folder in folders:
+                _require_content_id(folder.id, folder.files)
         except (KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"manifest.json lacks a field ({error}); {_RESTORE}") from error
         return manifest
@@ -249,8 +266,8 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _require_inside(identifier: str, files: Mapping[str, str]) -> None:
-    # A manifest may come with somebody's backup; its checksum proves that it is whole, not that it is kind.
+def _require_content_id(identifier: str, files: Mapping[str, str]) -> None:
+    # A manifest from a foreign backup may be hostile: its checksum proves integrity, not that its paths are safe.
     if identifier != content_id(files) or any("/" in name or name in ("", "..") for name in files):
         raise ManifestError(
             f"manifest.json names a folder {identifier[:12]!r} that is not its content; {_RESTORE}"

@@ -1,0 +1,1 @@
+"""Vectors in Milvus, for libraries with more vectors than one machine holds."""

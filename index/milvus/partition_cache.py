@@ -1,4 +1,4 @@
-"""Which partitions Milvus holds in memory: those that are used, and those that were used longest ago go first."""
+"""Cache of the partitions that Milvus holds in memory; the least recently used are released first."""
 
 from __future__ import annotations
 
@@ -13,82 +13,90 @@ __all__ = ["PartitionCache"]
 
 
 @dataclass
-class _Held:
-    """A partition. ``loading`` lets one thread load it and the others wait for that one."""
+class _CacheEntry:
+    """A partition. ``loading`` lets one thread load it while others wait."""
 
     loading: Lock = field(default_factory=Lock)
     users: int = 0
-    loaded: bool = False
+    is_loaded: bool = False
 
 
 class PartitionCache:
-    """Loads partitions when they are asked for, and releases them when there are too many.
+    """Loads partitions on first use, and releases them when there are too many.
 
-    One that is in use is never released. Processes do not know of each other's: what one releases, another may still
-    take for loaded, and is told so by the server (:meth:`lost`).
+    A partition in use is never released. Each process has a cache of its own: a partition that one process released may
+    still be marked as loaded in another, until the server rejects a request (:meth:`mark_released`).
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
+    def __init__(self, max_loaded: int | None = None) -> None:
+        """An empty cache.
+
+        Args:
+            max_loaded: Maximum number of loaded partitions; None: no limit.
+        """
+        self._max_loaded = max_loaded
         self._lock = Lock()
-        self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()  # longest unused first
+        self._entries: OrderedDict[tuple[str, str], _CacheEntry] = OrderedDict()  # least recently used first
 
     @contextmanager
     def use(self, client: Any, collection: str, partition: str, *, whole: bool) -> Iterator[None]:
-        """A partition that stays loaded inside the ``with``.
+        """Keep a partition loaded inside the ``with`` block.
 
         Args:
-            whole: the server loads collections as a whole only (milvus-lite), so nothing is ever released.
+            client: Client that loads and releases.
+            collection: Collection of the partition.
+            partition: Name of the partition.
+            whole: The server only loads complete collections (milvus-lite), so that nothing is ever released.
         """
         key = (collection, "" if whole else partition)
         with self._lock:
-            held = self._held.setdefault(key, _Held())
-            held.users += 1
-            self._held.move_to_end(key)
+            entry = self._entries.setdefault(key, _CacheEntry())
+            entry.users += 1
+            self._entries.move_to_end(key)
         try:
-            with held.loading:
-                if not held.loaded:
+            with entry.loading:
+                if not entry.is_loaded:
                     if whole:
                         client.load_collection(collection)
                     else:
                         client.load_partitions(collection, [partition])
-                    held.loaded = True
+                    entry.is_loaded = True
             yield
         finally:
             with self._lock:
-                held.users -= 1
-                surplus = [] if whole else self._surplus()
+                entry.users -= 1
+                surplus = [] if whole else self._take_surplus()
             for name, part in surplus:
                 client.release_partitions(name, [part])
 
-    def lost(self, collection: str, partition: str, *, whole: bool) -> None:
-        """The server says that it is not loaded after all."""
+    def mark_released(self, collection: str, partition: str, *, whole: bool) -> None:
+        """Record that the server does not have a partition loaded."""
         with self._lock:
-            held = self._held.get((collection, "" if whole else partition))
-            if held is not None:
-                held.loaded = False
+            entry = self._entries.get((collection, "" if whole else partition))
+            if entry is not None:
+                entry.is_loaded = False
 
-    def forget(self, client: Any, collection: str, partition: str, *, whole: bool) -> None:
+    def release(self, client: Any, collection: str, partition: str, *, whole: bool) -> None:
         """Release a partition that is about to be dropped."""
         if not whole:
             client.release_partitions(collection, [partition])
             with self._lock:
-                self._held.pop((collection, partition), None)
+                self._entries.pop((collection, partition), None)
 
     def clear(self) -> None:
-        """Take nothing for loaded: the server may have been started anew."""
+        """Record that no partition is loaded: the server may have been restarted."""
         with self._lock:
-            for held in self._held.values():
-                held.loaded = False
+            for entry in self._entries.values():
+                entry.is_loaded = False
 
-    def _surplus(self) -> list[tuple[str, str]]:
-        """Takes out those that must go, and names them."""
-        gone: list[tuple[str, str]] = []
-        if self._most is not None:
-            for key in list(self._held):
-                if len(self._held) <= self._most:
+    def _take_surplus(self) -> list[tuple[str, str]]:
+        """Remove the partitions beyond the limit from the cache, and return their keys."""
+        surplus: list[tuple[str, str]] = []
+        if self._max_loaded is not None:
+            for key in list(self._entries):
+                if len(self._entries) <= self._max_loaded:
                     break
-                if not self._held[key].users:
-                    del self._held[key]
-                    gone.append(key)
-        return gone
+                if not self._entries[key].users:
+                    del self._entries[key]
+                    surplus.append(key)
+        return surplus

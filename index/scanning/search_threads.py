@@ -1,4 +1,4 @@
-"""How many threads a search takes, and several searches."""
+"""Threads of searches: OpenMP threads within one search, and searches that run in parallel."""
 
 from __future__ import annotations
 
@@ -10,63 +10,70 @@ from typing import TypeVar
 
 import faiss
 
-__all__ = ["search_in_parallel", "search_threads", "use_one_thread_per_search"]
+__all__ = ["SearchThreadLimit", "search_in_parallel", "set_search_threads", "use_one_thread_per_search"]
 
 Job = TypeVar("Job")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-_limit: int | None = None
-_WORTH = (
-    2 * 1024**2
-)  # bytes to scan for each job; handing a smaller one to another thread takes longer than it saves
-_WAITING = 32  # searches of a server at once, in one process
+_MIN_PARALLEL_BYTES = 2 * 1024**2  # smaller scans take less time than handing them to another thread
+_REMOTE_SEARCHES = 32  # concurrent searches of a remote store, in one process
+
+_threads: int | None = None
+
+
+def set_search_threads(threads: int | None) -> None:
+    """Set the number of OpenMP threads of one search, in this process; None: all cores."""
+    global _threads
+    _threads = threads
 
 
 def use_one_thread_per_search() -> None:
-    """For a server: let requests run beside each other, instead of each search on all cores."""
-    global _limit
-    _limit = 1
+    """Let concurrent requests run side by side, instead of each search on all cores. For servers."""
+    set_search_threads(1)
 
 
-class search_threads:  # noqa: N801 — a context manager, read like a function
-    """Keep to the limit, in this thread and for as long as the search takes.
+class SearchThreadLimit:
+    """Context manager that applies the limit of threads to the calling thread for the duration of one search.
 
-    OpenMP counts for each calling thread, so a limit that is set once, when the server starts, would not reach the
-    threads that answer requests. It is lifted afterwards, because torch may share it. (A class, as it is entered for
-    every shard of every query, and a generator takes longer than the whole of it.)
+    OpenMP counts threads for each calling thread, so that a limit set once at the start of the server would not reach
+    the threads that serve requests. The limit is lifted afterwards because torch may share the OpenMP runtime. (A
+    class: it is entered for every shard of every query, and a generator takes longer than all of its work.)
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ("_previous",)
 
     def __enter__(self) -> None:
-        self._before = 0
-        if _limit is not None:
-            self._before = faiss.omp_get_max_threads()
-            faiss.omp_set_num_threads(_limit)
+        self._previous = 0
+        if _threads is not None:
+            self._previous = faiss.omp_get_max_threads()
+            faiss.omp_set_num_threads(_threads)
 
     def __exit__(self, *_: object) -> None:
-        if self._before:
-            faiss.omp_set_num_threads(self._before)
+        if self._previous:
+            faiss.omp_set_num_threads(self._previous)
 
 
 def search_in_parallel(
-    search: Callable[[Job], Found], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
-) -> list[Found]:
-    """The results of several searches, in their order: on all cores where each has enough to do.
+    search: Callable[[Job], Result], jobs: Sequence[Job], bytes_each: int, *, remote: bool = False
+) -> list[Result]:
+    """Run several searches, on all cores where each reads enough bytes to be worth a thread.
 
-    The scan itself holds no lock of the interpreter. There is one pool for those that read and one for those that wait,
-    however many requests use them.
+    Scans release the interpreter lock. All requests share one pool for local searches and one for remote searches.
 
     Args:
-        bytes_each: that a search reads, about.
-        remote: whether they wait for a server, which takes longer than handing them over, however little they read.
+        search: Function that runs one job.
+        jobs: Jobs to run; the calling thread runs the first.
+        bytes_each: Approximate number of bytes that one search reads.
+        remote: Whether searches wait for a server; these always run in parallel.
+
+    Returns:
+        Results in the order of jobs.
     """
-    threads = _WAITING if remote else len(os.sched_getaffinity(0))
-    if threads < 2 or len(jobs) < 2 or (bytes_each < _WORTH and not remote):
+    threads = _REMOTE_SEARCHES if remote else len(os.sched_getaffinity(0))
+    if threads < 2 or len(jobs) < 2 or (bytes_each < _MIN_PARALLEL_BYTES and not remote):
         return [search(job) for job in jobs]
-    # The caller does not only wait.
-    others = [_pool(threads).submit(search, job) for job in jobs[1:]]
-    return [search(jobs[0]), *(other.result() for other in others)]
+    futures = [_pool(threads).submit(search, job) for job in jobs[1:]]
+    return [search(jobs[0]), *(future.result() for future in futures)]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which folders are mapped: as many as a budget of bytes allows, and those that were searched longest ago go first."""
+"""Cache of mapped segments, limited by bytes; the least recently searched segments are closed first."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["SegmentCache"]
 
 
 @dataclass
-class _Held:
-    """A segment, or the wish for it. ``opening`` lets one thread open it and the others wait for that one."""
+class _CacheEntry:
+    """A segment, or None until it is open. ``opening`` lets one thread open it while others wait."""
 
     opening: Lock = field(default_factory=Lock)
     users: int = 0
@@ -25,72 +25,79 @@ class _Held:
 
 
 class SegmentCache:
-    """Opens segments when they are asked for, and closes them when room is needed.
+    """Opens segments on first use, and closes them when the budget is exceeded.
 
-    One that is in use is never closed, so the budget is exceeded for as long as more than it holds is searched at
-    the same moment. Files are known by their content, so it does not matter which generation asks for them.
+    A segment in use is never closed, so the budget is exceeded while concurrent searches use more than it allows.
+    Segments are identified by content, independent of the generation that searches them.
     """
 
-    def __init__(self, budget: int | None = None, *, gpu: bool = False) -> None:
-        self._budget = budget
+    def __init__(self, max_bytes: int | None = None, *, gpu: bool = False) -> None:
+        """An empty cache.
+
+        Args:
+            max_bytes: Maximum total size of mapped files; None: no limit.
+            gpu: Search copies of segments on a GPU.
+        """
+        self._max_bytes = max_bytes
         self._gpu = gpu
         self._lock = Lock()
-        self._held: OrderedDict[str, _Held] = OrderedDict()  # longest unused first
+        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()  # least recently used first
         self._bytes = 0
 
     @property
     def bytes(self) -> int:
-        """Of the files that are open."""
+        """Total size of the open files."""
         return self._bytes
 
     @contextmanager
     def use(self, folder: Path, entry: SegmentEntry) -> Iterator[Segment]:
-        """A segment that stays open inside the ``with``.
+        """A segment that stays open inside the ``with`` block.
+
+        A file that was truncated or replaced since it was mapped is opened again: the kernel kills a process that reads
+        a mapped file beyond its end.
 
         Raises:
-            ShardMissing, ShardCorrupt: it had to be opened, and cannot be; see :meth:`Segment.open`. A file that was
-                cut off or replaced since it was mapped is opened anew: the kernel ends a process that reads a mapped
-                file beyond its end.
+            ShardMissing, ShardCorrupt: The segment cannot be opened; see :meth:`Segment.open`.
         """
         with self._lock:
-            held = self._held.setdefault(entry.id, _Held())
-            held.users += 1
-            self._held.move_to_end(entry.id)
+            cached = self._entries.setdefault(entry.id, _CacheEntry())
+            cached.users += 1
+            self._entries.move_to_end(entry.id)
         try:
-            with held.opening:
-                if held.segment is not None and held.segment.changed():
-                    held.segment = None
+            with cached.opening:
+                if cached.segment is not None and cached.segment.is_stale():
+                    cached.segment = None
                     with self._lock:
                         self._bytes -= entry.bytes
-                if held.segment is None:
-                    held.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
+                if cached.segment is None:
+                    cached.segment = Segment.open(folder, entry, verify=False, gpu=self._gpu)
                     with self._lock:
                         self._bytes += entry.bytes
-                segment = held.segment
+                segment = cached.segment
             yield segment
         finally:
             with self._lock:
-                held.users -= 1
-                if held.segment is None and not held.users:
-                    del self._held[entry.id]
-                self._make_room()
+                cached.users -= 1
+                if cached.segment is None and not cached.users:
+                    del self._entries[entry.id]
+                self._evict()
 
-    def keep(self, identifiers: set[str]) -> None:
-        """Close all others that nobody uses, such as those that a new generation does without."""
+    def retain(self, identifiers: set[str]) -> None:
+        """Close all other segments that are not in use, such as those that a new generation no longer names."""
         with self._lock:
-            for identifier in [key for key in self._held if key not in identifiers]:
+            for identifier in [key for key in self._entries if key not in identifiers]:
                 self._close(identifier)
 
-    def _make_room(self) -> None:
-        if self._budget is None:
+    def _evict(self) -> None:
+        if self._max_bytes is None:
             return
-        for identifier in list(self._held) if self._bytes > self._budget else ():
-            if self._bytes <= self._budget:
+        for identifier in list(self._entries) if self._bytes > self._max_bytes else ():
+            if self._bytes <= self._max_bytes:
                 break
             self._close(identifier)
 
     def _close(self, identifier: str) -> None:
-        held = self._held[identifier]
-        if held.segment is not None and not held.users:
-            self._bytes -= held.segment.entry.bytes
-            del self._held[identifier]
+        cached = self._entries[identifier]
+        if cached.segment is not None and not cached.users:
+            self._bytes -= cached.segment.entry.bytes
+            del self._entries[identifier]

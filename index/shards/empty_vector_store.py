@@ -1,7 +1,7 @@
-"""What is left of a task of which every vector was deleted, and its shard compacted: its place, and nothing in it.
+"""Shards without vectors: what remains of a task after all its vectors were deleted and its shard was compacted.
 
-The manifest goes on naming the task, its release and its encoder, so it stays published, pinned and counted. The folder
-of its shard holds a description and an empty list of ids, wherever its vectors were before.
+The manifest still names the task, its release and its encoder, so the task stays published, pinned and counted. The
+folder of its segment has a description and an empty list of ids, wherever its vectors were before.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import SegmentEntry
-from index.hits import Hits
+from index.hits import NO_HITS, Hits
 from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, Rows
+from index.shards.vector_store import CheckLevel, VectorBatches
 
 __all__ = ["EmptyVectorStore"]
 
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
-
-_NONE: Ids = np.empty(0, np.int64)
-
 
 class EmptyVectorStore:
-    """The :class:`~index.shards.vector_store.VectorStore` of shards without vectors: their folders say all."""
+    """The :class:`~index.shards.vector_store.VectorStore` of segments without vectors; it stores nothing."""
 
     def place(self, task: str, dim: int) -> str:
         return ""
@@ -35,37 +31,35 @@ class EmptyVectorStore:
         self,
         folder: Path,
         entry: SegmentEntry,
-        rows: Rows,
+        rows: VectorBatches,
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> None:
-        """Nothing: there are no rows."""
+        """Do nothing: there are no rows."""
 
-    def insert(self, entry: SegmentEntry, ids: Ids, rows: Rows) -> None:
-        """Nothing: there are no rows."""
+    def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
+        """Do nothing: there are no rows."""
 
-    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
-        """Nothing: its files were compared with their checksums."""
+    def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
+        """Do nothing: the files of the folder were compared with their checksums."""
 
-    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
-        return _Empty(parts, deleted)
+    def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
+        return _EmptyShard(segments, deleted)
 
-    def drop(self, shard: str, place: str) -> None:
-        """Nothing: the folder goes."""
+    def drop(self, segment_id: str, place: str) -> None:
+        """Do nothing: the folder is removed by the garbage collector."""
 
 
-class _Empty(SearchableShard):
-    """A task that has no vector."""
+class _EmptyShard(SearchableShard):
+    """The shard of a task without vectors."""
 
-    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
-        return _NONE
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
+    ) -> list[Hits]:
+        return [NO_HITS] * len(self._valid_queries(queries, k))
 
-    def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
-        if k < 1 or queries.shape[1:] != (self.dim,) or not np.isfinite(queries).all():
-            raise ValueError(
-                f"a query of task {self.entry.task} must be {self.dim} finite numbers, and k at least 1"
-            )
-        return [[Hits(_NONE, np.empty(0, np.float32))]] * len(queries)
+    def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
+        return np.empty(0, np.int64)
 
-    def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
+    def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
         return iter(())

@@ -1,4 +1,4 @@
-"""What a task has in the store's files, as its readers see it."""
+"""A shard whose rows are files in the folders of its segments."""
 
 from __future__ import annotations
 
@@ -8,61 +8,69 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import SegmentEntry
-from index.hits import Hits
-from index.scanning.exact_scan import Alive
+from index.hits import Hits, combine_hits
+from index.scanning.row_bitmap import RowBitmap
 from index.scanning.segment import Segment
 from index.scanning.segment_cache import SegmentCache
-from index.shards.searchable_shard import SearchableShard, as_ids, best
+from index.shards.searchable_shard import SearchableShard
 
 __all__ = ["FaissShard"]
 
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
-
 
 class FaissShard(SearchableShard):
-    """The :class:`~index.shards.vector_store.SearchableShard` of files.
+    """Searches the mapped files of a shard with FAISS.
 
-    A file is opened when something is asked of it, and may be closed in between. Whatever is asked therefore raises
-    ShardMissing or ShardCorrupt when the file was lost since the snapshot was made.
+    Files are opened on first use, and may be closed between searches. Every method therefore raises ShardMissing or
+    ShardCorrupt if a file was lost after the shard was opened.
     """
 
     def __init__(
-        self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, opened: SegmentCache
+        self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids, cache: SegmentCache
     ) -> None:
-        super().__init__(parts, deleted)
-        self._opened = opened
-        self._alive: dict[int, Alive] = {}  # of each segment, as far as deletions go
+        """Open a shard.
 
-    def search(
-        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
-    ) -> Hits:
-        """One query is not searched as many are: that costs less than to prepare for them."""
-        each = self._each(as_ids(exclude), among)
-        return best([segment.search(query, k, alive) for segment, alive in each], k)
+        Args:
+            segments: Folder and entry of each segment, in order of publication.
+            deleted: Deleted ids, ascending.
+            cache: Cache that opens and closes the files.
+        """
+        super().__init__(segments, deleted)
+        self._cache = cache
+        self._live_rows: dict[str, RowBitmap] = {}  # by segment id, rows that are not deleted
 
-    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
-        with self._opened.use(folder, entry) as segment:
+    def search_many(
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
+    ) -> list[Hits]:
+        queries = self._valid_queries(queries, k)
+        excluded = exclude if isinstance(exclude, np.ndarray) else np.fromiter(exclude, np.int64)
+        found = []
+        for folder, entry in self._folders:
+            with self._cache.use(folder, entry) as segment:
+                if len(excluded) or include is not None:
+                    live: RowBitmap | None = segment.live_rows(
+                        np.concatenate([self.deleted, excluded]), include
+                    )
+                else:
+                    live = self._undeleted_rows(segment) if len(self.deleted) else None
+                found.append(segment.search_many(queries, k, live))
+        if len(found) == 1:
+            return found[0]
+        return [combine_hits(rankings, k) for rankings in zip(*found, strict=True)]
+
+    def _undeleted_rows(self, segment: Segment) -> RowBitmap:
+        live = self._live_rows.get(segment.entry.id)
+        if live is None:
+            live = self._live_rows[segment.entry.id] = segment.live_rows(self.deleted)
+        return live
+
+    def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
+        with self._cache.use(folder, entry) as segment:
             return segment.ids
 
-    def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
-        each = self._each(exclude, among)
-        return zip(*[segment.search_many(queries, k, alive) for segment, alive in each], strict=True)
-
-    def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
+    def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
         for folder, entry in self._folders:
-            with self._opened.use(folder, entry) as segment:
-                here = segment.rows(ids) >= 0
-                yield here, segment.vectors(ids[here])
-
-    def _each(self, exclude: Ids, among: Ids | None) -> Iterator[tuple[Segment, Alive | None]]:
-        """Each segment, open for as long as the loop is at it, and which of its rows may be found."""
-        for number, (folder, entry) in enumerate(self._folders):
-            with self._opened.use(folder, entry) as segment:
-                alive = self._alive.get(number)
-                if alive is None and len(self.deleted):
-                    alive = self._alive[number] = segment.without(self.deleted)
-                if len(exclude) or among is not None:
-                    alive = segment.without(np.concatenate([self.deleted, exclude]), among)
-                yield segment, alive
+            with self._cache.use(folder, entry) as segment:
+                present = segment.rows(ids) >= 0
+                yield present, segment.vectors(ids[present])

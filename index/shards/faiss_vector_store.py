@@ -1,4 +1,4 @@
-"""Vectors in files of their own, which FAISS maps and scans in this process."""
+"""Vectors in files of the segment folders, which FAISS maps and scans in this process."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from pathlib import Path
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
-from index.scanning.ann_index import gated, write_candidates
-from index.scanning.exact_scan import ExactScan, empty
+from index.files.segment_files import QUERIES, STRUCTURE, VECTORS
+from index.scanning.ann_index import write_ann
+from index.scanning.exact_scan import ExactScan, empty_flat_index
+from index.scanning.recall_gate import choose_structure
 from index.scanning.search_options import AnnPolicy
-from index.scanning.segment import QUERIES, STRUCTURE, VECTORS, Segment
+from index.scanning.segment import Segment
 from index.scanning.segment_cache import SegmentCache
 from index.shards.faiss_shard import FaissShard
-from index.shards.vector_store import CheckLevel, Rows
+from index.shards.vector_store import CheckLevel, VectorBatches
 
 __all__ = ["FaissVectorStore"]
 
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
-
 
 class FaissVectorStore:
-    """The :class:`~index.shards.vector_store.VectorStore` that needs a disk alone: the rows are in the shard's folder."""
+    """The :class:`~index.shards.vector_store.VectorStore` that only needs a disk."""
 
-    def __init__(self, opened: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
-        self._opened = opened
+    def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
+        """A store.
+
+        Args:
+            cache: Cache of the mapped segments.
+            policy: Returns the current policy for ANN structures.
+        """
+        self._cache = cache
         self._policy = policy
 
     def place(self, task: str, dim: int) -> str:
@@ -39,45 +44,45 @@ class FaissVectorStore:
         self,
         folder: Path,
         entry: SegmentEntry,
-        rows: Rows,
+        rows: VectorBatches,
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> AnnStructure | None:
-        flat = empty(entry.dim, entry.dtype)
-        for chunk in rows():
-            flat.add(chunk)
+        flat = empty_flat_index(entry.dim, entry.dtype)
+        for batch in rows():
+            flat.add(batch)
 
-        def still_here() -> None:
-            os.utime(folder)  # what has lain among the staged for an hour is swept away
+        def keep_alive() -> None:
+            os.utime(folder)  # the garbage collector removes folders that were staged an hour ago
             heartbeat()
 
-        measured = None
+        result = None
         if queries is not None:
-            measured = gated(ExactScan(flat), queries, self._policy(), still_here)
-        # Through a file of ours: faiss closes its own without a word about bytes that a full disk did not take.
+            result = choose_structure(ExactScan(flat), queries, self._policy(), keep_alive)
+        # Through a Python file: FAISS closes its own files without reporting bytes that a full disk did not accept.
         with (folder / VECTORS).open("wb") as file:
             faiss.write_index(flat, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
-        if measured is None:
+        if result is None:
             return None
-        np.save(folder / QUERIES, measured.queries, allow_pickle=False)
-        if measured.index is not None:
+        np.save(folder / QUERIES, result.queries, allow_pickle=False)
+        if result.index is not None:
             with (folder / STRUCTURE).open("wb") as file:
-                write_candidates(measured.structure.kind, measured.index, file.write)
-        return measured.structure
+                write_ann(result.structure.kind, result.index, file.write)
+        return result.structure
 
-    def insert(self, entry: SegmentEntry, ids: Ids, rows: Rows) -> None:
-        """Nothing: the folder holds them."""
+    def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
+        """Do nothing: the folder contains the rows."""
 
-    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
-        """Whether it opens. Its bytes are those of its files, which were compared already."""
-        if depth == "there":
-            with self._opened.use(folder, entry):
+    def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
+        """Check that the segment opens; its bytes were compared with their checksums before."""
+        if level == "exists":
+            with self._cache.use(folder, entry):
                 pass
-        elif depth == "bytes":
+        elif level == "bytes":
             Segment.open(folder, entry, verify=False)
 
-    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> FaissShard:
-        return FaissShard(parts, deleted, self._opened)
+    def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> FaissShard:
+        return FaissShard(segments, deleted, self._cache)
 
-    def drop(self, shard: str, place: str) -> None:
-        """Nothing: the folder goes, and the rows with it."""
+    def drop(self, segment_id: str, place: str) -> None:
+        """Do nothing: the rows are removed with the folder."""

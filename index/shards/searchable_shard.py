@@ -1,117 +1,134 @@
-"""What the vectors of a task have in common wherever they are kept: segments, deletions, one ranking of all."""
+"""A shard that can be searched, wherever its rows are stored."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from index.arrays import Ids, Vectors
 from index.errors import ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
 
-__all__ = ["SearchableShard", "as_ids", "best", "ranked_hits"]
-
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
+__all__ = ["SearchableShard"]
 
 
 class SearchableShard(ABC):
-    """A :class:`~index.shards.vector_store.SearchableShard`, but for how one segment is read and searched.
+    """The shard of one task in one generation: all its segments, without deleted vectors.
+
+    Every method raises :class:`~index.errors.ShardStoreError` if the rows were lost, or became unreachable, after the
+    shard was opened.
 
     Attributes:
-        parts: what the manifest says about its segments, the first one first.
-        deleted: ids that are not found any more, ascending.
+        segments: Entries of its segments, in order of publication.
+        deleted: ``int64``, ascending; ids that no search returns.
+        is_remote: Whether a search waits for a server, instead of reading in this process.
     """
 
-    remote = False
+    is_remote = False
 
-    def __init__(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
-        self.segments = tuple(entry for _, entry in parts)
+    def __init__(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> None:
+        """Open a shard; its files are not read until they are needed.
+
+        Args:
+            segments: Folder and entry of each segment, in order of publication.
+            deleted: Deleted ids, ascending.
+        """
+        self.segments = tuple(entry for _, entry in segments)
         self.deleted = deleted
-        self._folders = tuple(parts)
+        self._folders = tuple(segments)
 
     @property
     def entry(self) -> SegmentEntry:
+        """Entry of the first segment. Task, release, fingerprint and dimension are the same for all segments."""
         return self.segments[0]
 
     @property
     def state(self) -> str:
-        return "+".join(part.id for part in self.segments) + f"-{len(self.deleted)}"
+        """Identifies the contents: it changes with every append, deletion and compaction."""
+        return "+".join(entry.id for entry in self.segments) + f"-{len(self.deleted)}"
 
     @property
     def count(self) -> int:
+        """Number of vectors that are not deleted."""
         return sum(entry.count for entry in self.segments) - len(self.deleted)
 
     @property
     def dim(self) -> int:
+        """Dimension of the vectors."""
         return self.entry.dim
 
     @property
     def ids(self) -> Ids:
-        every = [self._ids_of(folder, entry) for folder, entry in self._folders]
-        if len(every) == 1 and not len(self.deleted):
-            return every[0]
-        return np.setdiff1d(np.concatenate(every), self.deleted)
+        """Ids of the vectors that are not deleted, ``int64 [count]``, ascending."""
+        segments = [self._segment_ids(folder, entry) for folder, entry in self._folders]
+        if len(segments) == 1 and not len(self.deleted):
+            return segments[0]
+        return np.setdiff1d(np.concatenate(segments), self.deleted)
 
     def search(
-        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+        self, query: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
     ) -> Hits:
-        return self.search_many(np.asarray(query)[None], k, exclude, among)[0]
+        """The result of :meth:`search_many` for one query ``float32 [dim]``."""
+        return self.search_many(np.asarray(query)[None], k, exclude, include)[0]
 
+    @abstractmethod
     def search_many(
-        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), among: Ids | None = None
+        self, queries: Vectors, k: int, exclude: Iterable[int] | Ids = (), include: Ids | None = None
     ) -> list[Hits]:
-        return [best(hits, k) for hits in self._found(queries, k, as_ids(exclude), among)]
+        """The k nearest vectors to each query by inner product; equal scores are ordered by id.
+
+        Args:
+            queries: ``float32 [n, dim]``, finite.
+            k: Maximum number of results for each query.
+            exclude: Further ids to leave out; unknown ids are ignored.
+            include: The only ids that may be returned, unknown ones are ignored; None: all.
+
+        Raises:
+            ValueError: The queries are not finite vectors of this dimension, or ``k`` is below 1.
+        """
 
     def vectors(self, ids: Ids) -> Vectors:
+        """Stored vectors ``float32 [len(ids), dim]``, as they were rounded.
+
+        Raises:
+            ShardMissing: An id is unknown or deleted.
+        """
         ids = np.asarray(ids, np.int64)
-        found = np.empty((len(ids), self.dim), np.float32)
+        vectors = np.empty((len(ids), self.dim), np.float32)
         missing = np.ones(len(ids), bool)
-        for here, vectors in self._stored(ids):
-            found[here] = vectors
-            missing &= ~here
+        for present, rows in self._fetch(ids):
+            vectors[present] = rows
+            missing &= ~present
         if len(self.deleted):
             missing |= np.isin(ids, self.deleted)
         if missing.any():
             raise ShardMissing(f"the shard of task {self.entry.task} has no vector {int(ids[missing][0])}")
-        return found
+        return vectors
 
     @abstractmethod
-    def _ids_of(self, folder: Path, entry: SegmentEntry) -> Ids:
-        """Of one segment, ascending, with those that were deleted."""
+    def _segment_ids(self, folder: Path, entry: SegmentEntry) -> Ids:
+        """Ids of one segment, ascending, including deleted ones."""
 
     @abstractmethod
-    def _found(self, queries: Vectors, k: int, exclude: Ids, among: Ids | None) -> Iterable[Sequence[Hits]]:
-        """For each query what it finds in each part of the task: the k best, equal scores by id.
+    def _fetch(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
+        """Batches of stored vectors, deleted ones included: which of the ids a batch contains, and their vectors."""
 
-        Raises:
-            ValueError: as :meth:`index.shards.vector_store.SearchableShard.search`.
-        """
-
-    @abstractmethod
-    def _stored(self, ids: Ids) -> Iterator[tuple[npt.NDArray[np.bool_], Vectors]]:
-        """Piece by piece: which of the ids are in it, and their vectors. A deleted one may be among them."""
-
-
-def as_ids(ids: Iterable[int] | Ids) -> Ids:
-    """As an array, which ids that are given otherwise become."""
-    return ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
-
-
-def best(found: Sequence[Hits], k: int) -> Hits:
-    """The k best of several rankings of different ids."""
-    if len(found) == 1:
-        return found[0]
-    ids = np.concatenate([np.empty(0, np.int64), *(hits.ids for hits in found)])
-    scores = np.concatenate([np.empty(0, np.float32), *(hits.scores for hits in found)])
-    return ranked_hits(ids, scores, k)
-
-
-def ranked_hits(ids: Ids, scores: Vectors, k: int) -> Hits:
-    """The k best of these, equal scores by id."""
-    order = np.lexsort((ids, -scores))[:k]
-    return Hits(ids[order], scores[order])
+    def _valid_queries(self, queries: Vectors, k: int) -> Vectors:
+        """The queries as contiguous ``float32 [n, dim]``; raises ValueError as :meth:`search_many`."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        queries = np.ascontiguousarray(queries, np.float32)
+        # The sum of squares is finite if all numbers are; it can also overflow for large numbers, which is rare.
+        if (
+            queries.ndim != 2
+            or queries.shape[1] != self.dim
+            or not (isfinite(np.vdot(queries, queries)) or np.isfinite(queries).all())
+        ):
+            raise ValueError(f"a query of task {self.entry.task} must be {self.dim} finite numbers")
+        return queries

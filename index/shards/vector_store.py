@@ -1,18 +1,20 @@
-"""The seam between what a release consists of and where its vectors live.
+"""The interface between the manifest and the stores of vectors.
 
-The manifest, its generations, releases, ids and deletions stay with :class:`~index.shard_store.ShardStore`: a few files that
-say what is true. A :class:`VectorStore` keeps the rows themselves and scans them. There are two:
-:class:`~index.shards.faiss_vector_store.FaissVectorStore`, files beside the ids, and :class:`~index.milvus.milvus_vector_store.MilvusVectorStore`, a server; and
-:class:`~index.shards.empty_vector_store.EmptyVectorStore`, for tasks of which no row is left.
+:class:`~index.shard_store.ShardStore` owns the manifest, its generations, releases, ids and deletions: a few files that
+are the truth. A :class:`VectorStore` stores the rows and scans them:
 
-A shard is written in three steps, and visible after the last one only::
+- :class:`~index.shards.faiss_vector_store.FaissVectorStore`: files next to the ids;
+- :class:`~index.milvus.milvus_vector_store.MilvusVectorStore`: a server;
+- :class:`~index.shards.empty_vector_store.EmptyVectorStore`: for tasks without vectors.
 
-    stage     what the shard's folder must hold, so that its content, and with it its id, is settled
-    insert    the rows, under that id: half of them are invisible, and may be written again or dropped
-    publish   the manifest is replaced, by ShardStore
+A segment is written in three steps, and becomes visible with the last one::
 
-Deleting ids is a matter of the manifest too: they are named when a task is opened, and stay in older generations. So no
-store ever changes a row, and no answer mixes two generations.
+    stage     writes files into the segment folder, which determine its content id
+    insert    stores the rows under that id; incomplete rows are invisible, and may be written again or dropped
+    publish   replaces the manifest (ShardStore)
+
+Deletions are part of the manifest too: deleted ids are passed when a shard is opened, and stay visible in older
+generations. So no store ever changes a row, and no search mixes two generations.
 """
 
 from __future__ import annotations
@@ -21,75 +23,78 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
 from index.shards.searchable_shard import SearchableShard
 
-__all__ = ["CheckLevel", "Rows", "VectorStore"]
+__all__ = ["CheckLevel", "VectorBatches", "VectorStore"]
 
-Ids = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
-
-# The vectors of a shard, ``float32 [≤ 16,384, dim]`` at a time; it may be called again.
-Rows = Callable[[], Iterable[Vectors]]
-CheckLevel = Literal["there", "rows", "bytes"]
+# Yields the vectors of a segment as ``float32 [≤ 16,384, dim]`` batches; may be called repeatedly.
+VectorBatches = Callable[[], Iterable[Vectors]]
+CheckLevel = Literal["exists", "rows", "bytes"]
 
 
 class VectorStore(Protocol):
-    """Keeps the rows of shards, and scans them. Every method may be repeated.
+    """Stores the rows of segments, and scans them. Every method is idempotent.
 
     Raises:
-        StoreUnavailable: from any method; the server does not answer, or refuses.
+        StoreUnavailable: From any method: the server does not respond, or refuses.
     """
 
     def place(self, task: str, dim: int) -> str:
-        """Where the rows of a task would go, see :attr:`SegmentEntry.place`. Nothing is made yet."""
+        """Place for the rows of a task, see :attr:`SegmentEntry.place`. Nothing is created."""
 
     def stage(
         self,
         folder: Path,
         entry: SegmentEntry,
-        rows: Rows,
+        rows: VectorBatches,
         queries: Vectors | None,
         heartbeat: Callable[[], object],
     ) -> AnnStructure | None:
-        """Put into a shard's folder, before it is sealed, the rows or the digest by which they are known.
+        """Write the rows, or a digest of them, into a segment folder before it is sealed.
 
         Args:
-            entry: the shard, still without id and files.
-            queries: ``float32 [m, dim]``, by which a search structure in the folder is measured; None: without one.
-            heartbeat: called again and again while that is built.
+            folder: Staging folder.
+            entry: Entry of the segment, without id and files.
+            rows: Vectors of the segment.
+            queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
+            heartbeat: Called repeatedly while a structure is built.
 
         Returns:
-            The structure, see :mod:`index.scanning.ann_index`; None: there is none in the folder.
+            The structure in the folder (:mod:`index.scanning.recall_gate`); None: there is none.
         """
 
-    def insert(self, entry: SegmentEntry, ids: Ids, rows: Rows) -> None:
-        """Make the rows of a sealed shard durable. Where all are there already, nothing is written.
+    def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
+        """Store the rows of a sealed segment durably. Nothing is written if all rows are stored.
 
         Args:
-            ids: ``int64 [count]``, ascending; of the rows in their order.
+            entry: Entry of the segment.
+            ids: ``int64 [count]``, ascending; ids of the rows in their order.
+            rows: Vectors of the segment.
 
         Raises:
-            ShardCorrupt: not every row arrived.
+            ShardCorrupt: Some rows did not arrive.
         """
 
-    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
-        """Compare what is there with the entry. Files of the folder were compared with their checksums before.
+    def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
+        """Compare the stored rows with the entry. The files of the folder were compared with their checksums before.
 
         Args:
-            depth: ``there``: it can be opened; ``rows``: every row has arrived; ``bytes``: each is what was written.
+            folder: Folder of the segment.
+            entry: Entry of the segment.
+            level: ``exists``: the segment can be opened; ``rows``: every row is stored; ``bytes``: every row has the
+                content that was written.
 
         Raises:
-            ShardMissing, ShardCorrupt: it is not, and how.
+            ShardMissing, ShardCorrupt: The rows differ.
         """
 
-    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
-        """The segments of a task, without the deleted ids. Costs nothing until something is asked of it."""
+    def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
+        """The shard of these segments (folder and entry), without the deleted ids. Reads nothing until it is used."""
 
-    def drop(self, shard: str, place: str) -> None:
-        """Forget the rows of a shard that no generation names, whether all, some or none of them are there. With the
-        last shard of a task its place goes too.
+    def drop(self, segment_id: str, place: str) -> None:
+        """Remove the rows of a segment that no generation names, whether all, some or none of them are stored.
+
+        The place is removed with the last segment of its task.
         """

@@ -80,7 +80,7 @@ def _examine(
     spec = frame_spec(settings().backbone, settings().frames)
     try:
         path = library_paths.resolve_video_path(video.uri)
-        limits.admit(path, video.uri)
+        limits.check_file(path, video.uri)
         digest = content_hash(path)
         if digest in hashes:
             _reject(claim, video, SAME_CONTENT + hashes[digest])

@@ -11,14 +11,15 @@ import pytest
 
 from benchmarks.search import scan_rivals
 from benchmarks.search.scan_rivals import Plan, measure, table, texts_and_videos
-from index.scanning import search_threads
+from index.scanning.search_threads import set_search_threads
 
 
 @pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(search_threads, "_limit", None)
+def _threads() -> object:
+    set_search_threads(None)
     before = faiss.omp_get_max_threads()
     yield
+    set_search_threads(None)
     faiss.omp_set_num_threads(before)
 
 

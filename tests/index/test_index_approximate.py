@@ -18,15 +18,13 @@ from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.scanning.ann_index import (
     DEPTH,
-    GATE_DEPTHS,
-    Candidates,
-    _recall,
-    build,
-    gated,
-    open_candidates,
-    write_candidates,
+    AnnIndex,
+    build_ann,
+    open_ann,
+    write_ann,
 )
-from index.scanning.exact_scan import ExactScan, empty
+from index.scanning.exact_scan import ExactScan, empty_flat_index
+from index.scanning.recall_gate import GATE_DEPTHS, choose_structure, measure_recall
 from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment
 from index.shard_store import ShardStore
@@ -123,8 +121,10 @@ def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, Se
     shard, among = _shard(large[0]), IDS[np.random.default_rng(8).random(ROWS) < 0.8]
     for query in _elsewhere(5, 9):
         for passing in (None, among):
-            longest = shard.search(query, 60, among=passing).ids.tolist()
-            assert all(shard.search(query, k, among=passing).ids.tolist() == longest[:k] for k in (1, 11, 59))
+            longest = shard.search(query, 60, include=passing).ids.tolist()
+            assert all(
+                shard.search(query, k, include=passing).ids.tolist() == longest[:k] for k in (1, 11, 59)
+            )
 
 
 def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, SegmentEntry]) -> None:
@@ -144,7 +144,7 @@ def test_what_is_filtered_out_is_not_found_and_the_rest_is(
     shard = _shard(large[0], deleted)
     found = 0
     for query in TEXTS[:60]:
-        hits = shard.search(query, 10, among=among)
+        hits = shard.search(query, 10, include=among)
         assert len(hits.ids) == 10
         assert np.isin(hits.ids, among).all()
         assert not np.isin(hits.ids, deleted).any()
@@ -159,7 +159,7 @@ def test_a_filter_against_the_query_is_answered_exactly(large: tuple[ShardStore,
     shard = _shard(large[0])
     for query in _clustered(3, 6):
         farthest = _by_hand(query)[ROWS // 2 :]
-        hits = shard.search(query, 10, among=IDS[np.sort(farthest)])
+        hits = shard.search(query, 10, include=IDS[np.sort(farthest)])
         assert hits.ids.tolist() == IDS[farthest[:10]].tolist()
 
 
@@ -173,7 +173,7 @@ def test_ties_are_ordered_by_id_where_the_list_is_cut(kind: str, store: ShardSto
     assert entry.structure is not None
     if kind != "hnsw":  # a graph whose nodes are all the same vector may leave some out
         assert entry.structure.kind == kind
-        hits = Segment.open(store.shard_folder(entry.id), entry).search(vectors[77], 9)
+        (hits,) = Segment.open(store.shard_folder(entry.id), entry).search_many(vectors[77:78], 9)
         assert hits.ids.tolist() == [77, *range(500, 508)]
 
 
@@ -198,7 +198,7 @@ def test_a_sweep_spares_a_shard_whose_structure_takes_hours(store: ShardStore) -
 
 
 def _exact(vectors: np.ndarray) -> ExactScan:
-    flat = empty(vectors.shape[1], "float16")
+    flat = empty_flat_index(vectors.shape[1], "float16")
     flat.add(vectors)
     return ExactScan(flat)
 
@@ -210,7 +210,7 @@ def test_the_gate_refuses_what_texts_are_not_found_through(kind: str) -> None:
     exact = _exact(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     texts = (dice.normal(size=(120, 64)) + 3).astype(np.float32)
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
-    measured = gated(exact, texts, AnnPolicy(exact_rows=1000, kinds=(kind,)))
+    measured = choose_structure(exact, texts, AnnPolicy(exact_rows=1000, kinds=(kind,)))
     assert measured is not None
     if kind == "sq8":  # eight bits lose the same in every direction
         assert measured.structure.kind == "sq8"
@@ -224,7 +224,7 @@ def test_videos_would_have_passed_where_texts_do_not() -> None:
     exact, policy = _exact(VIDEOS), AnnPolicy(exact_rows=1000, kinds=("hnsw",), target=0.999)
     kinds = []
     for queries in (_clustered(120, 8), _elsewhere(120, 9)):
-        measured = gated(exact, queries, policy)
+        measured = choose_structure(exact, queries, policy)
         assert measured is not None
         kinds.append((measured.structure.kind, measured.structure.work))
     assert kinds[0][0] == "hnsw"
@@ -233,15 +233,15 @@ def test_videos_would_have_passed_where_texts_do_not() -> None:
 
 def test_the_smallest_parameter_that_holds_is_kept(kind: str) -> None:
     exact = _exact(VIDEOS)
-    measured = gated(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))
+    measured = choose_structure(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))
     assert measured is not None
     smallest = measured.structure.parameter
     if smallest > 1:
         cuts = [np.array([exact.search(query, depth).scores[-1] for query in TEXTS]) for depth in GATE_DEPTHS]
-        candidates = Candidates(kind, measured.index, exact)
-        assert _recall(candidates, TEXTS, cuts, smallest) >= 0.99
+        candidates = AnnIndex(kind, measured.index, exact)
+        assert measure_recall(candidates, TEXTS, cuts, smallest) >= 0.99
         if kind != "hnsw" or smallest > DEPTH + 1:
-            assert _recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
+            assert measure_recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
 
 
 def test_the_first_kind_that_passes_is_taken_and_the_others_are_told() -> None:
@@ -249,7 +249,7 @@ def test_the_first_kind_that_passes_is_taken_and_the_others_are_told() -> None:
     vectors = dice.normal(size=(4000, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     texts = vectors[:120] * 0.1 + dice.normal(size=(120, 64)).astype(np.float32)
-    measured = gated(_exact(vectors), texts, AnnPolicy(exact_rows=1000, kinds=("ivf", "sq8")))
+    measured = choose_structure(_exact(vectors), texts, AnnPolicy(exact_rows=1000, kinds=("ivf", "sq8")))
     assert measured is not None
     assert measured.structure.kind == "sq8"
     assert measured.structure.refused.keys() == {"ivf"}
@@ -313,9 +313,9 @@ def test_a_structure_of_other_vectors_is_refused(
     store, entry = large
     exact = _exact(VIDEOS[:5000])
     with (tmp_path / "search.faiss").open("wb") as file:
-        write_candidates(kind, build(kind, exact), file.write)
+        write_ann(kind, build_ann(kind, exact), file.write)
     with pytest.raises(ValueError, match=f"it is no {kind} of {ROWS} vectors"):
-        open_candidates(tmp_path / "search.faiss", kind, _exact(VIDEOS))
+        open_ann(tmp_path / "search.faiss", kind, _exact(VIDEOS))
     assert entry.structure is not None
     lying = replace(entry, structure=replace(entry.structure, recall=1.0))
     with pytest.raises(ShardCorrupt, match=r"shard\.json contradicts the manifest"):

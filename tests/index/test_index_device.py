@@ -13,8 +13,8 @@ import pytest
 from index.errors import DeviceMissing
 from index.index_snapshot import IndexSnapshot
 from index.scanning import gpu_scan
-from index.scanning.exact_scan import ExactScan, empty
-from index.scanning.gpu_scan import on_gpu
+from index.scanning.exact_scan import ExactScan, empty_flat_index
+from index.scanning.gpu_scan import is_gpu_used
 from index.shard_store import ShardStore
 
 
@@ -50,27 +50,27 @@ def test_what_is_asked_for_and_not_there_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
-    assert not on_gpu("cpu")
-    assert not on_gpu("auto")
+    assert not is_gpu_used("cpu")
+    assert not is_gpu_used("auto")
     with pytest.raises(DeviceMissing, match=r"CINESTRATA_INDEX_DEVICE=cuda, .*built without GPU") as built:
         ShardStore(tmp_path, device="cuda")
     assert "CINESTRATA_INDEX_DEVICE=cpu" in str(built.value)
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0, raising=False)
-    assert not on_gpu("auto")
+    assert not is_gpu_used("auto")
     with pytest.raises(DeviceMissing, match="faiss finds no GPU"):
-        on_gpu("cuda")
+        is_gpu_used("cuda")
 
 
 def test_a_gpu_is_taken_when_it_is_there(gpu: None) -> None:
-    assert [on_gpu("cpu"), on_gpu("auto"), on_gpu("cuda")] == [False, True, True]
+    assert [is_gpu_used("cpu"), is_gpu_used("auto"), is_gpu_used("cuda")] == [False, True, True]
 
 
 @pytest.mark.parametrize("share", [None, 0.97, 0.2])
 def test_a_gpu_finds_what_the_processor_finds(gpu: None, unit: Callable, share: float | None) -> None:
     vectors = unit(2000, seed=1, dim=16)
     vectors[100:130] = vectors[7]  # ties
-    flat = empty(16, "float16")
+    flat = empty_flat_index(16, "float16")
     flat.add(vectors)
     exact = ExactScan(flat)
     alive = None

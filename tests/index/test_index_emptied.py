@@ -113,10 +113,10 @@ def test_milvus_drops_the_partition(milvus: MilvusVectorStore, tmp_path: Path, l
     place = store.manifest().shards["a"].place.partition(":")[2]
     collection, partition = place.split("/")
     _empty(store, "a", range(20))
-    assert milvus._client().has_partition(collection, partition), "old generations are served from it"
+    assert milvus.partitions.exists(collection, partition), "old generations are served from it"
     _hours_later(store)
-    assert not milvus._client().has_partition(collection, partition)
-    assert milvus._rows(collection, "t_b", "id >= 0") == 20
+    assert not milvus.partitions.exists(collection, partition)
+    assert milvus.partitions.count(collection, "t_b", "id >= 0") == 20
     assert audit(store).problems == []
 
 
@@ -179,17 +179,19 @@ def test_an_empty_shard_answers_like_any_other(store: ShardStore, lay_down: Call
     _empty(store, "a", range(4))
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     (query,) = unit(1)
-    assert (shard.count, shard.dim, shard.ids.tolist(), shard.remote) == (0, DIM, [], False)
+    assert (shard.count, shard.dim, shard.ids.tolist(), shard.is_remote) == (0, DIM, [], False)
     assert (shard.ids.dtype, shard.search(query, 3).ids.dtype) == (np.int64, np.int64)
-    assert shard.search(query, 3, exclude=[1], among=np.array([2])).scores.dtype == np.float32
+    assert shard.search(query, 3, exclude=[1], include=np.array([2])).scores.dtype == np.float32
     assert len(shard.search_many(unit(5), 2)) == 5
     assert shard.search_many(unit(5)[:0], 2) == []
     assert shard.vectors(np.empty(0, np.int64)).shape == (0, DIM)
     with pytest.raises(ShardMissing, match="no vector 3"):
         shard.vectors(np.array([3]))
-    for wrong, k in ((query, 0), (query[:-1], 1), (query * np.nan, 1)):
+    for wrong in (query[:-1], query * np.nan):
         with pytest.raises(ValueError, match="must be 8 finite numbers"):
-            shard.search(wrong, k)
+            shard.search(wrong, 1)
+    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
+        shard.search(query, 0)
 
 
 def test_what_comes_later_takes_the_empty_place(

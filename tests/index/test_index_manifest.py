@@ -94,7 +94,7 @@ def test_a_manifest_from_the_future_asks_for_the_newer_version() -> None:
 def test_a_broken_checksum_is_named() -> None:
     body = json.loads(Manifest.empty().dumps())
     body["generation"] = 7
-    with pytest.raises(ManifestError, match="checksum does not fit"):
+    with pytest.raises(ManifestError, match="its checksum is wrong"):
         Manifest.loads(json.dumps(body))
 
 

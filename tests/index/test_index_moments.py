@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from index import publish_validation
 from index.errors import ShardInvalid, ShardMissing
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from index.index_snapshot import IndexSnapshot
@@ -88,13 +90,13 @@ def test_what_a_publication_costs_does_not_grow_with_the_tasks_that_have_moments
 ) -> None:
     """Neither the ids of videos nor those of moments have to be compared one by one."""
     read: list[str] = []
-    original = ShardStore._ids
+    original = publish_validation.load_ids
 
-    def ids(self: ShardStore, shard: SegmentEntry) -> np.ndarray:
-        read.append(shard.task)
-        return original(self, shard)
+    def load_ids(folder: Path, entry: SegmentEntry) -> np.ndarray:
+        read.append(entry.task)
+        return original(folder, entry)
 
-    monkeypatch.setattr(ShardStore, "_ids", ids)
+    monkeypatch.setattr(publish_validation, "load_ids", load_ids)
     for number in range(4):
         videos = range(10 * number, 10 * number + 10)
         release, shard = write(store, f"task {number}", videos)

@@ -98,7 +98,7 @@ def test_what_is_in_use_is_not_closed(four: ShardStore, opened: list[str], unit:
             assert store.segment_cache.bytes == size  # a alone: those that were done are closed
         with store.segment_cache.use(store.shard_folder(entry.id), entry) as again:
             assert again is segment
-        store.segment_cache.keep(set())
+        store.segment_cache.retain(set())
         assert store.segment_cache.bytes == size
     assert store.segment_cache.bytes == 0
     assert opened == ["a", "b", "c", "d"]
@@ -108,7 +108,7 @@ def test_a_new_generation_closes_what_it_does_without(four: ShardStore, unit: Ca
     store, snapshot, size = _with_room_for(four, 9)
     for task in "ab":
         _search(snapshot, task, unit(1)[0])
-    store.segment_cache.keep({snapshot.manifest.shards["b"].id})
+    store.segment_cache.retain({snapshot.manifest.shards["b"].id})
     assert store.segment_cache.bytes == size
 
 

@@ -44,7 +44,7 @@ def test_a_scan_ranks_as_brute_force_on_the_rounded_vectors(store: ShardStore, d
     assert not (rounded == vectors).all()
     for query in _unrounded(4, dim, seed=100 + dim):
         scores = np.array(_by_hand(rounded, query))
-        hits = shard.search(query, 50)
+        (hits,) = shard.search_many(query[None], 50)
         assert hits.ids.tolist() == np.argsort(-scores)[:50].tolist()
         np.testing.assert_allclose(hits.scores, scores[hits.ids], atol=1e-6)
         # Rounding the rows moves a cosine by less than half a unit in the last place of half precision.
@@ -55,7 +55,7 @@ def test_equal_vectors_have_equal_scores_wherever_they_lie(store: ShardStore) ->
     # A scan that summed the rows of a block in another order than the rest would not order these by id.
     vectors = np.repeat(_unrounded(1, 515, seed=1), 1003, axis=0)
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(1003), vectors=vectors)
-    hits = _open(store, entry).search(_unrounded(1, 515, seed=2)[0], 1003)
+    (hits,) = _open(store, entry).search_many(_unrounded(1, 515, seed=2), 1003)
     assert len(np.unique(hits.scores)) == 1
     assert hits.ids.tolist() == list(range(1003))
 

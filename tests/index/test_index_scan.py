@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from index.scanning import exact_scan
-from index.scanning.exact_scan import ExactScan, empty
+from index.scanning.candidate_pool import CandidatePool
+from index.scanning.exact_scan import ExactScan, empty_flat_index
 from index.shard_store import ShardStore
 from index.shards.faiss_shard import FaissShard
 
@@ -17,7 +18,7 @@ DIM = 16
 
 
 def _exact(vectors: np.ndarray, dtype: str) -> ExactScan:
-    flat = empty(vectors.shape[1], dtype)
+    flat = empty_flat_index(vectors.shape[1], dtype)
     flat.add(vectors)
     return ExactScan(flat)
 
@@ -33,7 +34,7 @@ def _by_hand(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[t
 def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
     unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str, share: float | None
 ) -> None:
-    monkeypatch.setattr(exact_scan, "_BLOCK_BYTES", 4 * DIM * 37)  # blocks begin inside bytes of the bitmap
+    monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 37)  # blocks begin inside bytes of the bitmap
     vectors = unit(200, seed=1, dim=DIM)
     alive = np.random.default_rng(2).random(200) < (1 if share is None else share)
     bits = None if share is None else np.packbits(alive, bitorder="little")
@@ -53,7 +54,7 @@ def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
 def test_ties_are_ordered_by_row_wherever_a_block_ends(
     unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact_scan, "_BLOCK_BYTES", 4 * DIM * 11)
+    monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 11)
     vectors = np.tile(unit(4, seed=4, dim=DIM), (30, 1))  # 30 copies of each of four
     exact, queries = _exact(vectors, "float16"), unit(8, seed=5, dim=DIM)
     for k in (1, 5, 29, 31, 64):
@@ -74,19 +75,25 @@ def test_a_product_that_rounds_otherwise_loses_nothing(unit: Callable) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_vectors_are_read_once_in_blocks_of_single_precision(
+def test_batched_search_reads_every_vector_once_in_blocks(
     unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    monkeypatch.setattr(exact_scan, "_BLOCK_BYTES", 4096)
-    vectors = unit(1000, seed=9, dim=DIM)
-    blocks = [(start, block.copy()) for start, block in _exact(vectors, dtype)._blocks()]
-    assert max(block.nbytes for _, block in blocks) <= 4096
-    assert [start for start, _ in blocks] == np.cumsum(
-        [0, *(len(block) for _, block in blocks[:-1])]
-    ).tolist()
-    found = np.concatenate([block for _, block in blocks])
-    assert found.dtype == np.float32
-    assert found.tobytes() == vectors.astype(dtype).astype(np.float32).tobytes()
+    monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4096)
+    blocks: list[tuple[int, np.ndarray]] = []
+    add = CandidatePool.add
+
+    def recorded(self: CandidatePool, start: int, scores: np.ndarray) -> None:
+        blocks.append((start, scores.copy()))
+        add(self, start, scores)
+
+    monkeypatch.setattr(CandidatePool, "add", recorded)
+    vectors, queries = unit(1000, seed=9, dim=DIM), unit(8, seed=10, dim=DIM)
+    _exact(vectors, dtype).search_many(queries, 3)
+    assert max(len(scores) for _, scores in blocks) * 4 * DIM <= 4096
+    sizes = [len(scores) for _, scores in blocks]
+    assert [start for start, _ in blocks] == np.cumsum([0, *sizes[:-1]]).tolist()
+    stored = vectors.astype(dtype).astype(np.float32)
+    assert np.allclose(np.concatenate([scores for _, scores in blocks]), stored @ queries.T, atol=1e-6)
 
 
 def test_a_shard_of_segments_and_deletions_answers_many_as_one(

@@ -133,6 +133,6 @@ def test_a_search_among_some_is_that_of_numpy_over_them(store: ShardStore, unit:
             passing = np.isin(ids, chosen) & ~np.isin(ids, exclude)
             best = [row for row in np.argsort(-scores) if passing[row]]
             for k in (1, 10, 300):
-                hits = shard.search(query, k, exclude=exclude, among=np.append(chosen, [10**9, -5]))
+                hits = shard.search(query, k, exclude=exclude, include=np.append(chosen, [10**9, -5]))
                 assert hits.ids.tolist() == ids[best[:k]].tolist()
                 np.testing.assert_allclose(hits.scores, scores[best[:k]], atol=1e-5)

@@ -17,8 +17,7 @@ import pytest
 
 from index.errors import FingerprintMismatch, ManifestError, ReleaseCorrupt, ShardMissing
 from index.index_snapshot import IndexSnapshot
-from index.scanning import search_threads
-from index.scanning.search_threads import use_one_thread_per_search
+from index.scanning.search_threads import set_search_threads, use_one_thread_per_search
 from index.shard_store import ShardStore
 
 
@@ -179,20 +178,17 @@ def test_an_index_of_another_kind_is_refused(two: ShardStore, monkeypatch: pytes
 def test_the_limit_reaches_the_thread_that_searches(
     two: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_threads, "_limit", None)
+    set_search_threads(None)
     shard = IndexSnapshot.open(two).shard("a", fingerprint="encoder of a")
     inside: list[int] = []
     after: list[int] = []
-    with two.segment_cache.use(_folder(two, "a"), shard.entry) as segment:
-        exact = segment._exact
-    flat = exact.flat
+    original = faiss.IndexScalarQuantizer.search
 
-    class Watched:
-        def search(self, *arguments: object, **named: object) -> object:
-            inside.append(faiss.omp_get_max_threads())
-            return flat.search(*arguments, **named)
+    def search(self: faiss.Index, *arguments: object, **named: object) -> object:
+        inside.append(faiss.omp_get_max_threads())
+        return original(self, *arguments, **named)
 
-    monkeypatch.setattr(exact, "flat", Watched())
+    monkeypatch.setattr(faiss.IndexScalarQuantizer, "search", search)
 
     def run() -> None:
         faiss.omp_set_num_threads(3)
@@ -205,6 +201,7 @@ def test_the_limit_reaches_the_thread_that_searches(
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
+    set_search_threads(None)
     assert inside == [3, 1]
     assert after == [3, 3]
 

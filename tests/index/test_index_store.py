@@ -69,7 +69,7 @@ def test_the_same_content_has_the_same_id_whatever_the_order(store: ShardStore, 
 @pytest.mark.parametrize(
     ("ids", "change", "message"),
     [
-        ([1, 2, 1], {}, "id 1 comes twice"),
+        ([1, 2, 1], {}, "id 1 occurs twice"),
         ([1, -1, 2], {}, "id -1 is negative"),
         ([1, 2], {}, "do not fit together"),
         ([1.0, 2.0, 3.0], {}, "ids are float64"),
@@ -198,10 +198,10 @@ def test_a_release_is_adopted_once(store: ShardStore, adopt: Callable) -> None:
 
 def test_a_release_is_plain_files(store: ShardStore) -> None:
     staged = store.stage()
-    with pytest.raises(ShardInvalid, match="found none"):
+    with pytest.raises(ShardInvalid, match="this one has none"):
         store.adopt_release(staged)
     (staged / "link").symlink_to("/etc/hostname")
-    with pytest.raises(ShardInvalid, match="found link"):
+    with pytest.raises(ShardInvalid, match="this one has link"):
         store.adopt_release(staged)
 
 

@@ -24,8 +24,11 @@ from index.errors import ShardCorrupt, ShardMissing, StoreUnavailable
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.milvus import milvus_vector_store as milvus
+from index.milvus import milvus_connection, milvus_partitions, milvus_shard, milvus_vector_store
 from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_connection import TimedClient
+from index.milvus.milvus_partitions import MilvusPartitions
+from index.milvus.milvus_rows import as_numbers, partition_name, row_key, segment_number, split_place
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.milvus.partition_cache import PartitionCache
 from index.shard_store import ShardStore
@@ -46,8 +49,8 @@ def store(vectors: MilvusVectorStore, tmp_path: Path) -> ShardStore:
 
 
 def rows(vectors: MilvusVectorStore, place: str) -> list[dict[str, Any]]:
-    collection, partition = milvus._parts(place)
-    with vectors._asking("look") as client:
+    collection, partition = split_place(place)
+    with vectors.partitions.connection.request("look") as client:
         client.load_collection(collection)
         found: list[dict[str, Any]] = client.query(
             collection, filter="id >= 0", output_fields=["id"], partition_names=[partition]
@@ -62,8 +65,8 @@ def test_a_half_written_task_is_invisible_and_made_whole_by_the_next_attempt(
     vectors: MilvusVectorStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(milvus, "_REQUEST_BYTES", 4 * 4 * 8)  # four rows at a time
-    original, calls = milvus._Patient.__getattr__, []
+    monkeypatch.setattr(milvus_vector_store, "MAX_REQUEST_BYTES", 4 * 4 * 8)  # four rows at a time
+    original, calls = TimedClient.__getattr__, []
 
     def dies(self: Any, name: str) -> Any:
         if name == "upsert":
@@ -73,7 +76,7 @@ def test_a_half_written_task_is_invisible_and_made_whole_by_the_next_attempt(
         return original(self, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(milvus._Patient, "__getattr__", dies)
+        patch.setattr(TimedClient, "__getattr__", dies)
         with pytest.raises(KeyboardInterrupt):
             write(store, "a", range(10))
     (place,) = {vectors.place("a", 8)}
@@ -89,33 +92,33 @@ def test_what_is_there_is_not_sent_again(
     store: ShardStore, write: Callable, vectors: MilvusVectorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, "a", range(10))
-    original = milvus._Patient.__getattr__
+    original = TimedClient.__getattr__
 
     def never(self: Any, name: str) -> Any:
         assert name != "upsert"
         return original(self, name)
 
-    monkeypatch.setattr(milvus._Patient, "__getattr__", never)
+    monkeypatch.setattr(TimedClient, "__getattr__", never)
     write(store, "a", range(10))
 
 
 def test_every_altered_vector_and_lost_row_is_named(
-    store: ShardStore, lay_down: Callable, vectors: MilvusVectorStore, unit: Callable
+    store: ShardStore, lay_down: Callable, vectors: MilvusVectorStore, unit: Callable, milvus_server: Milvus
 ) -> None:
     shard = lay_down(store, "a", range(10)).shards["a"]
-    collection, partition = milvus._parts(shard.place)
+    collection, partition = split_place(shard.place)
     row = {
-        "key": milvus._key(shard.id, 4),
+        "key": row_key(shard.id, 4),
         "id": 4,
-        "shard": milvus._number(shard.id),
+        "shard": segment_number(shard.id),
         "vector": unit(1, 99)[0],
     }
-    with vectors._asking("harm") as client:
+    with vectors.partitions.connection.request("harm") as client:
         client.upsert(collection, [row], partition_name=partition)
     (said,) = audit(store).problems
     assert "altered" in said
     assert shard.id[:12] in said
-    with vectors._asking("harm") as client:
+    with vectors.partitions.connection.request("harm") as client:
         client.delete(collection, filter="id == 4", partition_name=partition)
     (said,) = audit(store).problems
     assert "has 9 of its 10 vectors" in said
@@ -123,8 +126,9 @@ def test_every_altered_vector_and_lost_row_is_named(
         store.check(shard, "rows")
     with pytest.raises(ShardMissing, match="no vector 4"):
         opened(store).vectors(np.array([3, 4]))
-    with vectors._asking("harm") as client:
-        vectors._loaded.forget(client, collection, partition, whole=vectors._lite)
+    with vectors.partitions.connection.request("harm") as client:
+        if not isinstance(milvus_server, Lite):
+            client.release_partitions(collection, [partition])
         client.drop_partition(collection, partition)
     vectors.close()
     snapshot = IndexSnapshot.open(store)
@@ -152,10 +156,10 @@ def test_a_full_collection_is_followed_by_another(
     unit: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(milvus, "_PARTITIONS", 2)  # one of them is Milvus' own
+    monkeypatch.setattr(milvus_partitions, "MAX_PARTITIONS", 2)  # one of them is Milvus' own
     for number in range(3):
         lay_down(store, f"t{number}", [number], seed=number)
-    places = {task: milvus._parts(shard.place)[0][-1] for task, shard in store.manifest().shards.items()}
+    places = {task: split_place(shard.place)[0][-1] for task, shard in store.manifest().shards.items()}
     assert places == {"t0": "0", "t1": "1", "t2": "2"}
     assert vectors.place("t1", 8).endswith("_1/t_t1"), "where it is already"
     for number in range(3):
@@ -164,7 +168,7 @@ def test_a_full_collection_is_followed_by_another(
 
 def test_names_of_tasks_are_told_apart() -> None:
     names = ["tsk_1", "tsk 1", "tsk-1", "ü", "x" * 300, "x" * 301]
-    made = [milvus._partition(name) for name in names]
+    made = [partition_name(name) for name in names]
     assert made[0] == "t_tsk_1"
     assert len(set(made)) == len(names)
     assert all(len(name) <= 255 and name.isascii() and name.isidentifier() for name in made)
@@ -179,14 +183,14 @@ def test_lists_that_are_too_long_for_one_question_are_asked_in_pieces(
     most: int,
     unit: Callable,
 ) -> None:
-    monkeypatch.setattr(milvus, "_MOST", most)
+    monkeypatch.setattr(milvus_shard, "MAX_LISTED_IDS", most)
     brute = ShardStore(tmp_path / "brute", remote=Brute(), write_remote=True)
     for each in (store, brute):
         release, shard = write(each, "a", range(30))
         each.publish(release=release, shards=[shard])
         each.delete([1, 2, 3, 7, 20, 21, 29])
     ours, theirs = opened(store), opened(brute)
-    monkeypatch.setattr(milvus, "_ANSWERS", 2 * most)
+    monkeypatch.setattr(milvus_shard, "MAX_HITS", 2 * most)
     for number, query in enumerate(unit(2, 4)):
         for k in (1, 3, 30):
             for exclude, among in (((), None), (range(number, 30, 4), None), ((5,), np.arange(0, 25, 2))):
@@ -205,7 +209,7 @@ def test_lists_that_are_too_long_for_one_question_are_asked_in_pieces(
 def test_more_equal_scores_than_one_answer_holds(
     store: ShardStore, adopt: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(milvus, "_MOST", 8)
+    monkeypatch.setattr(milvus_shard, "MAX_LISTED_IDS", 8)
     release = adopt(store, "r")
     shard = store.write_shard(
         task="a",
@@ -223,17 +227,17 @@ def test_a_young_shard_waits_for_every_replica_and_an_old_one_does_not(
 ) -> None:
     shard = lay_down(store, "a", range(5)).shards["a"]
     asked: list[str] = []
-    original = MilvusVectorStore.search
+    original = MilvusPartitions.search
 
-    def search(self: MilvusVectorStore, *given: Any) -> Any:
+    def search(self: MilvusPartitions, *given: Any) -> Any:
         asked.append(given[-1])
         return original(self, *given)
 
-    monkeypatch.setattr(MilvusVectorStore, "search", search)
+    monkeypatch.setattr(MilvusPartitions, "search", search)
     task = opened(store)
     task.search(unit(1)[0], 1)
     written = store.shard_folder(shard.id).stat().st_mtime
-    monkeypatch.setattr(milvus.time, "time", lambda: written + 61)
+    monkeypatch.setattr(milvus_shard.time, "time", lambda: written + 61)
     task.search(unit(1)[0], 1)
     assert asked == ["Strong", "Bounded"]
 
@@ -310,7 +314,7 @@ class TestAServerThatIsLost:
         vectors.drop(shard.id, shard.place)
         snapshot = IndexSnapshot.open(store, max_verified_bytes=0)
         assert list(snapshot.degraded) == ["a"]
-        assert "is not there; restore it from Milvus' backup" in snapshot.degraded["a"]
+        assert "does not exist; restore it from Milvus' backup" in snapshot.degraded["a"]
         assert [entry.task for entry in snapshot.unverified_segments] == ["b"]
 
     def test_rows_of_an_orphan_are_forgotten_when_it_is_back(
@@ -326,11 +330,12 @@ class TestAServerThatIsLost:
             assert folder.exists()
         store.collect_garbage()
         assert not folder.exists()
-        assert not vectors._has(*milvus._parts(shard.place))
+        assert not vectors.partitions.exists(*split_place(shard.place))
 
     def test_it_is_found_again_when_it_is_back(
-        self, tmp_path: Path, lay_down: Callable, unit: Callable
+        self, tmp_path: Path, lay_down: Callable, unit: Callable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(milvus_connection, "RETRY_SECONDS", 0)
         with fresh_milvus(tmp_path) as server:
             vectors = MilvusVectorStore(MilvusAddress(server.uri, timeout=2))
             store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
@@ -341,7 +346,6 @@ class TestAServerThatIsLost:
             with pytest.raises(StoreUnavailable):
                 task.search(unit(1)[0], 5)
             server.find()
-            vectors._silent_until = 0  # a few seconds later
             assert task.search(unit(1)[0], 5).ids.tolist() == before
 
     def test_without_the_client_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,24 +354,44 @@ class TestAServerThatIsLost:
             MilvusVectorStore(MilvusAddress("http://127.0.0.1:9")).place("a", 8)
 
 
-class _Server:
-    """Counts what is loaded."""
+class StubClient:
+    """A client of a server that counts how often partitions are loaded, and rejects queries of others."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "v2.6.16") -> None:
         self.loaded: set[tuple[str, str]] = set()
         self.loads = 0
+        self.rows: list[dict[str, Any]] = []
+        self.version = version
 
-    def load_partitions(self, collection: str, partitions: list[str]) -> None:
+    def get_server_version(self) -> str:
+        return self.version
+
+    def load_partitions(self, collection: str, partitions: list[str], **_: Any) -> None:
         self.loads += 1
         self.loaded |= {(collection, each) for each in partitions}
 
-    def release_partitions(self, collection: str, partitions: list[str]) -> None:
+    def release_partitions(self, collection: str, partitions: list[str], **_: Any) -> None:
         self.loaded -= {(collection, each) for each in partitions}
+
+    def describe_collection(self, collection: str, **_: Any) -> dict[str, Any]:
+        from pymilvus import DataType
+
+        return {"fields": [{"name": "vector", "type": DataType.FLOAT16_VECTOR}]}
+
+    def upsert(self, collection: str, rows: list[dict[str, Any]], **_: Any) -> None:
+        self.rows += rows
+
+    def query(self, collection: str, partition_names: list[str], **_: Any) -> list[dict[str, Any]]:
+        from pymilvus import MilvusException
+
+        if not {(collection, each) for each in partition_names} <= self.loaded:
+            raise MilvusException(201, "partition not loaded")
+        return [{"count(*)": 1}]
 
 
 class TestLoaded:
     def test_those_that_were_used_longest_ago_go_first(self) -> None:
-        server, held = _Server(), PartitionCache(2)
+        server, held = StubClient(), PartitionCache(2)
         for name in ("a", "b", "a", "c"):
             with held.use(server, "x", name, whole=False):
                 assert ("x", name) in server.loaded
@@ -375,20 +399,20 @@ class TestLoaded:
         assert server.loads == 3
 
     def test_none_goes_that_is_in_use(self) -> None:
-        server, held = _Server(), PartitionCache(1)
+        server, held = StubClient(), PartitionCache(1)
         with held.use(server, "x", "a", whole=False), held.use(server, "x", "b", whole=False):
             assert len(server.loaded) == 2
         assert len(server.loaded) == 1
 
     def test_without_a_limit_all_stay(self) -> None:
-        server, held = _Server(), PartitionCache()
+        server, held = StubClient(), PartitionCache()
         for number in range(50):
             with held.use(server, "x", str(number), whole=False):
                 pass
         assert len(server.loaded) == 50
 
     def test_many_threads_load_one_once(self) -> None:
-        server, held = _Server(), PartitionCache(1)
+        server, held = StubClient(), PartitionCache(1)
 
         def work() -> None:
             with held.use(server, "x", "a", whole=False):
@@ -401,34 +425,23 @@ class TestLoaded:
             thread.join()
         assert server.loads == 1
 
-    def test_one_that_another_process_released_is_loaded_again(self) -> None:
-        from pymilvus import MilvusException
-
-        server = _Server()
-        vectors = MilvusVectorStore(MilvusAddress("http://127.0.0.1:9"))
-        vectors._connected = server  # type: ignore[assignment]
-
-        def ask(client: Any) -> str:
-            if ("x", "a") not in server.loaded:
-                raise MilvusException(201, "partition not loaded")
-            return "found"
-
-        def timed(self: Any, name: str) -> Any:
-            return getattr(server, name)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(milvus._Patient, "__getattr__", timed)
-            assert vectors._loading("x", "a", ask) == "found"
-            server.loaded.clear()
-            assert vectors._loading("x", "a", ask) == "found"
-            assert server.loads == 2
-            server.load_partitions = lambda *_: None  # type: ignore[assignment]
-            server.loaded.clear()
-            with pytest.raises(StoreUnavailable, match="partition not loaded"):
-                vectors._loading("x", "a", ask)
+    def test_one_that_another_process_released_is_loaded_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = StubClient()
+        monkeypatch.setattr("pymilvus.MilvusClient", lambda *_, **__: server)
+        partitions = MilvusPartitions(MilvusAddress("http://127.0.0.1:9"))
+        assert partitions.count("x", "a", "id >= 0") == 1
+        server.loaded.clear()
+        assert partitions.count("x", "a", "id >= 0") == 1
+        assert server.loads == 2
+        monkeypatch.setattr(server, "load_partitions", lambda *_, **__: None)
+        server.loaded.clear()
+        with pytest.raises(StoreUnavailable, match="partition not loaded"):
+            partitions.count("x", "a", "id >= 0")
 
 
-def test_half_precision_goes_over_the_wire_bit_by_bit(unit: Callable) -> None:
+def test_half_precision_goes_over_the_wire_bit_by_bit(
+    unit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """milvus-lite has no such field, so the client's own packing and unpacking stand in for a server's."""
     from pymilvus.client import entity_helper
     from pymilvus.client.field_data_extractors import decode_cell
@@ -436,19 +449,20 @@ def test_half_precision_goes_over_the_wire_bit_by_bit(unit: Callable) -> None:
     from pymilvus.client.types import DataType
     from pymilvus.grpc_gen import schema_pb2
 
-    vectors = MilvusVectorStore(MilvusAddress("http://127.0.0.1:9"))
-    vectors._kinds["x"] = np.float16
-    stored = vectors._stored(None, "x", unit(3))  # type: ignore[arg-type]
-    assert stored.dtype == np.float16
+    server = StubClient()
+    monkeypatch.setattr("pymilvus.MilvusClient", lambda *_, **__: server)
+    MilvusPartitions(MilvusAddress("http://127.0.0.1:9")).upsert("x", "a", [{}] * 3, unit(3))
+    stored = [row["vector"] for row in server.rows]
+    assert {row.dtype for row in stored} == {np.dtype(np.float16)}
     field = schema_pb2.FieldData(type=DataType.FLOAT16_VECTOR, field_name="vector")
     cache: dict[int, list[bytes]] = {}
     info = {"name": "vector", "type": DataType.FLOAT16_VECTOR, "params": {"dim": 8}}
     for row in stored:
         entity_helper.pack_field_value_to_field_data(row, field, info, cache)
     entity_helper.flush_vector_bytes(field, cache)
-    assert field.vectors.float16_vector == stored.tobytes()
+    assert field.vectors.float16_vector == np.stack(stored).tobytes()
     back = [decode_cell(field, number, wrap_byte_vectors=True) for number in range(3)]
-    assert np.array_equal(np.array([milvus._numbers(value) for value in back], np.float32), unit(3))
+    assert np.array_equal(np.array([as_numbers(value) for value in back], np.float32), unit(3))
     request = Prepare.search_requests_with_expr(
         "x", "vector", {"metric_type": "IP", "params": {}}, 3, data=[stored[0]], expr="", round_decimal=-1
     )
@@ -459,14 +473,19 @@ def test_half_precision_goes_over_the_wire_bit_by_bit(unit: Callable) -> None:
     ("version", "half"),
     [("v2.3.5-lite", False), ("2.2.16", False), ("v2.4.0", True), ("v2.6.16", True), ("master-0af3", True)],
 )
-def test_only_servers_that_can_are_given_half_precision(version: str, half: bool) -> None:
-    assert milvus._has_half(version) is half
+def test_only_servers_that_can_are_given_half_precision(
+    version: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymilvus.MilvusClient", lambda *_, **__: StubClient(version))
+    connection = MilvusPartitions(MilvusAddress("http://127.0.0.1:9")).connection
+    with connection.request("connect"):
+        assert connection.has_half_precision is half
 
 
 @pytest.mark.parametrize("place", ["", "files", "milvus:", "milvus:a", "other:a/b", "milvus2:a/b"])
 def test_a_place_of_another_store_is_refused_by_name(place: str) -> None:
     with pytest.raises(ShardMissing, match="no place in Milvus"):
-        milvus._parts(place)
+        split_place(place)
 
 
 def test_an_unknown_index_is_refused() -> None:
@@ -585,7 +604,7 @@ class _Real:
 
     @property
     def loaded(self) -> set[tuple[str, str]]:
-        with self._vectors._asking("tell") as client:
+        with self._vectors.partitions.connection.request("tell") as client:
             return {
                 (collection, partition)
                 for collection in client.list_collections()
@@ -597,7 +616,7 @@ class _Real:
     def release(self) -> None:
         """As another process would."""
         for collection, partition in self.loaded:
-            with self._vectors._asking("release") as client:
+            with self._vectors.partitions.connection.request("release") as client:
                 client.release_partitions(collection, [partition])
 
 
@@ -612,9 +631,13 @@ def test_on_a_server_partitions_are_loaded_by_use_and_vectors_have_half_precisio
     vectors = MilvusVectorStore(MilvusAddress(milvus_server.uri, collection="strict", max_loaded=2))
     strict: _Strict | _Real = _Real(vectors)
     if isinstance(milvus_server, Lite):
-        strict = stand_in = _Strict(vectors._client())
-        vectors._lite, vectors._half = False, True
-        monkeypatch.setattr(milvus._Patient, "__getattr__", lambda self, name: stand_in.get(name))
+        from pymilvus import MilvusClient
+
+        strict = stand_in = _Strict(MilvusClient(milvus_server.uri))
+        connection = vectors.partitions.connection
+        with connection.request("connect"):
+            connection.is_lite, connection.has_half_precision = False, True
+        monkeypatch.setattr(TimedClient, "__getattr__", lambda self, name: stand_in.get(name))
     store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
     for number in range(4):
         lay_down(store, f"t{number}", range(10 * number, 10 * number + 5), seed=number)
@@ -634,7 +657,7 @@ def test_on_a_server_partitions_are_loaded_by_use_and_vectors_have_half_precisio
     long_ago = time.time() - 10**4
     os.utime(store.shard_folder(left.id), (long_ago, long_ago))
     store.collect_garbage()
-    assert not vectors._has(*milvus._parts(left.place))
+    assert not vectors.partitions.exists(*split_place(left.place))
     assert audit(store).problems == []
     strict.release()
     assert opened(store, "t1").search(unit(1)[0], 9).ids.size == 5

@@ -22,7 +22,7 @@ from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, Rows
+from index.shards.vector_store import CheckLevel, VectorBatches
 from index.vector_ids import moment_ids, video_ids_of
 
 pytest.importorskip("milvus_lite")
@@ -41,18 +41,18 @@ class Brute:
         return f"brute:{task}"
 
     def stage(
-        self, folder: Path, entry: SegmentEntry, rows: Rows, queries: object, heartbeat: object
+        self, folder: Path, entry: SegmentEntry, rows: VectorBatches, queries: object, heartbeat: object
     ) -> None:
         (folder / "vectors.json").write_text(f"{sum(float(chunk.sum()) for chunk in rows()):.6f}")
 
-    def insert(self, entry: SegmentEntry, ids: np.ndarray, rows: Rows) -> None:
+    def insert(self, entry: SegmentEntry, ids: np.ndarray, rows: VectorBatches) -> None:
         rounded = np.concatenate(list(rows())).astype(np.float16).astype(np.float32)
         self.rows[entry.id] = dict(zip(ids.tolist(), rounded, strict=True))
 
     def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
         if entry.id not in self.rows:
             raise ShardMissing(entry.id)
-        if depth != "there" and len(self.rows[entry.id]) != entry.count:
+        if depth != "exists" and len(self.rows[entry.id]) != entry.count:
             raise ShardCorrupt(entry.id)
 
     def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray) -> SearchableShard:
@@ -63,7 +63,7 @@ class Brute:
 
 
 class BruteTask:
-    remote = False
+    is_remote = False
 
     def __init__(self, store: Brute, parts: tuple[SegmentEntry, ...], deleted: set[int]) -> None:
         self.segments = parts
@@ -96,21 +96,21 @@ class BruteTask:
         return np.array(sorted(self._rows), np.int64)
 
     def search(
-        self, query: np.ndarray, k: int, exclude: Iterable[int] = (), among: np.ndarray | None = None
+        self, query: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
     ) -> Hits:
         if k < 1 or query.shape != (self.dim,) or not np.isfinite(query).all():
             raise ValueError("no query")
         left = set(self._rows) - {int(id) for id in exclude}
-        if among is not None:
-            left &= {int(id) for id in among}
+        if include is not None:
+            left &= {int(id) for id in include}
         scored = [(float(np.dot(self._rows[id], query)), id) for id in left]
         best = sorted(scored, key=lambda pair: (-round(pair[0], 5), pair[1]))[:k]
         return Hits(np.array([id for _, id in best], np.int64), np.array([s for s, _ in best], np.float32))
 
     def search_many(
-        self, queries: np.ndarray, k: int, exclude: Iterable[int] = (), among: np.ndarray | None = None
+        self, queries: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
     ) -> list[Hits]:
-        return [self.search(query, k, exclude, among) for query in queries]
+        return [self.search(query, k, exclude, include) for query in queries]
 
     def vectors(self, ids: np.ndarray) -> np.ndarray:
         for id in ids:
@@ -197,9 +197,9 @@ def test_many_queries_find_what_each_finds(store: ShardStore, adopt: Callable, u
     shard = store.write_shard(**made, ids=np.arange(32), vectors=vectors)
     store.publish(release=release, shards=[shard])
     task, queries = opened(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
-    together = task.search_many(queries, 5, exclude=[3], among=np.arange(1, 31))
+    together = task.search_many(queries, 5, exclude=[3], include=np.arange(1, 31))
     for query, hits in zip(queries, together, strict=True):
-        alone = task.search(query, 5, exclude=[3], among=np.arange(1, 31))
+        alone = task.search(query, 5, exclude=[3], include=np.arange(1, 31))
         assert hits.ids.tolist() == alone.ids.tolist()
         assert np.allclose(hits.scores, alone.scores, atol=CLOSE)
     assert task.search_many(queries[:0], 5) == []
@@ -214,8 +214,8 @@ def test_what_is_excluded_or_not_among_is_not_found(
     assert task.search(query, 8, exclude=range(0, 40, 3)).ids.tolist() == exact(left, query, 8)
     some = np.array([3, 9, 12, 13, 999, 38, -1])
     few = {id: rows[id] for id in (3, 12, 38)}
-    assert task.search(query, 8, exclude=[9, 13, 777], among=some).ids.tolist() == exact(few, query, 8)
-    for none in (task.search(query, 3, among=np.array([999])), task.search(query, 3, exclude=range(40))):
+    assert task.search(query, 8, exclude=[9, 13, 777], include=some).ids.tolist() == exact(few, query, 8)
+    for none in (task.search(query, 3, include=np.array([999])), task.search(query, 3, exclude=range(40))):
         assert (none.ids.tolist(), none.scores.tolist()) == ([], [])
         assert (none.ids.dtype, none.scores.dtype) == (np.int64, np.float32)
 
@@ -363,7 +363,7 @@ def test_an_orphan_is_swept_and_what_is_served_stays(
 
 def test_opened_anew_it_is_all_there(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
     lay_down(store, "a", range(30))
-    remote = store._remote
+    remote = store.remote
     if isinstance(remote, MilvusVectorStore):
         remote.close()
         remote = MilvusVectorStore(remote.address)
@@ -402,18 +402,18 @@ def test_moved_to_another_store_every_search_is_the_same(
     k=st.integers(1, 40),
     seed=st.integers(0, 10**6),
     exclude=st.lists(st.integers(0, 60)),
-    among=st.none() | st.lists(st.integers(0, 60)),
+    include=st.none() | st.lists(st.integers(0, 60)),
 )
 def test_whatever_is_asked_the_answers_are_the_same(
     library_of_three: dict[str, SearchableShard],
     k: int,
     seed: int,
     exclude: list[int],
-    among: list[int] | None,
+    include: list[int] | None,
 ) -> None:
     # Of few different numbers, so that many scores are equal.
     query = np.random.default_rng(seed).integers(-2, 3, DIM).astype(np.float32)
-    chosen = None if among is None else np.array(among, np.int64)
+    chosen = None if include is None else np.array(include, np.int64)
     answers = [task.search(query, k, exclude, chosen) for task in library_of_three.values()]
     for hits in answers[1:]:
         assert hits.ids.tolist() == answers[0].ids.tolist()
@@ -459,7 +459,7 @@ def test_moments_lie_beside_their_videos_and_go_with_them(
         assert task.ids.tolist() == sorted(left)
         for query in unit(3, 9):
             assert task.search(query, 30).ids.tolist() == exact(left, query, 30)
-            found = task.search(query, 2, among=ids).ids.tolist()
+            found = task.search(query, 2, include=ids).ids.tolist()
             assert found == exact({i: left[i] for i in left if i >= 2**62}, query, 2)
     store.compact("a")
     assert opened(store).ids.tolist() == sorted(left)

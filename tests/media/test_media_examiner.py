@@ -215,19 +215,19 @@ def test_a_video_that_brings_the_decoder_down_is_named_and_the_next_is_decoded(
 ) -> None:
     fragile_child(
         """
-        examine = child._examine
+        examine = child.decode_video
         def fragile(request):
             if "bomb" in request["name"]:
                 os.kill(os.getpid(), signal.SIGSEGV)
             return examine(request)
-        child._examine = fragile
+        child.decode_video = fragile
         """
     )
     good, bomb = make_video("good.mp4"), make_video("bomb.mp4")
     with VideoDecoder() as examiner:
         first = examiner.decode(good, frames=1, size=8)
         for _ in range(2):
-            with pytest.raises(MediaError, match=r"bomb\.mp4 brought the decoder down \(SIGSEGV\)"):
+            with pytest.raises(MediaError, match=r"bomb\.mp4 crashed the decoder \(SIGSEGV\)"):
                 examiner.decode(bomb, frames=1, size=8)
         assert examiner.decode(good, frames=1, size=8) == first
 

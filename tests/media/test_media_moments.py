@@ -130,14 +130,14 @@ def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
         "long.mp4", [round(40 + second / 5) for second in range(500)], fps=fps, codec_options={"g": str(keys)}
     )
     decoded: list[float] = []
-    original = frame_sampling._timed
+    original = frame_sampling.timed_frames
 
     def counted(*fields: Any) -> Iterator[Any]:
         for shown in original(*fields):
             decoded.append(shown.begins)
             yield shown
 
-    monkeypatch.setattr(frame_sampling, "_timed", counted)
+    monkeypatch.setattr(frame_sampling, "timed_frames", counted)
 
     def sample(times: Sequence[float]) -> int:
         decoded.clear()

@@ -78,7 +78,7 @@ class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity.
 
     Attributes:
-        index_snapshot: Snapshot of the index.
+        index_snapshot: IndexSnapshot of the index.
         release_id: Identifier of the release that encodes queries: the newest one, or an earlier one.
         shards: Searchable shards by task ID, in learned order.
         task_names: Task ID → name.
@@ -121,10 +121,10 @@ class SearchSnapshot:
         is broken, is left out and recorded in ``degraded``.
 
         Args:
-            index_snapshot: Snapshot of the index.
+            index_snapshot: IndexSnapshot of the index.
             backbone: Backbone of all releases.
             release_id: Identifier of a release in the manifest; the newest by default.
-            other: Snapshot of the same library with the same backbone. Releases never change, so what it has loaded of
+            other: IndexSnapshot of the same library with the same backbone. Releases never change, so what it has loaded of
                 earlier releases is reused without reading or checking it again. It is not modified.
 
         Raises:
@@ -248,7 +248,7 @@ class SearchSnapshot:
             batches.append(_BatchScan(task, queries, k, among, group, exclude))
         shards = [self.shards[batch.task] for batch in batches]
         total_bytes = sum(segment.bytes for shard in shards for segment in shard.segments)
-        is_remote = any(shard.remote for shard in shards)
+        is_remote = any(shard.is_remote for shard in shards)
         results = search_in_parallel(
             self._scan_shard, batches, total_bytes // max(1, len(batches)), remote=is_remote
         )

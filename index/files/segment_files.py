@@ -1,0 +1,96 @@
+"""Files of a segment folder: their names, the description ``shard.json``, and integrity checks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.arrays import Ids
+from index.errors import ShardCorrupt, ShardMissing
+from index.files.durable_files import find_damage
+from index.files.manifest_format import SegmentEntry
+
+__all__ = [
+    "DESCRIPTION",
+    "DIGEST",
+    "IDS",
+    "QUERIES",
+    "STRUCTURE",
+    "VECTORS",
+    "describe",
+    "display_name",
+    "load_ids",
+    "require_intact",
+]
+
+VECTORS, IDS, DESCRIPTION = "vectors.faiss", "ids.npy", "shard.json"
+QUERIES, STRUCTURE = "queries.npy", "search.faiss"  # of large segments
+DIGEST = "vectors.json"  # of segments whose vectors are in a remote store
+
+_ANN_SCHEMA = 3  # of segments with a measured ANN structure or a place in a remote store
+_EMPTY_SCHEMA = 4  # of segments without vectors
+_DTYPE_SCHEMAS = {"float32": 1, "float16": 2}
+
+
+def display_name(entry: SegmentEntry) -> str:
+    """Name of a segment in messages."""
+    return f"shard {entry.id[:12]} of task {entry.task}"
+
+
+def describe(entry: SegmentEntry) -> dict[str, Any]:
+    """The content of ``shard.json``, which describes a segment without the manifest."""
+    structure = {} if entry.structure is None else {"structure": asdict(entry.structure)}
+    schema = _ANN_SCHEMA if structure or entry.place else _DTYPE_SCHEMAS.get(entry.dtype)
+    return {
+        "schema": schema if entry.count else _EMPTY_SCHEMA,
+        "task": entry.task,
+        "release": entry.release,
+        "fingerprint": entry.fingerprint,
+        "count": entry.count,
+        "dim": entry.dim,
+        "first_id": entry.first_id,
+        "last_id": entry.last_id,
+        "metric": "inner_product",
+        "dtype": entry.dtype,
+        **structure,
+        **({"place": entry.place} if entry.place else {}),
+        "files": {name: digest for name, digest in entry.files.items() if name != DESCRIPTION},
+    }
+
+
+def require_intact(folder: Path, entry: SegmentEntry, *, verify: bool) -> None:
+    """Compare a segment folder with its entry: sizes, and with ``verify`` the checksum of every file.
+
+    Raises:
+        ShardMissing: The folder is missing.
+        ShardCorrupt: A file is missing or was altered.
+    """
+    if not folder.is_dir():
+        raise ShardMissing(f"{display_name(entry)}: its folder is missing; restore it from a backup")
+    problem = find_damage(folder, entry.files, entry.bytes, verify=verify)
+    if problem:
+        raise ShardCorrupt(f"{display_name(entry)}: {problem}; restore it from a backup")
+
+
+def load_ids(folder: Path, entry: SegmentEntry) -> Ids:
+    """Ids of a segment's vectors, ``int64 [count]``, ascending.
+
+    Raises:
+        ShardCorrupt: The file is missing, unreadable, or contradicts the manifest.
+    """
+    try:
+        ids: Ids = np.load(folder / IDS, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise ShardCorrupt(
+            f"{display_name(entry)}: its ids cannot be read ({error}); restore its folder from a backup"
+        ) from error
+    valid = ids.dtype == np.int64 and ids.shape == (entry.count,)
+    if valid and entry.count:
+        ends = (int(ids[0]), int(ids[-1])) == (entry.first_id, entry.last_id)
+        valid = ends and bool((np.diff(ids) > 0).all())
+    if not valid:
+        raise ShardCorrupt(f"{display_name(entry)}: {IDS} contradicts the manifest")
+    return ids

@@ -1,0 +1,137 @@
+"""The folder of a store: paths, staging, content-addressed folders, and the manifest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from index.errors import ManifestError
+from index.files.durable_files import exclusive, find_damage, hash_files, replace_text, sync
+from index.files.manifest_format import Manifest, content_id
+
+__all__ = ["SealedFolder", "StoreFolder"]
+
+
+class SealedFolder(NamedTuple):
+    """An immutable folder: its content id, the total size of its files, and name → SHA-256."""
+
+    id: str
+    bytes: int
+    files: dict[str, str]
+
+
+class StoreFolder:
+    """Paths and file operations of a store.
+
+    Folders of shards, releases and tombstones are immutable; only ``manifest.json`` is ever replaced. Nothing is
+    created before the first write, so readers need no write permission.
+
+    Attributes:
+        root: Folder of the store.
+        manifest_path: Path of the manifest.
+        shards_path, releases_path, tombstones_path: Parents of the folders that the manifest names.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifest_path = root / "manifest.json"
+        self.shards_path = root / "shards"
+        self.releases_path = root / "releases"
+        self.tombstones_path = root / "tombstones"
+        self._staging_path = root / "tmp"
+
+    def shard_folder(self, identifier: str) -> Path:
+        """Folder of a segment."""
+        return self.shards_path / identifier
+
+    def release_folder(self, identifier: str) -> Path:
+        """Folder of a release."""
+        return self.releases_path / identifier
+
+    def tombstone_folder(self, identifier: str) -> Path:
+        """Folder of the deletions of a task."""
+        return self.tombstones_path / identifier
+
+    def folders(self) -> list[Path]:
+        """All folders on disk: staged ones, and sealed ones, whether the manifest names them or not."""
+        parents = (self._staging_path, self.shards_path, self.releases_path, self.tombstones_path)
+        return [folder for parent in parents if parent.exists() for folder in parent.iterdir()]
+
+    def write_lock(self) -> AbstractContextManager[None]:
+        """Lock that excludes other writers, across threads and processes."""
+        return exclusive(self.root / "write.lock")
+
+    def stage(self) -> Path:
+        """Create an empty staging folder on the file system of the store."""
+        folder = self._staging_path / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        return folder
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A staging folder that is removed afterwards, unless it was sealed."""
+        folder = self.stage()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def seal(self, staged: Path, parent: Path) -> SealedFolder:
+        """Sync a staged folder and rename it to its content id below ``parent``.
+
+        A folder with the same content that exists already is kept, unless it is damaged.
+        """
+        for path in staged.iterdir():
+            sync(path)
+        os.utime(staged)  # the garbage collector measures age from now, not from the start of training
+        sync(staged)
+        files = hash_files(staged)
+        size = sum(path.stat().st_size for path in staged.iterdir())
+        target = parent / content_id(files)
+        parent.mkdir(exist_ok=True)
+        if target.exists() and find_damage(target, files, size, verify=True):
+            os.rename(target, self._staging_path / uuid.uuid4().hex)
+        if target.exists():
+            os.utime(target)
+            shutil.rmtree(staged)
+        else:
+            os.rename(staged, target)
+        for folder in (parent, self.root, self.root.parent):
+            sync(folder)
+        return SealedFolder(target.name, size, files)
+
+    def manifest(self) -> Manifest:
+        """The current manifest; an empty one before the first publication.
+
+        Raises:
+            ManifestError: The manifest cannot be trusted.
+        """
+        try:
+            return Manifest.loads(self.manifest_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return Manifest.empty()
+        except UnicodeDecodeError as error:
+            raise ManifestError("manifest.json is not text; restore it from a backup") from error
+        except OSError as error:
+            raise ManifestError(f"manifest.json cannot be read ({error.strerror})") from error
+
+    def replace_manifest(self, current: Manifest, changed: Manifest) -> Manifest:
+        """Publish a changed manifest as the next generation.
+
+        Folders that the new generation no longer names stay for an hour, because readers may use them.
+        """
+        for name in current.folder_ids() - changed.folder_ids():
+            for parent in (self.shards_path, self.tombstones_path):
+                if (parent / name).exists():
+                    os.utime(parent / name)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        published = replace(changed, generation=current.generation + 1, created=created)
+        replace_text(self.manifest_path, published.dumps())
+        return published

@@ -1,0 +1,65 @@
+"""Removal of folders that no manifest names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+from index.errors import ShardStoreError
+from index.files.segment_files import DESCRIPTION
+from index.files.store_folder import StoreFolder
+from index.shards.vector_store import VectorStore
+
+__all__ = ["GarbageCollector"]
+
+_MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
+
+
+class GarbageCollector:
+    """Removes what writers left behind: staged folders, and sealed folders that the manifest does not name."""
+
+    def __init__(self, store_folder: StoreFolder, remote: VectorStore | None) -> None:
+        """A garbage collector.
+
+        Args:
+            store_folder: Folder of the store.
+            remote: Store of the rows of segments whose entry names a place outside their folder.
+        """
+        self._store_folder = store_folder
+        self._remote = remote
+
+    def collect(self) -> None:
+        """Remove folders older than an hour, with their rows in the remote store.
+
+        Nothing is removed without a manifest, because a lost manifest may be restored from a backup.
+        """
+        if not self._store_folder.manifest_path.exists():
+            return
+        with self._store_folder.write_lock():
+            referenced = self._store_folder.manifest().folder_ids()
+            latest = time.time() - _MIN_AGE_SECONDS
+            for folder in self._store_folder.folders():
+                if (
+                    folder.name not in referenced
+                    and folder.stat().st_mtime < latest
+                    and self._drop_rows(folder)
+                ):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop_rows(self, folder: Path) -> bool:
+        """Remove the remote rows of a folder; False if that failed and the folder must stay for the next attempt."""
+        try:
+            place = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("place", "")
+        except (OSError, ValueError, AttributeError):
+            return True  # not a segment, or one that was never sealed
+        if not place:
+            return True
+        try:
+            if self._remote is None:
+                return False
+            self._remote.drop(folder.name, place)
+        except ShardStoreError:
+            return False
+        return True

@@ -1,0 +1,229 @@
+"""Operations on collections and partitions in Milvus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from index.arrays import Ids, Scores, Vectors
+from index.milvus.milvus_address import MilvusAddress, MilvusIndex
+from index.milvus.milvus_connection import MilvusConnection, TimedClient
+from index.milvus.milvus_rows import as_numbers, hit_key, id_of_key
+from index.milvus.partition_cache import PartitionCache
+
+__all__ = ["MAX_PARTITIONS", "MilvusPartitions"]
+
+MAX_PARTITIONS = 1000  # of a collection; Milvus allows 1,024
+_INDEX_PARAMETERS: dict[MilvusIndex, dict[str, int]] = {
+    "FLAT": {},
+    "IVF_SQ8": {"nlist": 1024},
+    "HNSW": {"M": 32, "efConstruction": 200},
+}
+_NOT_LOADED_CODES = (101, 103, 201, 202)  # collection or partition not loaded, or not completely
+
+
+class MilvusPartitions:
+    """Creates, loads, searches and drops partitions. A partition is identified by its collection and name."""
+
+    def __init__(self, address: MilvusAddress) -> None:
+        self.address = address
+        self.connection = MilvusConnection(address, on_missing=self._forget, on_lost=self._forget_all)
+        self._loaded = PartitionCache(address.max_loaded)
+        self._names: dict[str, set[str]] = {}  # known partitions by collection
+        self._dtypes: dict[str, type[np.floating]] = {}  # of the vectors, by collection
+
+    def choose_collection(self, partition: str, dim: int) -> str:
+        """The collection that has a partition, or the first one with room for it, which may not exist yet."""
+        number, with_room = 0, None
+        with self.connection.request("list its collections") as client:
+            while client.has_collection(name := f"{self.address.collection}_{dim}_{number}"):
+                partitions = client.list_partitions(name)
+                if partition in partitions:
+                    return name
+                if with_room is None and len(partitions) < MAX_PARTITIONS:
+                    with_room = name
+                number += 1
+        return with_room or name
+
+    def create(self, collection: str, partition: str, dim: int) -> None:
+        """Create a collection with its index, and a partition in it, where they are missing."""
+        from pymilvus import DataType, MilvusClient
+
+        with self.connection.request(f"create {partition}") as client:
+            if not client.has_collection(collection):
+                schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+                schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=40)
+                schema.add_field("id", DataType.INT64)
+                schema.add_field("shard", DataType.INT64)
+                half = self.connection.has_half_precision
+                schema.add_field(
+                    "vector", DataType.FLOAT16_VECTOR if half else DataType.FLOAT_VECTOR, dim=dim
+                )
+                # Without an index, because a collection with an index is loaded completely.
+                client.create_collection(collection, schema=schema, consistency_level="Bounded")
+            if not client.list_indexes(collection):
+                index = MilvusClient.prepare_index_params()
+                index.add_index(
+                    field_name="vector",
+                    index_type=self.address.index,
+                    metric_type="IP",
+                    params=_INDEX_PARAMETERS[self.address.index],
+                )
+                client.create_index(collection, index)
+            if not client.has_partition(collection, partition):
+                client.create_partition(collection, partition)
+
+    def exists(self, collection: str, partition: str) -> bool:
+        """Whether a partition exists; known partitions need no request."""
+        if partition in self._names.get(collection, ()):
+            return True
+        with self.connection.request("list its partitions") as client:
+            names = set(client.list_partitions(collection) if client.has_collection(collection) else ())
+        self._names[collection] = names
+        return partition in names
+
+    def upsert(self, collection: str, partition: str, rows: list[dict[str, Any]], vectors: Vectors) -> None:
+        """Write rows.
+
+        Not flushed: acknowledged rows are in the log of Milvus, and it allows a collection one flush in ten seconds.
+
+        Args:
+            collection: Collection of the partition.
+            partition: Name of the partition.
+            rows: Other fields of each row.
+            vectors: ``float16 [len(rows), dim]``.
+        """
+        with self.connection.request(f"write to {partition}") as client:
+            converted = self._convert(client, collection, vectors)
+            rows = [{**row, "vector": vector} for row, vector in zip(rows, converted, strict=True)]
+            client.upsert(collection, rows, partition_name=partition)
+
+    def search(
+        self,
+        collection: str,
+        partition: str,
+        queries: Vectors,
+        limit: int,
+        expression: str,
+        consistency: str,
+    ) -> list[tuple[Ids, Scores]]:
+        """For each query the best rows of a partition, best first: ids and scores.
+
+        Args:
+            collection: Collection of the partition.
+            partition: Name of the partition.
+            queries: ``float32 [n, dim]``.
+            limit: Maximum number of results for each query.
+            expression: Filter that rows must satisfy.
+            consistency: Consistency level.
+        """
+        effort = {"IVF_SQ8": {"nprobe": 64}, "HNSW": {"ef": max(2 * limit, 128)}}.get(self.address.index, {})
+        found = self._call_loaded(
+            collection,
+            partition,
+            lambda client: client.search(
+                collection,
+                data=list(self._convert(client, collection, queries)),
+                filter=expression,
+                limit=limit,
+                search_params={"metric_type": "IP", "params": effort},
+                partition_names=[partition],
+                anns_field="vector",
+                consistency_level=consistency,
+            ),
+        )
+        return [
+            (
+                np.array([id_of_key(hit_key(hit)) for hit in hits], np.int64),
+                np.array([hit["distance"] for hit in hits], np.float32),
+            )
+            for hits in found
+        ]
+
+    def fetch(
+        self, collection: str, partition: str, dim: int, expression: str, consistency: str
+    ) -> tuple[Ids, Vectors]:
+        """Ids, ascending, and vectors of the rows that satisfy a filter."""
+        found = self._query(collection, partition, expression, ["key", "vector"], consistency)
+        ids = np.array([id_of_key(row["key"]) for row in found], np.int64)
+        vectors = np.array([as_numbers(row["vector"]) for row in found], np.float32).reshape(-1, dim)
+        order = np.argsort(ids)
+        return ids[order], vectors[order]
+
+    def count(self, collection: str, partition: str, expression: str) -> int:
+        """Number of rows that satisfy a filter."""
+        found = self._query(collection, partition, expression, ["count(*)"], "Strong")
+        return int(found[0]["count(*)"])
+
+    def delete_rows(self, collection: str, partition: str, expression: str) -> None:
+        """Delete the rows that satisfy a filter, and the partition when no row is left. Both may be missing."""
+        with self.connection.request(f"drop {partition}") as client:
+            if not client.has_collection(collection) or not client.has_partition(collection, partition):
+                return
+        self._call_loaded(
+            collection,
+            partition,
+            lambda client: client.delete(collection, filter=expression, partition_name=partition),
+        )
+        if self.count(collection, partition, "id >= 0"):
+            return
+        with self.connection.request(f"drop {partition}") as client:
+            self._loaded.release(client, collection, partition, whole=self.connection.is_lite)
+            client.drop_partition(collection, partition)
+            self._names.get(collection, set()).discard(partition)
+
+    def _query(
+        self, collection: str, partition: str, expression: str, fields: list[str], consistency: str
+    ) -> Any:
+        return self._call_loaded(
+            collection,
+            partition,
+            lambda client: client.query(
+                collection,
+                filter=expression,
+                output_fields=fields,
+                partition_names=[partition],
+                consistency_level=consistency,
+            ),
+        )
+
+    def _call_loaded(self, collection: str, partition: str, call: Callable[[TimedClient], Any]) -> Any:
+        """Call a function with a loaded partition, and once more if another process has released it meanwhile."""
+        from pymilvus import MilvusException
+
+        for attempt in (1, 2):
+            with (
+                self.connection.request(f"search {partition}") as client,
+                self._loaded.use(client, collection, partition, whole=self.connection.is_lite),
+            ):
+                try:
+                    return call(client)
+                except MilvusException as error:
+                    if attempt == 2 or error.code not in _NOT_LOADED_CODES:
+                        raise
+                    self._loaded.mark_released(collection, partition, whole=self.connection.is_lite)
+        raise AssertionError("unreachable")
+
+    def _convert(self, client: TimedClient, collection: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Vectors or queries in the precision of a collection, which stays the same when the server is upgraded."""
+        from pymilvus import DataType
+
+        dtype = self._dtypes.get(collection)
+        if dtype is None:
+            fields = client.describe_collection(collection)["fields"]
+            (stored,) = (field["type"] for field in fields if field["name"] == "vector")
+            dtype = np.float16 if stored == DataType.FLOAT16_VECTOR else np.float32
+            self._dtypes[collection] = dtype
+        return np.asarray(vectors, dtype)
+
+    def _forget(self) -> None:
+        """Forget what was seen on the server: it may have changed."""
+        self._names.clear()
+        self._dtypes.clear()
+
+    def _forget_all(self) -> None:
+        self._forget()
+        self._loaded.clear()

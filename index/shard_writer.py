@@ -1,0 +1,161 @@
+"""Writing of segment folders: new vectors, copies of shards, and empty shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from index.arrays import Ids, Vectors, batches
+from index.errors import ShardInvalid
+from index.files.durable_files import hash_files
+from index.files.manifest_format import SegmentEntry
+from index.files.segment_files import DESCRIPTION, IDS, QUERIES, describe
+from index.files.store_folder import StoreFolder
+from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import VectorBatches, VectorStore
+
+__all__ = ["ShardWriter"]
+
+_DTYPE = "float16"  # precision of new segments
+_DTYPES_BY_WIDTH = ("float16", "float32")
+_BATCH_ROWS = 16_384
+_UNIT_TOLERANCE = 1e-3  # maximum deviation of the length of a vector from 1
+
+
+class ShardWriter:
+    """Writes segments durably into a store; they stay invisible until they are published."""
+
+    def __init__(self, store_folder: StoreFolder) -> None:
+        self._store_folder = store_folder
+
+    def write(
+        self,
+        vector_store: VectorStore,
+        *,
+        task: str,
+        release: str,
+        fingerprint: str,
+        ids: Ids,
+        vectors: Vectors,
+        queries: Vectors | None,
+        heartbeat: Callable[[], object],
+    ) -> SegmentEntry:
+        """Write new vectors as a segment.
+
+        Args:
+            vector_store: Store of its rows.
+            task: Id of the task.
+            release: Id of the release that made the vectors.
+            fingerprint: Fingerprint of its video encoder.
+            ids: ``int64 [n]``, non-negative and distinct, in any order.
+            vectors: ``float32 [n, dim]``, rows of unit length.
+            queries: ``float32 [m, dim]``, which measure an ANN structure; None: no structure.
+            heartbeat: Called repeatedly while a structure is built.
+
+        Raises:
+            ShardInvalid: Ids or vectors violate these rules.
+        """
+        ids, vectors = _sorted_rows(task, ids, vectors)
+        entry = _new_entry(task, release, fingerprint, vectors.shape[1])
+        return self._write_segment(
+            vector_store, entry, ids, lambda: batches(vectors, _BATCH_ROWS), queries, heartbeat
+        )
+
+    def copy(self, shard: SearchableShard, vector_store: VectorStore, *, keep_dtype: bool) -> SegmentEntry:
+        """Copy the vectors of a shard that are not deleted into one new segment.
+
+        Args:
+            shard: FaissShard to copy.
+            vector_store: Store of the new rows.
+            keep_dtype: Store the maximum precision of the segments, rather than the precision of new segments.
+        """
+        ids = shard.ids
+
+        def rows() -> Iterator[Vectors]:
+            for batch in batches(ids, _BATCH_ROWS):
+                yield shard.vectors(batch)
+
+        dtype = max((entry.dtype for entry in shard.segments), key=_DTYPES_BY_WIDTH.index)
+        pinned = shard.entry
+        entry = _new_entry(
+            pinned.task, pinned.release, pinned.fingerprint, pinned.dim, dtype if keep_dtype else _DTYPE
+        )
+        return self._write_segment(vector_store, entry, ids, rows, self._stored_queries(shard.segments))
+
+    def write_empty(self, pinned: SegmentEntry, vector_store: VectorStore) -> SegmentEntry:
+        """Write a segment without vectors for the task, release and encoder of an entry."""
+        entry = _new_entry(pinned.task, pinned.release, pinned.fingerprint, pinned.dim)
+        return self._write_segment(vector_store, entry, np.empty(0, np.int64), lambda: (), None)
+
+    def _write_segment(
+        self,
+        vector_store: VectorStore,
+        entry: SegmentEntry,
+        ids: Ids,
+        rows: VectorBatches,
+        queries: Vectors | None,
+        heartbeat: Callable[[], object] = lambda: None,
+    ) -> SegmentEntry:
+        place = vector_store.place(entry.task, entry.dim)
+        first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
+        entry = replace(entry, count=len(ids), first_id=first, last_id=last, place=place)
+        with self._store_folder.staging() as staged:
+            structure = vector_store.stage(staged, entry, rows, queries, heartbeat)
+            np.save(staged / IDS, ids, allow_pickle=False)
+            entry = replace(entry, structure=structure, files=hash_files(staged))
+            (staged / DESCRIPTION).write_text(json.dumps(describe(entry), indent=1) + "\n", encoding="utf-8")
+            sealed = self._store_folder.seal(staged, self._store_folder.shards_path)
+        entry = replace(entry, id=sealed.id, bytes=sealed.bytes, files=sealed.files)
+        vector_store.insert(entry, ids, rows)
+        return entry
+
+    def _stored_queries(self, segments: Sequence[SegmentEntry]) -> Vectors | None:
+        """Queries that measured the ANN structures of these segments."""
+        # By content: segments that were published together were measured with the same queries.
+        folders = {
+            entry.files[QUERIES]: self._store_folder.shard_folder(entry.id)
+            for entry in segments
+            if QUERIES in entry.files
+        }
+        queries = [np.load(folder / QUERIES, allow_pickle=False) for folder in folders.values()]
+        return np.concatenate(queries) if queries else None
+
+
+def _new_entry(task: str, release: str, fingerprint: str, dim: int, dtype: str = _DTYPE) -> SegmentEntry:
+    """An entry of a segment that has no vectors and no folder yet."""
+    return SegmentEntry(
+        "", task, release, fingerprint, 0, dim, first_id=0, last_id=0, bytes=0, files={}, dtype=dtype
+    )
+
+
+def _sorted_rows(task: str, ids: Ids, vectors: Vectors) -> tuple[Ids, Vectors]:
+    """Ids in ascending order with their vectors, after validation; raises ShardInvalid."""
+    ids, vectors = np.asarray(ids), np.asarray(vectors)
+    problem = None
+    if not np.issubdtype(ids.dtype, np.integer) or not np.issubdtype(vectors.dtype, np.floating):
+        problem = f"ids are {ids.dtype} and vectors {vectors.dtype} instead of int64 and float32"
+    elif vectors.ndim != 2 or ids.shape != (len(vectors),):
+        problem = f"vectors {list(vectors.shape)} and ids {list(ids.shape)} do not fit together"
+    elif not vectors.size:
+        problem = "it is empty"
+    elif ids.min() < 0:
+        problem = f"id {int(ids.min())} is negative"
+    if problem:
+        raise ShardInvalid(f"shard of task {task}: {problem}")
+    order = np.argsort(ids)
+    ids, vectors = ids[order].astype(np.int64), np.ascontiguousarray(vectors[order], np.float32)
+    repeated = ids[1:][ids[1:] == ids[:-1]]
+    infinite = ids[~np.isfinite(vectors).all(axis=1)]
+    not_unit = ids[~(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _UNIT_TOLERANCE)]
+    if len(repeated):
+        problem = f"id {int(repeated[0])} occurs twice"
+    elif len(infinite):
+        problem = f"the vector of id {int(infinite[0])} is not finite"
+    elif len(not_unit):
+        problem = f"the vector of id {int(not_unit[0])} does not have unit length"
+    if problem:
+        raise ShardInvalid(f"shard of task {task}: {problem}")
+    return ids, vectors
