@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import redis
+import structlog
 from hypothesis import settings as hypothesis_settings
 from sqlalchemy import create_engine, make_url, text
 
@@ -27,6 +28,15 @@ Database = Literal["sqlite", "postgresql"]
 # A busy machine must not fail a test.
 hypothesis_settings.register_profile("no_deadline", deadline=None)
 hypothesis_settings.load_profile("no_deadline")
+# The default renderer draws tracebacks with all local variables, which takes seconds for each logged error.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.StackInfoRenderer(),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,8 @@ LONG = {0: 30, 3: 45}  # seconds of the videos that have moments, by number
 
 
 @pytest.fixture(autouse=True)
-def _one_decoder(library: Any, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moment_embedding, "VideoDecoder", lambda limits: warm_examiner)
+def _one_decoder(library: Any, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moment_embedding, "VideoDecoder", lambda limits: shared_decoder)
 
 
 def _ready(task: str) -> str:
@@ -247,7 +247,7 @@ def test_large_segments_of_moments_are_measured_with_captions_as_well(
 
 
 def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
-    post_videos: Post, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no fault of the videos would cost all of them their moments."""
     task = post_videos("day", seconds=LONG)
@@ -256,7 +256,7 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
         raise OSError("what was made of day-0 cannot be stored (No space left on device)")
 
     with monkeypatch.context() as full:
-        full.setattr(warm_examiner, "sample", sample)
+        full.setattr(shared_decoder, "sample", sample)
         learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert view.state == "failed"
@@ -270,38 +270,38 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
 
 
 def test_a_video_whose_moments_break_off_halfway_has_none(
-    post_videos: Post, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", 4)  # two moments at a time
     task = post_videos("day", seconds=LONG)
-    original = warm_examiner.sample
+    original = shared_decoder.sample
 
     def sample(path: Path, **fields: Any) -> None:
         if fields["times"][0] > 18 and fields["name"] == "day-3":
             raise MediaError("day-3 is damaged")
         original(path, **fields)
 
-    monkeypatch.setattr(warm_examiner, "sample", sample)
+    monkeypatch.setattr(shared_decoder, "sample", sample)
     _ready(task)
     found = np.array(list(_vectors(task)))
     assert set(video_ids_of(found[is_moment(found)]).tolist()) == {_by_name(task)["day-0"]}
 
 
 def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
-    post_videos: Post, tmp_path: Path, warm_examiner: VideoDecoder, monkeypatch: pytest.MonkeyPatch
+    post_videos: Post, tmp_path: Path, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day", seconds={0: 90})
     path = settings().media_root / "day" / "0.mp4"
     spans = [(10.0 * n, 10.0 * n + 20) for n in range(8)]
     video = moment_embedding.LongVideo("day-0", 7, get_video("day-0").content_hash or "", tuple(spans))
     decoded: list[int] = []
-    original = warm_examiner.sample
+    original = shared_decoder.sample
 
     def sample(path: Path, **fields: Any) -> None:
         decoded.append(len(fields["times"]))
         original(path, **fields)
 
-    monkeypatch.setattr(warm_examiner, "sample", sample)
+    monkeypatch.setattr(shared_decoder, "sample", sample)
 
     def means(at_a_time: int) -> np.ndarray:
         monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", at_a_time)
@@ -312,7 +312,7 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
             8,
             locate=lambda _: path,
             scratch=tmp_path / "new" / "moments.npy",
-            limits=warm_examiner.limits,
+            limits=shared_decoder.limits,
             on_skip=lambda *told: pytest.fail(str(told)),
         )
         assert ids.tolist() == moment_ids(7, 8).tolist()

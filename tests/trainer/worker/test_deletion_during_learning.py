@@ -1,20 +1,21 @@
-"""Videos that are deleted while a worker learns, and after it has: none comes back, and the work goes on."""
+"""Deletion of videos and tasks during and after learning: deleted videos stay deleted, and learning continues."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
-from index.files.manifest_format import Manifest
+from index import shard_store
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
-from index.shard_store import ShardStore
+from models.releases.probe_queries import PROBE_TEXTS, read_probes
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Video
 from service.core.errors import Conflict, NotFound
@@ -23,6 +24,7 @@ from service.library import compaction
 from service.library.deletion import delete_task, delete_videos
 from service.storage import library_paths
 from service.tasks import commands
+from tests.trainer.worker.library_state import catalog_vector_ids, learn, open_store, shard_vectors
 from trainer import task_pipeline
 from trainer.evaluation.rank_ledger import read_ledger
 from trainer.published_library import Library
@@ -34,76 +36,79 @@ Post = Callable[..., str]
 pytestmark = pytest.mark.usefixtures("library")
 
 
-def _ready(task: str) -> None:
-    learning_job.run_learning_job(task)
-    view = commands.get_task(task)
-    assert (view.state, view.error) == ("ready", None)
+def searchable_ids(task: str) -> set[int]:
+    """Vector ids of a task that a search can return."""
+    return set(shard_vectors(task))
 
 
-def _store() -> ShardStore:
-    return ShardStore(settings().index_dir)
+def catalog_ids(task: str) -> set[int]:
+    """Vector ids of a task's videos in the catalog."""
+    return set(catalog_vector_ids(task).values())
 
 
-def _found(task: str) -> set[int]:
-    """Vector ids that can be found."""
-    store = _store()
-    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
-    return set(shard.ids.tolist())
-
-
-def _rows(task: str) -> set[int]:
-    with session_scope() as session:
-        return set(session.scalars(select(Video.vector_id).where(Video.task_id == task)))
-
-
-def _number(video: str) -> int:
+def vector_id(video: str) -> int:
+    """Vector id of a video in the catalog."""
     with session_scope() as session:
         return session.scalars(select(Video.vector_id).where(Video.id == video)).one()
 
 
 @pytest.mark.parametrize(
-    "stage", ["restore_task_frames", "train_task", "index_task", "evaluate_task", "publish_task"]
+    ("stage", "video"),
+    [
+        ("restore_task_frames", "day-3"),
+        ("train_task", "day-3"),
+        ("index_task", "day-0"),
+        ("evaluate_task", "day-0"),
+        ("publish_task", "day-3"),
+        pytest.param("restore_task_frames", "day-0", marks=pytest.mark.slow),
+        pytest.param("train_task", "day-0", marks=pytest.mark.slow),
+        pytest.param("index_task", "day-3", marks=pytest.mark.slow),
+        pytest.param("evaluate_task", "day-3", marks=pytest.mark.slow),
+        pytest.param("publish_task", "day-0", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("victim", ["day-0", "day-3"], ids=["held out", "for training"])
-def test_what_is_deleted_while_it_is_learned_does_not_come_back(
-    post_videos: Post, stage: str, victim: str, monkeypatch: pytest.MonkeyPatch
+def test_video_deleted_during_learning_is_never_published(
+    post_videos: Post, stage: str, video: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just before each stage; where its frames are missed, the task begins again and is ready all the same."""
+    """A held-out video (day-0) or a training video (day-3) is deleted just before a stage.
+
+    If training misses the frames of the video, the task starts again without it.
+    """
     task = post_videos("day")
-    original, number = getattr(learning_job, stage), _number(victim)
+    original, number = getattr(learning_job, stage), vector_id(video)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
-        delete_videos([victim])
+        delete_videos([video])
         return original(*given, **how)
 
     monkeypatch.setattr(learning_job, stage, meanwhile)
-    shown: list[set[str]] = []
-    publish = ShardStore._publish
+    searchable: list[
+        bool
+    ] = []  # after each replacement of the manifest, whether the deleted video can be found
+    replace_text = shard_store.replace_text
 
-    def watched(self: ShardStore, current: Manifest, manifest: Manifest) -> Manifest:
-        published = publish(self, current, manifest)
-        shown.append(set() if number in _found(task) else {victim})
-        return published
+    def replace_and_search(path: Path, text: str) -> None:
+        replace_text(path, text)
+        searchable.append(number in searchable_ids(task))
 
-    monkeypatch.setattr(ShardStore, "_publish", watched)
+    monkeypatch.setattr(shard_store, "replace_text", replace_and_search)
     for _ in range(2):
         learning_job.run_learning_job(task)
         if commands.get_task(task).state == "ready":
             break
     view = commands.get_task(task)
     assert (view.state, view.error, view.counts.videos) == ("ready", None, 5)
-    assert _found(task) == _rows(task)
-    assert number not in _found(task)
-    assert shown
-    assert all(shown), "no generation shows it, not even for a moment"
-    monkeypatch.undo()
+    assert searchable_ids(task) == catalog_ids(task)
+    assert number not in searchable_ids(task)
+    assert searchable
+    assert not any(searchable)
 
 
 @pytest.mark.parametrize("stage", ["load_task", "restore_task_frames", "train_task", "remaining_videos"])
-def test_a_task_whose_videos_are_all_deleted_says_so(
+def test_task_without_remaining_videos_fails_with_hint(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just before each stage."""
+    """All videos are deleted just before a stage."""
     task = post_videos("day")
     original = getattr(learning_job, stage)
 
@@ -112,22 +117,20 @@ def test_a_task_whose_videos_are_all_deleted_says_so(
         return original(*given, **how)
 
     monkeypatch.setattr(learning_job, stage, meanwhile)
-    for _ in range(2):  # where frames are missed, it begins again
+    for _ in range(2):  # a task that misses frames starts again
         learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error) == ("failed", "All accepted videos of the task were deleted.")
     assert view.error_hint == "Post a task with the videos that you want to keep."
 
 
-def test_deleted_videos_are_no_negatives_and_are_not_measured(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+def test_deleted_videos_are_excluded_from_negatives_and_evaluation(
+    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = post_videos("day")
-    _ready(one)
-    numbers = {name: _number(name) for name in ("day-0", "day-3")}
+    numbers = {name: vector_id(name) for name in ("day-0", "day-3")}
     assert library_paths.recall_cache_path().exists()
     delete_videos(list(numbers))
-    assert not library_paths.recall_cache_path().exists(), "it keeps what was made of captions"
+    assert not library_paths.recall_cache_path().exists(), "the ledger holds data derived from captions"
     negatives: list[set[int]] = []
     galleries: list[Any] = []
     init, evaluate_row = StoredVectors.__init__, task_pipeline.evaluate_row
@@ -143,41 +146,38 @@ def test_deleted_videos_are_no_negatives_and_are_not_measured(
     monkeypatch.setattr(StoredVectors, "__init__", watched)
     monkeypatch.setattr(task_pipeline, "evaluate_row", measured)
     two = post_videos("night")
-    _ready(two)
-    assert negatives == [{_number(f"day-{n}") for n in (2, 4, 5)}]
+    learn(two)
+    assert negatives == [{vector_id(f"day-{n}") for n in (2, 4, 5)}]
     first = galleries[0]
-    assert set(first.shard.ids.tolist()) == _rows(one)
-    assert first.held_out.tolist() == [_number("day-1")]
-    assert [query.vector_id for query in first.queries] == [_number("day-1")]
+    assert set(first.shard.ids.tolist()) == catalog_ids(learned_task)
+    assert first.held_out.tolist() == [vector_id("day-1")]
+    assert [query.vector_id for query in first.queries] == [vector_id("day-1")]
     with session_scope() as session:
         counted = {
             (r.release_order, r.task_order, r.gallery): r.queries
             for r in session.scalars(select(Recall).where(Recall.release_order > 0))
         }
-    assert counted[1, 1, "local"] == 2, "what was measured then stays as it was"
+    assert counted[1, 1, "local"] == 2, "figures of earlier releases do not change"
     assert (counted[2, 1, "local"], counted[2, 2, "local"]) == (1, 2)
     page = read_ledger(library_paths.recall_cache_path())["pinned"]
     assert [ranks.query_count for ranks in page.task_ranks] == [1, 2]
 
 
-def test_a_row_that_is_there_still_when_its_vector_is_deleted_does_no_harm(post_videos: Post) -> None:
-    """As it is when a deletion was killed in the middle."""
-    one = post_videos("day")
-    _ready(one)
-    _store().delete([_number("day-0"), _number("day-3")])
-    library = Library(_store())
+def test_deleted_vector_of_a_video_in_the_catalog_is_ignored(learned_task: str, post_videos: Post) -> None:
+    """The state after a deletion that was killed between the index and the catalog."""
+    open_store().delete([vector_id("day-0"), vector_id("day-3")])
+    library = Library(open_store())
     memory = library.stored_vectors(catalog_reader.training_video_ids(library))
     assert len(memory) == 3
     assert memory.sample(10, np.random.default_rng(0)).shape[0] == 3  # type: ignore[union-attr]
-    _ready(post_videos("night"))
+    learn(post_videos("night"))
 
 
 @pytest.mark.parametrize("stage", ["publish_task", "write_ledger"])
-def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
-    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
+def test_rank_ledger_with_a_deleted_video_is_removed(
+    learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A video of an earlier task goes once the next one is measured: before it is published, or at the very last."""
-    _ready(post_videos("day"))
+    """A video of an earlier task is deleted after the evaluation of the next one."""
     module = release_metrics if stage == "write_ledger" else learning_job
     original = getattr(module, stage)
 
@@ -186,81 +186,86 @@ def test_a_ledger_that_counts_a_deleted_video_is_not_kept(
         return original(*given, **how)
 
     monkeypatch.setattr(module, stage, meanwhile)
-    _ready(post_videos("night"))
+    learn(post_videos("night"))
     assert not library_paths.recall_cache_path().exists()
 
 
-def test_a_release_carries_probes_of_its_newest_and_of_older_tasks(post_videos: Post) -> None:
-    from models.releases.probe_queries import PROBE_TEXTS, read_probes
-
-    one, two = post_videos("day"), post_videos("night")
-    _ready(one)
+def test_release_has_probes_of_newest_and_older_tasks(learned_task: str, post_videos: Post) -> None:
+    two = post_videos("night")
     delete_videos(["day-1"])
-    _ready(two)
-    manifest = _store().manifest()
-    probes = read_probes(_store().release_folder(str(manifest.release)))
+    learn(two)
+    manifest = open_store().manifest()
+    probes = read_probes(open_store().release_folder(str(manifest.release)))
     assert probes is not None
-    assert probes.tasks == [two] * len(PROBE_TEXTS) + [one]
+    assert probes.tasks == [two] * len(PROBE_TEXTS) + [learned_task]
     assert probes.mode == "pinned"
-    assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= _found(one)
-    assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= _found(two)
+    assert set(probes.ids[-1][probes.ids[-1] >= 0].tolist()) <= searchable_ids(learned_task)
+    assert set(probes.ids[0][probes.ids[0] >= 0].tolist()) <= searchable_ids(two)
 
 
 @pytest.mark.parametrize("method", ["ffa_tame", "strata"])
-def test_a_task_is_learned_beside_one_that_was_deleted_and_compacted(post_videos: Post, method: str) -> None:
-    """The empty shard is no negative, no probe and no column; what its task taught is still built on."""
-    settled = {"method": method, "settings": {"epochs": 1, "batch_size": 3}}
-    one, two = post_videos("day", **settled), post_videos("night", **settled)
-    _ready(one)
-    _ready(two)
+def test_task_is_learned_after_deletion_and_compaction_of_another(post_videos: Post, method: str) -> None:
+    """The empty shard gives no negatives, probes or matrix column; the weights learned from it are kept."""
+    fields = {"method": method, "settings": {"epochs": 1, "batch_size": 4}, "videos": 4}
+    one, two = post_videos("day", **fields), post_videos("night", **fields)
+    learn(one)
+    learn(two)
     delete_task(one)
     compaction.compact(one)
-    three = post_videos("dawn", **settled)
-    _ready(three)
-    assert (_found(one), _found(two), _found(three)) == (set(), _rows(two), _rows(three))
+    three = post_videos("dawn", **fields)
+    learn(three)
+    assert (searchable_ids(one), searchable_ids(two), searchable_ids(three)) == (
+        set(),
+        catalog_ids(two),
+        catalog_ids(three),
+    )
     with session_scope() as session:
         cells = {(r.release_order, r.task_order) for r in session.scalars(select(Recall))}
     assert cells == {(0, 2), (2, 2), (0, 3), (3, 2), (3, 3)}
-    assert audit(_store()).problems == []
-    assert IndexSnapshot.open(_store()).degraded == {}
+    assert audit(open_store()).problems == []
+    assert IndexSnapshot.open(open_store()).degraded == {}
 
 
-def test_a_ledger_that_counts_a_video_that_was_compacted_away_is_not_kept(
-    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+def test_rank_ledger_with_a_compacted_task_is_removed(
+    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleted and compacted while the next one is measured: no tombstone tells of it any more."""
-    one = post_videos("day")
-    _ready(one)
-    facts = learning_job.evaluate_task
+    """A task is deleted and compacted during the evaluation of the next one, so that no tombstone is left."""
+    evaluate_task = learning_job.evaluate_task
 
     def meanwhile(*given: Any) -> Any:
-        measured = facts(*given)
-        delete_task(one)
-        compaction.compact(one)
-        return measured
+        figures = evaluate_task(*given)
+        delete_task(learned_task)
+        compaction.compact(learned_task)
+        return figures
 
     monkeypatch.setattr(learning_job, "evaluate_task", meanwhile)
     two = post_videos("night")
-    _ready(two)
+    learn(two)
     assert not library_paths.recall_cache_path().exists()
     with session_scope() as session:
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
 
 
 @pytest.mark.parametrize(
-    "stage", ["prepare_method", "train_task", "index_task", "evaluate_task", "publish_task"]
+    "stage",
+    [
+        "train_task",
+        "index_task",
+        "publish_task",
+        pytest.param("prepare_method", marks=pytest.mark.slow),
+        pytest.param("evaluate_task", marks=pytest.mark.slow),
+    ],
 )
-def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
-    post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
+def test_task_is_learned_while_another_is_deleted_and_compacted(
+    learned_task: str, post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = post_videos("day"), post_videos("night")
-    _ready(one)
+    one, two = learned_task, post_videos("night")
     original = getattr(learning_job, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
         delete_task(one)
         compaction.compact(one)
-        for folder in _store().folders():
+        for folder in open_store().folders():
             os.utime(folder, (time.time() - 7200,) * 2)
         compaction.sweep_index()
         return original(*given, **how)
@@ -268,14 +273,14 @@ def test_a_domain_that_goes_while_the_next_is_learned_is_no_hindrance(
     monkeypatch.setattr(learning_job, stage, meanwhile)
     with pytest.raises(Conflict, match="cancel it, then delete it"):
         delete_task(two)
-    _ready(two)
-    assert (_found(one), _found(two)) == (set(), _rows(two))
+    learn(two)
+    assert (searchable_ids(one), searchable_ids(two)) == (set(), catalog_ids(two))
     with session_scope() as session:
         assert {r.task_order for r in session.scalars(select(Recall))} == {2}
-    assert audit(_store()).problems == []
+    assert audit(open_store()).problems == []
 
 
-def test_a_cancelled_task_is_deleted_once_its_worker_has_stopped(
+def test_cancelled_task_is_deleted_after_its_worker_stopped(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day")

@@ -1,0 +1,141 @@
+"""Fixtures of the learning worker's tests: libraries, decoded tasks of real videos, and a learned library to copy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from media import VideoDecoder
+from service.catalog.database import dispose
+from service.core.schemas import TaskSpec
+from service.core.settings import settings
+from service.tasks import commands, lifecycle, probing
+from tests.trainer.conftest import untrained_backbone
+from trainer.worker import learning_job
+
+SMALL = {"epochs": 1, "batch_size": 4, "experts": 2, "rank": 2}  # one optimizer step per task
+
+
+@pytest.fixture
+def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Settings of an empty library; its learning worker has an untrained small backbone."""
+    monkeypatch.setattr(learning_job, "load_backbone", lambda name, frames: untrained_backbone(frames))
+    learning_job.load_worker_backbone.cache_clear()
+    yield settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600)
+    learning_job.load_worker_backbone.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def saved_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of libraries that tests copy instead of learning them again."""
+    return tmp_path_factory.mktemp("saved_libraries")
+
+
+@pytest.fixture
+def learned_task(library: Any, post_videos: Callable[..., str], saved_libraries: Path) -> str:
+    """Id of the task ``day``, learned with the defaults of ``post_videos`` in the library of this test."""
+    saved = saved_libraries / "learned"
+    if saved.exists():
+        dispose()
+        shutil.rmtree(settings().data_dir)
+        shutil.copytree(saved, settings().data_dir)
+        (task,) = commands.list_tasks()
+        assert task.state == "ready"
+        return task.id
+    identifier = post_videos("day")
+    learning_job.run_learning_job(identifier)
+    assert commands.get_task(identifier).state == "ready"
+    dispose()
+    shutil.copytree(settings().data_dir, saved)
+    return identifier
+
+
+class PersistentDecoder(VideoDecoder):
+    """A decoder whose process serves all tests: its start costs more than all videos of a test."""
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def shared_decoder() -> Iterator[VideoDecoder]:
+    """One decoder for the session."""
+    decoder = PersistentDecoder()
+    yield decoder
+    decoder.close()
+
+
+@pytest.fixture
+def post_videos(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """``post_videos(name, videos=6, captions=1, **fields)``: id of a task whose real videos were probed.
+
+    The first ``tests`` videos are held out. Videos last a second, or as given in ``seconds`` by their number.
+    """
+    monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
+
+    def make(
+        name: str,
+        videos: int = 6,
+        captions: int = 1,
+        tests: int = 2,
+        seconds: Mapping[int, int] = MappingProxyType({}),
+        **fields: Any,
+    ) -> str:
+        entries = []
+        for number in range(videos):
+            write_video(
+                settings().media_root / name / f"{number}.mp4", f"{name} {number}", seconds.get(number, 1)
+            )
+            entries.append(
+                {
+                    "uri": f"{name}/{number}.mp4",
+                    "id": f"{name}-{number}",
+                    "captions": [f"{name} number {number} said {c}" for c in range(captions)],
+                    **({"split": "test" if number < tests else "train"} if captions and tests else {}),
+                }
+            )
+        fields = {"method": "ffa_tame", "settings": SMALL, **fields}
+        spec = TaskSpec.model_validate({"name": name, "videos": entries, **fields})
+        task = commands.create_task(spec).task.id
+        claim = lifecycle.claim_probing(task, "prober")
+        assert claim is not None
+        with claim:
+            probing.probe(claim)
+        return task
+
+    return make
+
+
+def write_video(path: Path, content: str, seconds: int = 1) -> None:
+    """Write a small real H.264 video whose pixels are derived from ``content``; its second half is another scene."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_video(content, seconds))
+
+
+@lru_cache(maxsize=256)
+def encode_video(content: str, seconds: int) -> bytes:
+    """MP4 file as bytes; cached, because encoding a long video twice gives slightly different files."""
+    rng = np.random.default_rng(list(content.encode()))
+    scenes = [
+        rng.integers(0, 255, (4, 4, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+        for _ in range(2 if seconds > 1 else 1)
+    ]
+    file = BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream: Any = container.add_stream("libx264", rate=4)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for shift in range(4 * seconds):
+            scene = scenes[len(scenes) * shift // (4 * seconds)]
+            frame = av.VideoFrame.from_ndarray(np.roll(scene, 9 * shift, axis=1), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()

@@ -1,0 +1,288 @@
+"""The learning job on a real catalog, real videos and a real index, called without Celery messages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import select
+
+from models.releases.release_files import read_lineage
+from models.releases.release_lineage import ParentRelease
+from service.catalog.database import session_scope
+from service.catalog.tables import Release, Shard, Task, Video
+from service.core.settings import settings
+from service.library.recall_matrix import read_recall_matrix
+from service.tasks.task_events import events_after
+from tests.trainer.worker.library_state import (
+    current_release,
+    learn,
+    open_store,
+    recall_cells,
+    run_job,
+    shard_vectors,
+)
+from trainer import task_pipeline, training_loop
+from trainer.evaluation.rank_ledger import RankLedger, read_ledger
+from trainer.evaluation.recall_row import RecallRow
+from trainer.methods.ffa_tame import FfaTame
+from trainer.training_checkpoint import Checkpoint, CheckpointStore
+from trainer.worker import learning_job
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+TWO_EPOCHS = {"epochs": 2, "batch_size": 2, "experts": 2, "rank": 2}  # two optimizer steps per epoch
+
+
+def test_two_tasks_are_learned_published_and_evaluated(post_videos: Post) -> None:
+    one, two = post_videos("day", captions=2), post_videos("night")
+    assert run_job(two).state == "probing"  # an earlier task is not learned yet
+    first = learn(one)
+    assert (first.learned_order, first.trained) == (1, True)
+    before = shard_vectors(one)
+    second = learn(two)
+    assert (second.learned_order, second.trained, second.release) == (
+        2,
+        True,
+        open_store().manifest().release,
+    )
+    assert second.progress.stage == "ready"
+
+    with session_scope() as session:
+        accepted = {
+            v.vector_id: v.task_id for v in session.scalars(select(Video).where(Video.status == "accepted"))
+        }
+        shards = {s.task_id: s for s in session.scalars(select(Shard))}
+        releases = [r.task_id for r in session.scalars(select(Release).order_by(Release.learned_order))]
+    assert releases == [one, two]
+    for task in (one, two):  # every accepted video of any split
+        assert sorted(shard_vectors(task)) == sorted(i for i, owner in accepted.items() if owner == task)
+        assert shards[task].count == 6
+        assert shards[task].id == open_store().manifest().shards[task].id
+    for vector_id, vector in shard_vectors(one).items():
+        assert np.array_equal(vector, before[vector_id])
+
+    manifest = open_store().manifest()
+    earlier, newest = (
+        read_lineage(open_store().release_folder(manifest.shards[t].release)) for t in (one, two)
+    )
+    assert newest.parent == ParentRelease(manifest.shards[one].release, 1)
+    assert [task.task_id for task in newest.tasks] == [two]
+    assert [task.task_id for task in current_release().tasks] == [one, two]
+    rows = [earlier.profiles.to_dense()[0], newest.profiles.to_dense()[0]]
+    assert np.array_equal(current_release().profiles.to_dense(), rows)
+    assert all(row.any() for row in rows)
+
+    recalls = recall_cells()
+    galleries = ("local", "global", "local_all", "global_all")
+    cells = {(i, t, "pinned", g) for i, t in ((1, 1), (2, 1), (2, 2)) for g in galleries}
+    zero_shot = {(0, t, "pinned", "local") for t in (1, 2)}
+    assert set(recalls) == cells | zero_shot
+    assert {r.queries for r in recalls.values()} == {2}  # the first caption of each held-out video
+    assert recalls[2, 1, "pinned", "local"].meanr == recalls[1, 1, "pinned", "local"].meanr
+    assert recalls[1, 1, "pinned", "local"].r10 == 1  # two videos
+    assert recalls[1, 1, "pinned", "global"].routing1 == 1  # only one task to route to
+    assert recalls[2, 1, "pinned", "local"].routing1 is None
+    assert read_recall_matrix("latest").matrix_local == [], (
+        "a mode without figures is not shown as zero recall"
+    )
+    assert read_recall_matrix("latest").modes == ["pinned"]
+    view = read_recall_matrix("pinned")
+    assert view.bwf_local == 0
+    assert None not in view.zero_shot
+
+    assert [t.task_id for t in current_release().tasks] == [one, two]
+    assert not list(settings().checkpoints_dir.iterdir())
+
+
+def test_query_modes_are_evaluated_as_configured(
+    learned_task: str, post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
+) -> None:
+    settings_factory(tmp_path, measured_modes="all")
+    learn(post_videos("night"))
+    settings_factory(tmp_path, measured_modes="served", query_mode="latest")
+    learn(post_videos("dusk"))
+    measured = {(i, m) for i, _, m, _ in recall_cells()} - {(0, "pinned"), (0, "latest")}
+    assert measured == {(1, "pinned"), (2, "pinned"), (2, "latest"), (3, "latest")}
+    view = read_recall_matrix("pinned")
+    assert [[cell is None for cell in row] for row in view.matrix_local] == [[False, True], [False, False]]
+    assert read_recall_matrix().mode == "latest"
+
+
+def test_rows_with_rank_ledger_equal_rows_without(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five tasks; the ledger file is cut before the fourth and cannot be written after the fifth."""
+    path, reused = settings().index_dir / "ledger.npz", []
+    original = task_pipeline.evaluate_row
+
+    def evaluate_row(*args: Any, ledger: RankLedger, **fields: Any) -> RecallRow:
+        reused.append(len(ledger["pinned"].task_ranks) if ledger else 0)
+        row = original(*args, ledger=ledger, **fields)
+        assert row == original(*args, **fields)
+        full_row = original(*args, **{**fields, "full": True})
+        for gallery, recalls in row.recalls["pinned"].items():
+            assert recalls == full_row.recalls["pinned"][gallery]
+        assert row.routing == full_row.routing
+        return row
+
+    monkeypatch.setattr(task_pipeline, "evaluate_row", evaluate_row)
+    for number in range(5):
+        if number == 3:
+            path.write_bytes(path.read_bytes()[:-9])
+        if number == 4:
+            path.with_suffix(".new").mkdir()
+        learn(post_videos(f"domain-{number}", videos=4))
+    assert reused == [0, 1, 2, 0, 4]
+    assert len(read_ledger(path)["pinned"].task_ranks) == 4
+    assert {(i, t) for i, t, _, _ in recall_cells() if i == 5} == {(5, t) for t in (1, 2, 3, 4, 5)}
+
+
+def test_videos_of_earlier_tasks_are_not_read(learned_task: str, post_videos: Post) -> None:
+    before = shard_vectors(learned_task)
+    shutil.rmtree(settings().media_root / "day")
+    shutil.rmtree(settings().cache_dir)
+    shutil.rmtree(settings().thumbnails_dir)
+    learn(post_videos("night"))
+    assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(learned_task).items())
+    assert recall_cells()[2, 1, "pinned", "global_all"].queries == 2
+
+
+def test_cross_task_negatives_are_training_vectors_of_earlier_tasks(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = post_videos("day", videos=9, tests=4)
+    learn(one)
+    references_seen: list[torch.Tensor | None] = []
+    original = FfaTame.loss
+
+    def loss(self: FfaTame, frames: Any, texts: Any, references: torch.Tensor | None) -> torch.Tensor:
+        references_seen.append(references)
+        return original(self, frames, texts, references)
+
+    monkeypatch.setattr(FfaTame, "loss", loss)
+    # As many stored vectors as the batch size are drawn, here all of them.
+    learn(post_videos("night", settings={**TWO_EPOCHS, "epochs": 1, "batch_size": 5}))
+    with session_scope() as session:
+        split = {v.vector_id: v.effective_split for v in session.scalars(select(Video))}
+    stored = shard_vectors(one)
+    training = {vector.tobytes() for i, vector in stored.items() if split[i] == "train"}
+    used = {
+        row.numpy().tobytes()
+        for references in references_seen
+        if references is not None
+        for row in references
+    }
+    assert len(references_seen) == 1
+    assert used == training
+    assert len(training) == 5
+
+
+def test_task_without_captions_is_indexed_with_the_current_release(post_videos: Post) -> None:
+    silent = post_videos("silent", captions=0)
+    first = learn(silent)
+    assert first.trained is False
+    assert current_release().method == "zero_shot"
+    captioned = post_videos("captioned")
+    assert learn(captioned).trained is True
+    assert current_release().method == "ffa_tame"
+    weights = current_release().tensors
+    again = post_videos("again", captions=0, method="finetune", settings={"epochs": 2})
+    third = learn(again)
+    assert (third.trained, third.learned_order) == (False, 3)
+    state = current_release()
+    assert state.method == "ffa_tame"
+    assert [t.task_id for t in state.tasks] == [silent, captioned, again]
+    unchanged = [name for name in weights if name not in ("tame.prototypes", "tame.task_experts")]
+    assert all(torch.equal(state.tensors[name], weights[name]) for name in unchanged)
+    assert state.tasks[2].fingerprint == state.tasks[1].fingerprint
+    assert len(shard_vectors(again)) == 6
+    assert {t for i, t, _, _ in recall_cells()} == {2}  # only the second task has queries
+    assert {i for i, _, _, _ in recall_cells()} == {0, 2, 3}
+
+
+def test_zero_shot_task_is_indexed_and_evaluated(post_videos: Post) -> None:
+    view = learn(post_videos("day", method="zero_shot", settings={}))
+    assert view.trained is False
+    recalls = recall_cells()
+    assert recalls[0, 1, "pinned", "local"].meanr == recalls[1, 1, "pinned", "local"].meanr
+
+
+def test_task_with_one_training_pair_is_trained(post_videos: Post) -> None:
+    assert learn(post_videos("pair", videos=1, tests=0)).trained is True
+    assert recall_cells() == {}
+
+
+def test_missing_cached_frames_are_decoded_again(post_videos: Post) -> None:
+    task = post_videos("day")
+    frames = sorted(settings().cache_dir.rglob("*.npy"))
+    before = frames[1].read_bytes()
+    frames[0].unlink()
+    frames[1].write_bytes(b"broken")
+    learn(task)
+    assert frames[1].read_bytes() == before
+    assert frames[0].exists()
+
+
+def test_checkpoints_are_named_by_fencing_token(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, seen = post_videos("day"), set()
+    original = CheckpointStore.save
+
+    def save(self: CheckpointStore, checkpoint: Checkpoint) -> None:
+        original(self, checkpoint)
+        with session_scope() as session:
+            token = session.get_one(Task, task).fencing_token
+        seen.add((token, *(path.name for path in self.folder.iterdir())))
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    learn(task)
+    assert seen
+    assert all(name.endswith(f".{token}") for token, name in seen)
+
+
+def test_progress_events_contain_epochs_and_losses(post_videos: Post) -> None:
+    task = post_videos("day", settings=TWO_EPOCHS)
+    learn(task)
+    events = [e.data for e in events_after(task) if e.kind == "progress"]
+    stages = list(dict.fromkeys(e["stage"] for e in events))
+    assert [s for s in stages if s in ("training", "indexing", "evaluating", "ready")] == [
+        "training",
+        "indexing",
+        "evaluating",
+        "ready",
+    ]
+    training = [e for e in events if e["stage"] == "training" and "epoch" in e]
+    assert [(e["epoch"], e["epochs"]) for e in training] == [(1, 2), (1, 2), (2, 2), (2, 2)]
+    assert all(e["loss"] > 0 and e["videos_per_second"] > 0 for e in training)
+    assert training[-1]["eta_seconds"] == 0
+
+
+def test_worker_and_benchmarks_share_the_training_loop() -> None:
+    assert learning_job.train_task.__globals__["learn_task"] is training_loop.learn_task
+
+
+def test_release_has_confidence_model_with_enough_validation_captions(post_videos: Post) -> None:
+    def post(name: str) -> str:
+        task = post_videos(name, captions=4, tests=2)
+        with session_scope(write=True) as session:
+            videos = session.scalars(
+                select(Video).where(Video.task_id == task).order_by(Video.vector_id)
+            ).all()
+            for video in videos[2:5]:
+                video.effective_split = "val"
+        return task
+
+    learn(post("day"))
+    assert current_release().confidence is None, "twelve captions are too few"
+    learn(post("night"))
+    fitted = current_release().confidence
+    assert fitted is not None
+    assert (fitted.mode, fitted.prior, fitted.captions) == ("pinned", settings().routing_prior, 24)
+    with session_scope() as session:
+        metrics = [r.metrics for r in session.scalars(select(Release).order_by(Release.learned_order))]
+    assert metrics == [{}, {"calibration_error": fitted.error}]

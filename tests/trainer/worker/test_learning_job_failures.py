@@ -1,0 +1,251 @@
+"""Failures of the learning job: errors, lost leases, cancellation, and damaged or missing files."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from index.shard_store import ShardStore
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
+from service.celery_worker import probe
+from service.core.settings import settings
+from service.tasks import commands
+from service.tasks.lifecycle import Publication
+from service.tasks.task_events import events_after
+from tests.trainer.worker.library_state import (
+    learn,
+    open_store,
+    recall_cells,
+    run_job,
+)
+from trainer.errors import TrainingDiverged
+from trainer.methods.ffa_tame import FfaTame
+from trainer.worker import learning_job, release_metrics
+
+Post = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("library")
+
+TWO_EPOCHS = {"epochs": 2, "batch_size": 2, "experts": 2, "rank": 2}  # two optimizer steps per epoch
+
+
+def test_task_that_fails_to_publish_keeps_the_rank_ledger(
+    learned_task: str, post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = settings().index_dir / "ledger.npz"
+    before = path.read_bytes()
+    task = post_videos("night")
+    original = ShardStore.publish
+
+    def publish(self: ShardStore, **fields: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ShardStore, "publish", publish)
+    with contextlib.suppress(OSError):
+        run_job(task)
+    assert commands.get_task(task).state != "ready"
+    assert path.read_bytes() == before
+    monkeypatch.setattr(ShardStore, "publish", original)
+
+
+def test_published_task_becomes_ready_if_evaluation_fails(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies after it replaced the manifest, and the next one has too little memory for the evaluation."""
+    task = post_videos("day")
+
+    def kill(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publication, "complete", kill)
+        with pytest.raises(KeyboardInterrupt):
+            learning_job.run_learning_job(task)
+    assert task in open_store().manifest().shards
+
+    def run_out_of_memory(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(release_metrics, "evaluate_release", run_out_of_memory)
+    assert learn(task).progress.unmeasured == "CUDA out of memory"
+    assert recall_cells() == {}
+    assert any("could not be measured: CUDA" in e.data.get("message", "") for e in events_after(task))
+
+
+def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post) -> None:
+    task = post_videos("day")
+    shutil.rmtree(settings().cache_dir)
+    video = settings().media_root / "day" / "3.mp4"
+    content = video.read_bytes()
+    video.unlink()
+    view = run_job(task)
+    assert view.state == "failed"
+    assert view.error is not None
+    assert "'day-3'" in view.error
+    assert str(settings().data_dir) not in view.error
+    assert view.error_hint is not None
+    assert f"POST /tasks/{task}/retry" in view.error_hint
+    replaced = post_videos("night")
+    shutil.rmtree(settings().cache_dir)
+    (settings().media_root / "night" / "2.mp4").write_bytes(content)
+    view = run_job(replaced)
+    assert view.state == "failed"
+    assert "'night-2': the file is not the one that was accepted" in str(view.error)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "hint"),
+    [
+        (MemoryError(), "Out of memory", "batch_size"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "Out of memory", "batch_size"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            "Out of memory",
+            "batch_size",
+        ),
+        (RuntimeError("shapes cannot be multiplied"), "RuntimeError: shapes cannot", "worker's log"),
+    ],
+)
+def test_unexpected_errors_fail_the_task_with_reason_and_hint(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, hint: str
+) -> None:
+    def fail(*_: Any) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(FfaTame, "loss", fail)
+    view = run_job(post_videos("day"))
+    assert view.state == "failed"
+    assert reason in str(view.error)
+    assert hint in str(view.error_hint)
+
+
+def test_divergence_names_the_step_and_removes_checkpoints(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = FfaTame.loss
+    steps: list[int] = []
+
+    def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
+        steps.append(1)
+        return original(self, frames, texts, references) * (float("nan") if len(steps) == 3 else 1)
+
+    monkeypatch.setattr(FfaTame, "loss", loss)
+    view = run_job(post_videos("day", settings=TWO_EPOCHS))
+    assert view.state == "failed"
+    assert "diverged: the loss became nan at step 3 with learning rate" in str(view.error)
+    assert not any(settings().checkpoints_dir.rglob("*"))
+    assert open_store().manifest().shards == {}
+
+
+def test_invalid_settings_fail_only_their_own_task(post_videos: Post) -> None:
+    wrong = post_videos("wrong", settings={"epoch": 3})
+    right = post_videos("right")
+    view = run_job(wrong)
+    assert view.state == "failed"
+    assert "epoch: Extra inputs" in str(view.error)
+    assert learn(right).learned_order == 1
+
+
+def test_method_that_cannot_continue_the_library_fails_the_task(learned_task: str, post_videos: Post) -> None:
+    view = run_job(post_videos("night", method="finetune", settings={"epochs": 1}))
+    assert view.state == "failed"
+    assert "cannot continue" in str(view.error)
+
+
+def test_cancellation_stops_training_at_the_next_step(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = post_videos("day", settings=TWO_EPOCHS)
+    original = FfaTame.loss
+    steps: list[int] = []
+
+    def loss(self: FfaTame, frames: Any, texts: Any, references: Any) -> torch.Tensor:
+        steps.append(1)
+        if len(steps) == 3:
+            commands.cancel_task(task)
+        return original(self, frames, texts, references)
+
+    monkeypatch.setattr(FfaTame, "loss", loss)
+    assert run_job(task).state == "cancelled"
+    assert len(steps) == 3
+    assert open_store().manifest().shards == {}
+    assert learn(post_videos("night")).learned_order == 1
+    assert not list(settings().checkpoints_dir.iterdir())  # the next job removed those of the cancelled task
+
+
+def test_worker_without_lease_publishes_nothing(post_videos: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = post_videos("day")
+    original = ShardStore.write_shard
+
+    def write_shard(self: ShardStore, **fields: Any) -> Any:
+        entry = original(self, **fields)
+        with session_scope(write=True) as session:  # as another worker's claim does
+            row = session.get_one(Task, task)
+            row.fencing_token += 1
+        return entry
+
+    monkeypatch.setattr(ShardStore, "write_shard", write_shard)
+    assert run_job(task).state == "indexing"
+    assert open_store().manifest().shards == {}
+
+
+@pytest.mark.parametrize("diverges", [False, True])
+def test_worker_without_lease_removes_no_checkpoints(
+    post_videos: Post, monkeypatch: pytest.MonkeyPatch, *, diverges: bool
+) -> None:
+    task = post_videos("day")
+    checkpoint = settings().checkpoints_dir / (task if diverges else "tsk_next") / "epoch-00001.9"
+
+    def lose_lease(*_: Any, **__: Any) -> None:
+        checkpoint.mkdir(parents=True)  # saved by another worker in the meantime
+        with session_scope(write=True) as session:
+            session.get_one(Task, task).fencing_token += 1
+        if diverges:
+            raise TrainingDiverged("the loss became nan")
+
+    monkeypatch.setattr(learning_job, "train_task" if diverges else "restore_task_frames", lose_lease)
+    assert run_job(task).state == "training"
+    assert checkpoint.is_dir()
+
+
+def test_task_is_learned_with_a_missing_shard_of_an_earlier_task(
+    learned_task: str, post_videos: Post
+) -> None:
+    shutil.rmtree(open_store().shard_folder(open_store().manifest().shards[learned_task].id))
+    learn(post_videos("night"))
+    assert {(i, t) for i, t, _, _ in recall_cells()} == {(0, 1), (1, 1), (0, 2), (2, 2)}
+
+
+def test_nothing_is_published_without_the_manifest(learned_task: str, post_videos: Post) -> None:
+    store = open_store()
+    aside = store.manifest_path.rename(store.root / "manifest.aside")
+    two = post_videos("night")
+    view = run_job(two)
+    assert view.state == "failed"
+    assert "manifest.json is gone" in str(view.error)
+    assert "backup" in str(view.error_hint)
+    assert not store.manifest_path.exists()
+    aside.rename(store.manifest_path)
+    commands.retry_task(two)
+    probe(two)
+    learn(two)
+    assert list(store.manifest().shards) == [learned_task, two]
+
+
+def test_damaged_release_fails_the_next_task(learned_task: str, post_videos: Post) -> None:
+    release = open_store().manifest().release
+    assert release is not None
+    weights = open_store().release_folder(release) / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    view = run_job(post_videos("night"))
+    assert view.state == "failed"
+    assert "was altered" in str(view.error)
+    assert "backup" in str(view.error_hint)
