@@ -31,6 +31,7 @@ def _move_to_cuda(module: nn.Module) -> None:
 
 def test_towers_compute_on_their_device() -> None:
     backbone = tiny_backbone(frames=2)
+    backbone = backbone.with_text_blocks(backbone.text_blocks[:2])  # fake tensors are slow
     ids = backbone.tokenize(["a red star spins", "left"])
     updates = TextUpdateSet.stack(
         [TextUpdate.for_backbone(backbone, rank=4, scale=1.0).as_update_set() for _ in range(3)]
