@@ -24,95 +24,93 @@ __all__ = [
 
 
 class SearchQuery(RequestModel):
-    """What to look for: the same as the parameters of ``GET /search``.
+    """A text query, with the parameters of ``GET /search``.
 
-    Only its shape is checked here. Its values are checked by the service, whatever way they came in.
+    The model validates types only; the search engine validates the values.
     """
 
-    q: str = Field(description="What is seen, in words.")
-    k: int = Field(default=10, description="How many results.")
+    q: str = Field(description="Description of the scene in words.")
+    k: int = Field(default=10, description="Maximum number of results.")
     task: str | list[str] | None = Field(
-        default=None, description="Names or ids of the domains to search; all by default."
+        default=None, description="Names or IDs of the tasks to search; all by default."
     )
-    mode: str | None = Field(default=None, description="'pinned', 'mapped' or 'latest' query encoders.")
-    min_duration: float | None = Field(default=None, description="Seconds.")
-    max_duration: float | None = Field(default=None, description="Seconds.")
+    mode: str | None = Field(default=None, description="Query encoders: 'pinned', 'mapped' or 'latest'.")
+    min_duration: float | None = Field(default=None, description="Minimum duration of a video in seconds.")
+    max_duration: float | None = Field(default=None, description="Maximum duration of a video in seconds.")
     arrived_after: datetime | None = Field(
-        default=None, description="Posted then or later; UTC without a zone."
+        default=None, description="Earliest creation time of the video's task; UTC without a zone."
     )
-    arrived_before: datetime | None = Field(default=None, description="Posted earlier.")
+    arrived_before: datetime | None = Field(
+        default=None, description="Time before which the video's task was created; UTC without a zone."
+    )
     where: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Metadata that a video must have: by field a value, {min, max}, {any: [values]} or {all: [texts]}. "
-            "A list of texts has each of them."
+            "Conditions on metadata by field, all of which must match: a value, {min, max}, {any: [values]} or "
+            "{all: [texts]}. A list of texts matches each of its texts."
         ),
     )
-    min_score: float | None = Field(default=None, description="Results below this score are left out.")
-    min_confidence: float | None = Field(
-        default=None, description="Results that are less likely than this to be right are left out; 0..1."
-    )
+    min_score: float | None = Field(default=None, description="Minimum score of a result.")
+    min_confidence: float | None = Field(default=None, description="Minimum confidence of a result, 0..1.")
     routes: int | str | None = Field(
         default=None,
         description=(
-            "Which domains count: 'all', 'auto' (those that the words make likely and that can still matter), or how "
-            "many of the likeliest."
+            "Tasks that are searched: 'all', 'auto' (likely tasks that can still contribute results), or a number of "
+            "the likeliest tasks."
         ),
     )
-    moments: int = Field(default=3, description="How many moments of each long video, the best first.")
+    moments: int = Field(default=3, description="Maximum number of moments of each long video.")
     cursor: str | None = Field(
         default=None,
-        description="`next_cursor` of the page before; everything but k and moments stays as it was.",
+        description="`next_cursor` of the previous page; parameters other than k and moments must not change.",
     )
 
 
 class SearchBatch(RequestModel):
-    """Several searches, answered together and from one release."""
+    """Several queries, answered together by one release."""
 
     queries: list[SearchQuery]
 
 
 class MomentMatch(VideoMoment):
-    """A moment, and how well it fits."""
+    """A moment and its score."""
 
     score: float
 
 
 class SearchResult(ResponseModel):
-    """One hit: a video. ``task`` is the task's name."""
+    """A video that matches the query. ``task`` is the name of its task."""
 
     rank: int
     video_id: str
     task: str
     task_id: str
-    score: float = Field(description="The best of the whole video's and its moments'.")
+    score: float = Field(description="Best score of the whole video and its moments.")
     confidence: float | None = Field(
         default=None,
-        description="Probability that this is the video asked for, 0..1; null where the release is not calibrated.",
+        description="Probability that this is the described video, 0..1; null where the release is not calibrated.",
     )
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
-        description="Where moments were found, it plays the best of them (`#t=start,end`)."
+        description="URL of the video; plays the best moment, where there is one (`#t=start,end`)."
     )
     moments: list[MomentMatch] = Field(
-        default_factory=list, description="Of a long video, where in it: the best first."
+        default_factory=list, description="Best moments of a long video, by falling score."
     )
 
 
 class TaskRouting(ResponseModel):
-    """A task, and how much the query sounds like it. ``task`` is the task's name."""
+    """A task and its routing weight for the query. ``task`` is the name of the task."""
 
     task: str
     task_id: str
     weight: float
-    searched: bool = Field(
-        description="Whether the query was encoded for it and its shard searched; where not, it was too unlikely."
-    )
+    searched: bool = Field(description="Whether the query was encoded for the task and its shard searched.")
 
 
 class SearchTiming(ResponseModel):
-    """Milliseconds."""
+    """Duration of each stage of a search in milliseconds."""
 
     encode: float
     route: float
@@ -122,7 +120,7 @@ class SearchTiming(ResponseModel):
 
 
 class SearchResponse(ResponseModel):
-    """The answer to a query."""
+    """Results of a query."""
 
     query: str
     release: str | None
@@ -131,23 +129,23 @@ class SearchResponse(ResponseModel):
     results: list[SearchResult]
     confidence: float | None = Field(
         default=None,
-        description="Probability that what is asked for is among the first ten of the list, 0..1; null where the "
-        "release is not calibrated. Filters count, thresholds and pages do not.",
+        description="Probability that the described video is among the first ten of the list, 0..1; null where the "
+        "release is not calibrated. Depends on filters, but not on thresholds and pages.",
     )
     routing: list[TaskRouting] = Field(
-        description="The tasks that were searched, and others up to 20, the likeliest first."
+        description="The searched tasks and the 10 likeliest tasks, by falling weight."
     )
     timing_ms: SearchTiming
     degraded: dict[str, str] = Field(
-        default_factory=dict, description="Tasks (by name) that could not be searched, and why."
+        default_factory=dict, description="Task name → reason, for tasks that could not be searched."
     )
     next_cursor: str | None = Field(
         default=None,
-        description="Send it as `cursor` for the results after these; null where there are none.",
+        description="`cursor` of the next page; null on the last page.",
     )
 
 
 class SearchBatchResponse(ResponseModel):
-    """The answers to a batch, in the order of its queries."""
+    """Results of a batch, in the order of its queries."""
 
     answers: list[SearchResponse]

@@ -14,7 +14,7 @@ __all__ = ["CaptionMatch", "CaptionsResponse", "ClipSearchResponse", "ClipTiming
 
 
 class SimilarVideosResponse(ResponseModel):
-    """The videos most like one. ``task`` is the name of its task; scores are cosines of stored vectors."""
+    """Videos similar to a library video. ``task`` is the name of its task; scores are cosines of stored vectors."""
 
     video_id: str
     task: str
@@ -22,26 +22,26 @@ class SimilarVideosResponse(ResponseModel):
     release: str
     generation: int
     results: list[SearchResult]
-    searched: list[str] = Field(description="Names of the tasks whose videos it was compared with.")
+    searched: list[str] = Field(description="Names of the searched tasks.")
     not_compared: dict[str, str] = Field(
-        description="Tasks (by name) whose videos another encoder has embedded, so no cosine with them has a meaning."
+        description="Task name → reason, for tasks whose videos were embedded by another encoder."
     )
-    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
 
 
 class CaptionMatch(ResponseModel):
-    """A text of the library. ``task`` is the name of the task it comes from, ``video_id`` a video that it was given."""
+    """A caption of the library. ``task`` is the name of its task, ``video_id`` the first video that has it."""
 
     text: str
-    score: float = Field(description="Cosine of the text's vector and the video's.")
-    own: bool = Field(description="Whether it was given to the video that is described.")
+    score: float = Field(description="Cosine of the caption vector and the video vector.")
+    own: bool = Field(description="Whether it is a caption of the video itself.")
     video_id: str
     task: str
     task_id: str
 
 
 class CaptionsResponse(ResponseModel):
-    """The texts that fit a video best. ``task`` is the name of its task."""
+    """Captions of the library nearest to a video. ``task`` is the name of the video's task."""
 
     video_id: str
     task: str
@@ -50,12 +50,12 @@ class CaptionsResponse(ResponseModel):
     generation: int
     mode: QueryMode
     captions: list[CaptionMatch]
-    candidates: int = Field(description="How many texts were compared.")
-    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+    candidates: int = Field(description="Number of compared captions.")
+    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
 
 
 class ClipTiming(ResponseModel):
-    """Milliseconds."""
+    """Duration of each stage of a clip search in milliseconds."""
 
     decode: float
     encode: float
@@ -64,23 +64,22 @@ class ClipTiming(ResponseModel):
 
 
 class ClipSearchResponse(ResponseModel):
-    """The answer to a clip or a picture.
+    """Videos similar to an uploaded clip or picture.
 
-    Scores are cosines, stretched so that 0 is what two videos of the found one's domain have on average; 1 is the same
-    video.
+    Scores are rescaled cosines: 0 is the mean cosine between two videos of the result's task, 1 is the same video.
     """
 
     kind: Literal["video", "picture"]
     width: int
     height: int
-    duration: float | None = Field(description="Seconds; null for a picture.")
+    duration: float | None = Field(description="Duration in seconds; null for a picture.")
     release: str
     generation: int
     results: list[SearchResult]
-    searched: list[str] = Field(description="Names of the tasks that were searched.")
+    searched: list[str] = Field(description="Names of the searched tasks.")
     captions: list[CaptionMatch] | None = Field(
         default=None,
-        description="Texts of the best result's domain that fit the clip best; null where not asked for.",
+        description="Captions of the best result's task that are nearest to the clip; null where not requested.",
     )
     timing_ms: ClipTiming
-    degraded: dict[str, str] = Field(description="Tasks (by name) that could not be searched, and why.")
+    degraded: dict[str, str] = Field(description="Task name → reason, for tasks that could not be searched.")
