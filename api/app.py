@@ -47,7 +47,7 @@ def create_app(configured: Settings | None = None) -> FastAPI:
         ValueError: The address is reachable from the network and no API key is set.
     """
     configured = configured or settings()
-    logging.configure(configured)
+    logging.configure_logging(configured.log_format, configured.log_level)
     if not is_loopback(configured.host) and configured.api_key is None:
         raise ValueError(
             f"CINESTRATA_HOST={configured.host} opens the service to the network without an API key: "

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["console", "error_console", "fail", "progress_bar", "report_errors"]
+__all__ = ["console", "error_console", "explain_error", "fail", "progress_bar", "report_errors"]
 
 # Without a terminal, lines are read in a log file and need no wrapping at 80 columns.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
@@ -51,7 +51,7 @@ def report_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
             error_console.print("Stopped.")
             raise typer.Exit(130) from None
         except Exception as error:
-            explanation = _explain_error(error)
+            explanation = explain_error(error)
             if explanation is None:
                 raise
             fail(*explanation)
@@ -73,7 +73,7 @@ def progress_bar(unit: str = "") -> Progress:
     )
 
 
-def _explain_error(error: Exception) -> tuple[str, str] | None:
+def explain_error(error: Exception) -> tuple[str, str] | None:
     """Message and hint for an expected error, or None for an unexpected one."""
     # Imported here because these packages are a noticeable part of the start-up time of `cinestrata --help`.
     import httpx

@@ -91,6 +91,7 @@ class VideoDecoder:
 
         Raises:
             MediaError: The video cannot be used, took too long, or crashed the decoder.
+            OSError: The frame cache or the thumbnail cannot be written; the video is not the cause.
             DecoderUnavailable: The decoder does not start.
         """
         if frames < 1 or size < 1:
@@ -107,6 +108,8 @@ class VideoDecoder:
             "limits": asdict(self.limits),
         }
         response = self._request(request, name)
+        if "stored" in response:
+            raise OSError(response["reason"])
         if "reason" in response:
             raise MediaError(response["reason"])
         return VideoInfo(**response["info"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from api.dependencies import QueryDep
+from api.dependencies import QueryDep, SettingsDep
 from service.catalog import database
 from service.core.errors import Unavailable
 from service.core.schemas import Readiness
 from service.library import prometheus_metrics
+from service.storage.data_folder import check_data_folder
 
 __all__ = ["router"]
 
@@ -24,7 +25,7 @@ def livez() -> dict[str, str]:
 @router.get(
     "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Not ready."}}
 )
-def readyz(service: QueryDep, response: Response) -> Readiness:
+def readyz(service: QueryDep, settings: SettingsDep, response: Response) -> Readiness:
     """Readiness: searches can be answered. Otherwise 503; `checks` and `degraded` name the faults."""
     ready = service.readiness()
     try:
@@ -32,8 +33,12 @@ def readyz(service: QueryDep, response: Response) -> Readiness:
         catalog = "ok"
     except Unavailable as error:
         catalog = error.detail
+    checks = {"database": catalog, "data_folder": check_data_folder(settings)}
     ready = ready.model_copy(
-        update={"ready": ready.ready and catalog == "ok", "checks": {**ready.checks, "database": catalog}}
+        update={
+            "ready": ready.ready and all(state == "ok" for state in checks.values()),
+            "checks": {**ready.checks, **checks},
+        }
     )
     if not ready.ready:
         response.status_code = 503

@@ -93,7 +93,7 @@ def check_catalog(settings: Settings) -> str:
     from alembic.script import ScriptDirectory
 
     from service.catalog.database import engine, ping, sqlite_path
-    from service.catalog.migrations import config
+    from service.catalog.migrations import alembic_config
 
     file = sqlite_path(settings.database_url)
     if file and not file.exists():
@@ -101,7 +101,7 @@ def check_catalog(settings: Settings) -> str:
     ping()
     with engine(settings).connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
-    newest = ScriptDirectory.from_config(config()).get_current_head()
+    newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
     if current != newest:
         raise CheckFailed(
             f"Its schema has revision {current or 'none'}, this version needs {newest}. Run: cinestrata migrate"

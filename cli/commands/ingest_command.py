@@ -20,7 +20,7 @@ from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
 from service.core.errors import InvalidInput
 from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
-from service.tasks.archives import parse_manifest
+from service.tasks.archives.manifest_parser import parse_manifest
 
 __all__ = ["default_name", "pack_videos", "parse_settings", "read_videos", "run_ingest"]
 

@@ -6,14 +6,21 @@ import gc
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.console import console, fail
+import structlog
+import typer
+
+from cli.console import console, explain_error, fail
 from cli.embedded.data_folder import data_folder_settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from service.core.settings import Settings
 
 __all__ = ["create_application", "run_api", "run_migrations", "run_worker"]
 
@@ -33,7 +40,7 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
 
     if host is not None:
         os.environ["CINESTRATA_HOST"] = host  # the application checks the address against the API key
-    settings = data_folder_settings(data)
+    settings = _start_logging(data)
     config = uvicorn.Config(
         create_application,
         factory=True,
@@ -41,6 +48,7 @@ def run_api(data: Path | None, host: str | None, port: int | None, fd: int | Non
         port=settings.port if port is None else port,
         log_level=settings.log_level.lower(),
         access_log=False,
+        log_config=None,  # its events go through the root logger, in the configured format
         timeout_graceful_shutdown=_DRAIN_SECONDS,
     )
     # After a graceful shutdown uvicorn raises the received signal again; a requested stop must not exit as a failure.
@@ -59,6 +67,9 @@ def create_application() -> FastAPI:
     try:
         app = create_app()
     except (DeviceMissing, ModelError, ValueError) as error:
+        if _logs_json():
+            structlog.get_logger(__name__).critical("start_failed", reason=str(error))
+            raise typer.Exit(1) from error
         fail(str(error))
     # Imported modules live as long as the process. Without this, each full garbage collection traverses them and
     # delays all searches by some hundred milliseconds.
@@ -77,7 +88,7 @@ def run_worker(queue: str, data: Path | None) -> None:
     # Set before torch is imported: waiting threads sleep instead of spinning. With spinning threads, a machine whose
     # cores are partly busy trains several times slower than its share of the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    settings = data_folder_settings(data)
+    settings = _start_logging(data)
 
     from service.celery_worker import celery_app
 
@@ -86,6 +97,7 @@ def run_worker(queue: str, data: Path | None) -> None:
 
     celery_app.worker_main(
         [
+            *(["--quiet"] if _logs_json() else []),  # no banner
             "worker",
             f"--queues={queue}",
             # CUDA does not survive a fork, and only one process may train; more workers scale out instead.
@@ -101,7 +113,42 @@ def run_worker(queue: str, data: Path | None) -> None:
 
 def run_migrations(data: Path | None) -> None:
     """Upgrade the schema of the catalog."""
-    from service.catalog.migrations import upgrade
+    from service.catalog.migrations import upgrade_when_reachable
 
-    upgrade(data_folder_settings(data))
-    console.print("The catalog is up to date.")
+    settings = _start_logging(data)
+    with _errors_as_events():
+        upgrade_when_reachable(settings)
+    if _logs_json():
+        structlog.get_logger(__name__).info("catalog_migrated")
+    else:
+        console.print("The catalog is up to date.")
+
+
+def _start_logging(data: Path | None) -> Settings:
+    """Load the settings and configure logging; in JSON format, invalid settings are an event too."""
+    from service.core.logging import configure_logging
+
+    if _logs_json():
+        configure_logging("json", "INFO")
+    with _errors_as_events():
+        settings = data_folder_settings(data)
+    configure_logging(settings.log_format, settings.log_level)
+    return settings
+
+
+def _logs_json() -> bool:
+    return os.environ.get("CINESTRATA_LOG_FORMAT", "").strip() == "json"
+
+
+@contextmanager
+def _errors_as_events() -> Iterator[None]:
+    """In JSON format, log an expected error and exit with status 1, instead of printing it."""
+    try:
+        yield
+    except Exception as error:
+        explanation = explain_error(error) if _logs_json() else None
+        if explanation is None:
+            raise
+        message, hint = explanation
+        structlog.get_logger(__name__).critical("start_failed", reason=message, hint=hint)
+        raise typer.Exit(1) from error

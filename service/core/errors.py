@@ -14,6 +14,7 @@
     ├── TooManyRequests         429
     ├── Unavailable             503  try again later; nothing was changed
     │   └── InDoubt             503  the commit was not answered: all of it was changed, or nothing
+    ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
     └── TaskInterruption                  never leaves a worker: why a job stops working on its task
         ├── LeaseLost                another worker owns the task now, nothing may be written any more
         ├── TaskCancelled            the user asked for it
@@ -25,11 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 __all__ = [
     "CinestrataError",
     "Conflict",
+    "DataFolderNotWritable",
     "FieldError",
     "Gone",
     "IdempotencyInFlight",
@@ -199,6 +202,24 @@ class InDoubt(Unavailable):
     """The database was told to commit and did not answer; what belongs to the rows must stay where it is."""
 
     title = "Stored or not"
+
+
+class DataFolderNotWritable(CinestrataError):
+    """A folder of the data folder cannot be written: wrong owner, read-only, or a full disk.
+
+    Attributes:
+        hint: What the operator can do.
+    """
+
+    status = 503
+    title = "Data folder not writable"
+
+    def __init__(self, folder: Path, cause: OSError) -> None:
+        super().__init__(
+            f"The folder {folder} cannot be written ({cause.strerror or cause}).",
+            headers={"Retry-After": "30"},
+        )
+        self.hint = "Give the user of this process write access to it, and check the free space of its disk."
 
 
 class TaskInterruption(CinestrataError):

@@ -1,36 +1,44 @@
-"""Logs: one line an event, for people (``console``) or for machines (``json``), from every library alike."""
+"""Log output of every process: one line per event, for people (``console``) or as a JSON object (``json``)."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
+from types import TracebackType
+from typing import Literal
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-from service.core.settings import Settings
-
-__all__ = ["configure"]
+__all__ = ["configure_logging"]
 
 
-def configure(configured: Settings) -> None:
-    """Send structlog and the standard library's loggers to standard error, in the configured format."""
+def configure_logging(log_format: Literal["console", "json"], level: str) -> None:
+    """Send events of structlog, of the standard library's loggers and of ``warnings`` to standard error.
+
+    In JSON format, uncaught exceptions of the process and of its threads become events, too.
+
+    Args:
+        log_format: ``console`` or ``json``.
+        level: Minimum level, ``DEBUG`` to ``ERROR``.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.ExtraAdder(),
+        _drop_color_message,
         structlog.processors.StackInfoRenderer(),
     ]
-    as_json = configured.log_format == "json"
-    # Without local variables in either: they may hold keys, or what users sent.
-    last: list[structlog.typing.Processor] = (
+    # Tracebacks have no local variables in either format: they may hold keys, or data of users.
+    renderers: list[structlog.typing.Processor] = (
         [
             structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(default=str),
         ]
-        if as_json
+        if log_format == "json"
         else [
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -51,9 +59,36 @@ def configure(configured: Settings) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(configured.log_level)
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    if log_format == "json":
+        sys.excepthook = _log_uncaught_exception
+        threading.excepthook = _log_thread_exception
+
+
+def _drop_color_message(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    # uvicorn repeats its messages with terminal colors in an extra field.
+    event.pop("color_message", None)
+    return event
+
+
+def _log_uncaught_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    logging.getLogger(__name__).critical("uncaught_exception", exc_info=(kind, error, trace))
+
+
+def _log_thread_exception(details: threading.ExceptHookArgs) -> None:
+    error = details.exc_value or details.exc_type()
+    logging.getLogger(__name__).error(
+        "uncaught_thread_exception",
+        exc_info=(details.exc_type, error, details.exc_traceback),
+        extra={"thread_name": details.thread.name if details.thread else None},
+    )

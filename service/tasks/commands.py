@@ -19,7 +19,9 @@ from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
 from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, TaskSpec, VideoCounts
 from service.storage import index_manifest
-from service.tasks import archives, broker, idempotency
+from service.tasks import broker, idempotency
+from service.tasks.archives import upload_storage
+from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
 from service.tasks.ingestion_checks import TaskRecord, validate_task
 from service.tasks.lifecycle import send_due
 from service.tasks.lifecycle.state_machine import locked, move, next_position
@@ -86,23 +88,23 @@ def create_task_from_archive(
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
-    """Like ``create_task``, for an archive of videos with a manifest (see ``service.tasks.archives``).
+    """Like ``create_task``, for an archive of videos with a manifest (see ``service.tasks.archives.manifest_parser``).
 
     On any error nothing of the archive stays behind, but where the catalog did not answer the commit: the task may be
-    stored, so its files stay, and ``archives.sweep`` removes them if it is not.
+    stored, so its files stay, and ``upload_storage.sweep_uploads`` removes them if it is not.
 
     Raises:
         InvalidInput, TooLarge: the archive or its manifest is not acceptable; otherwise like ``create_task``.
     """
     head = json.dumps([name, method, settings, filename], sort_keys=True, default=str)
     digest = hashlib.sha256(head.encode("utf-8", "surrogatepass"))
-    digest.update(archives.digest(archive))
+    digest.update(archive_digest(archive))
     replayed = _replay(caller, idempotency_key, digest.hexdigest())
     if replayed:
         return replayed
     task_id = _new_id("tsk")
     try:
-        videos = archives.unpack_archive(archive, filename, task_id)
+        videos = unpack_archive(archive, filename, task_id)
         try:
             spec = TaskSpec.model_validate(
                 {
@@ -117,7 +119,7 @@ def create_task_from_archive(
         stored = _store(task_id, validate_task(spec), idempotency_key, caller)
     except BaseException as error:
         if not isinstance(error, InDoubt):
-            archives.remove(task_id)
+            upload_storage.remove_upload(task_id)
         _forget(caller, idempotency_key)
         raise
     broker.send_probe(task_id)  # the task has its files from here on, whatever becomes of the message

@@ -1,4 +1,4 @@
-"""Which videos train, and which are held out to measure."""
+"""Train, validation and test splits of a task's videos."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Clip", "Splits", "assign_splits", "count"]
+__all__ = ["SplitCandidate", "Splits", "assign_splits", "count_videos"]
 
 
 @dataclass(frozen=True)
-class Clip:
-    """An accepted video, as far as splits are concerned. ``split`` is what the user gave."""
+class SplitCandidate:
+    """The properties of an accepted video that determine its split. ``split`` is the one given by the user."""
 
     vector_id: int
     content_hash: str
@@ -22,59 +22,67 @@ class Clip:
 
 @dataclass(frozen=True)
 class Splits:
-    """The effective split by vector id. A video without captions that was given none has none: it is only indexed."""
+    """Effective splits of a task.
 
-    of: dict[int, str | None]
-    held_out: Literal["given", "derived"] | None  # where the test split comes from; None: there is none
+    Attributes:
+        by_vector_id: Split of each video; None for a video without captions and without a given split, which is only
+            indexed.
+        held_out: Origin of the test split; None if there is none.
+    """
+
+    by_vector_id: dict[int, str | None]
+    held_out: Literal["given", "derived"] | None
 
 
-def assign_splits(clips: Sequence[Clip], share: float, calibration: float = 0.0) -> Splits:
-    """Given splits stay. Where no captioned video was given to the test split, a share of the others is held out.
+def assign_splits(
+    candidates: Sequence[SplitCandidate], test_share: float, calibration_share: float = 0.0
+) -> Splits:
+    """Keep given splits, and derive a test and a validation split where none is given.
 
-    Which ones depends on their content alone (lowest hashes first), so the same videos are held out every time,
-    in whatever order they come. At least one is held out, and at least one is left to train on.
+    The choice depends on content alone (lowest hashes first), so the same videos are held out every time, in any order.
+    A derived test split has at least one video and leaves at least one for training.
 
     Args:
-        clips: the accepted videos.
-        share: of all captioned videos, 0..1; 0 holds nothing out.
-        calibration: of all captioned videos, 0..1; so many of those without a split, rounded down, are neither trained
-            on nor held out but validate, where no captioned video was given to the val split.
+        candidates: Accepted videos of the task.
+        test_share: Share of the captioned videos, 0..1; 0 derives no test split.
+        calibration_share: Share of the captioned videos, 0..1, rounded down, that validates if no captioned video has
+            the given split ``val``; taken from the training videos without a given split.
     """
-    splits = _with_test(clips, share)
-    if any(c.captioned and c.split == "val" for c in clips):
+    splits = _assign_test(candidates, test_share)
+    if any(c.captioned and c.split == "val" for c in candidates):
         return splits
-    wanted = int(calibration * sum(c.captioned for c in clips))
+    wanted = int(calibration_share * sum(c.captioned for c in candidates))
     free = sorted(
         (c.content_hash, c.vector_id)
-        for c in clips
-        if c.captioned and c.split is None and splits.of[c.vector_id] == "train"
+        for c in candidates
+        if c.captioned and c.split is None and splits.by_vector_id[c.vector_id] == "train"
     )
-    chosen = free[: min(wanted, max(0, len(free) - 1))]  # one is left to train on
-    return Splits(splits.of | {vector_id: "val" for _, vector_id in chosen}, splits.held_out)
+    chosen = free[: min(wanted, max(0, len(free) - 1))]  # one is left for training
+    return Splits(splits.by_vector_id | {vector_id: "val" for _, vector_id in chosen}, splits.held_out)
 
 
-def _with_test(clips: Sequence[Clip], share: float) -> Splits:
-    """Given splits, and a test split where none was given."""
-    effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in clips}
-    if any(c.captioned and c.split == "test" for c in clips):
+def _assign_test(candidates: Sequence[SplitCandidate], share: float) -> Splits:
+    """Keep given splits, and derive a test split where none is given."""
+    effective = {c.vector_id: c.split or ("train" if c.captioned else None) for c in candidates}
+    if any(c.captioned and c.split == "test" for c in candidates):
         return Splits(effective, "given")
-    captioned = sum(c.captioned for c in clips)
-    free = sorted((c.content_hash, c.vector_id) for c in clips if c.captioned and c.split is None)
-    keep_one = 0 if any(c.captioned and c.split == "train" for c in clips) else 1
+    captioned = sum(c.captioned for c in candidates)
+    free = sorted((c.content_hash, c.vector_id) for c in candidates if c.captioned and c.split is None)
+    keep_one = 0 if any(c.captioned and c.split == "train" for c in candidates) else 1
     wanted = min(max(1, int(share * captioned)), len(free) - keep_one) if share > 0 and captioned >= 2 else 0
     if wanted <= 0:
         return Splits(effective, None)
     return Splits(effective | {vector_id: "test" for _, vector_id in free[:wanted]}, "derived")
 
 
-def count(videos: int, rejected: int, splits: Splits) -> dict[str, int]:
-    """The fields of ``VideoCounts``."""
-    by = Counter(splits.of.values())
+def count_videos(videos: int, rejected: int, splits: Splits) -> dict[str, int]:
+    """Return the fields of ``VideoCounts``."""
+    by_split = Counter(splits.by_vector_id.values())
     return {
         "videos": videos,
-        "accepted": len(splits.of),
+        "accepted": len(splits.by_vector_id),
         "rejected": rejected,
-        "train": by["train"],
-        "val": by["val"],
-        "test": by["test"],
+        "train": by_split["train"],
+        "val": by_split["val"],
+        "test": by_split["test"],
     }

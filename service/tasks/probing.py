@@ -1,9 +1,10 @@
-"""The probing job: every video of a task is hashed, decoded and sampled, or left out with a reason."""
+"""The probing job: hash, decode and sample every video of a task, and reject those that cannot be used."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import select
 
@@ -11,37 +12,51 @@ from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash
 from models.backbones.backbone_loading import frame_spec
 from service.catalog.tables import Task, Video
 from service.core import request_limits
+from service.core.errors import DataFolderNotWritable
 from service.core.settings import settings
 from service.storage import library_paths
+from service.storage.data_folder import require_writable
 from service.storage.video_files import delete_video_files
-from service.tasks.dataset_splits import Clip, assign_splits, count
+from service.tasks.dataset_splits import SplitCandidate, assign_splits, count_videos
 from service.tasks.lifecycle import Claim
 from service.tasks.task_events import record
 
 __all__ = ["SAME_CONTENT", "probe"]
 
-SAME_CONTENT = "same content as "  # a video rejected for this reason is not a bad one
+SAME_CONTENT = "same content as "  # prefix of the reason of a duplicate, which does not count as a bad video
 
 
 @dataclass(frozen=True)
-class _Pending:
+class _PendingVideo:
     vector_id: int
     id: str
     uri: str
 
 
 def probe(claim: Claim) -> None:
-    """Examine what was not examined yet, then give the task back to wait for its turn to be learned.
+    """Probe the pending videos of a claimed task, then give the task back until its training is due.
 
-    The task fails when more than ``settings.bad_video_share`` of its videos cannot be used, or all of them.
+    The task fails when more than ``settings.bad_video_share`` of its videos are bad, when no video is left, or when the
+    data folder cannot be written.
 
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: see ``Claim.progress``.
     """
-    pending, hashes, total = _load(claim)
+    try:
+        require_writable(settings().cache_dir, settings().thumbnails_dir)
+        _probe_videos(claim)
+    except DataFolderNotWritable as error:
+        # Every video of every task would be rejected for a fault of the installation.
+        claim.fail(error.detail, f"{error.hint} Then POST /tasks/{claim.task.id}/retry.")
+        return
+    _finish(claim)
+
+
+def _probe_videos(claim: Claim) -> None:
+    pending, hashes, total = _load_videos(claim)
     done, started = total - len(pending), time.monotonic()
     limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
-    with VideoDecoder(limits) as examiner:
+    with VideoDecoder(limits) as decoder:
         for number, video in enumerate(pending):
             elapsed = time.monotonic() - started
             claim.progress(
@@ -52,13 +67,15 @@ def probe(claim: Claim) -> None:
                 videos_per_second=number / elapsed if number else None,
                 eta_seconds=elapsed / number * (len(pending) - number) if number else None,
             )
-            _examine(claim, examiner, limits, video, hashes)
+            _probe_video(claim, decoder, limits, video, hashes)
     claim.progress("probing", 1.0, done=total, total=total)
-    _conclude(claim)
 
 
-def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
-    """What is left to do, and which content is known already (hash → URI). A vanished frame cache is made anew."""
+def _load_videos(claim: Claim) -> tuple[list[_PendingVideo], dict[str, str], int]:
+    """Load the pending videos, the URIs of accepted videos by content hash, and the number of all videos.
+
+    An accepted video without its frame cache is pending again.
+    """
     spec = frame_spec(settings().backbone, settings().frames)
     with claim.transaction() as session:
         videos = session.scalars(
@@ -69,23 +86,45 @@ def _load(claim: Claim) -> tuple[list[_Pending], dict[str, str], int]:
                 cache = frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
                 if not cache.exists():
                     video.status = "pending"
-        pending = [_Pending(v.vector_id, v.id, v.uri) for v in videos if v.status == "pending"]
+        pending = [_PendingVideo(v.vector_id, v.id, v.uri) for v in videos if v.status == "pending"]
         hashes = {v.content_hash: v.uri for v in videos if v.status == "accepted" and v.content_hash}
     return pending, hashes, len(videos)
 
 
-def _examine(
-    claim: Claim, examiner: VideoDecoder, limits: VideoLimits, video: _Pending, hashes: dict[str, str]
+def _probe_video(
+    claim: Claim, decoder: VideoDecoder, limits: VideoLimits, video: _PendingVideo, hashes: dict[str, str]
 ) -> None:
-    spec = frame_spec(settings().backbone, settings().frames)
     try:
         path = library_paths.resolve_video_path(video.uri)
         limits.check_file(path, video.uri)
         digest = content_hash(path)
-        if digest in hashes:
-            _reject(claim, video, SAME_CONTENT + hashes[digest])
-            return
-        info = examiner.decode(
+    except MediaError as error:
+        _reject(claim, video, error.reason)
+        return
+    except FileNotFoundError:
+        _reject(claim, video, "The file does not exist any more.")
+        return
+    except OSError as error:
+        _reject(claim, video, f"The file cannot be read ({error.strerror or type(error).__name__}).")
+        return
+    if digest in hashes:
+        _reject(claim, video, SAME_CONTENT + hashes[digest])
+        return
+    try:
+        info = _decode(decoder, path, video)
+        if info.content_hash != digest:
+            raise MediaError("The file changed while it was read.")
+    except MediaError as error:
+        _reject(claim, video, error.reason)
+        return
+    _accept(claim, video, info)
+    hashes[digest] = video.uri
+
+
+def _decode(decoder: VideoDecoder, path: Path, video: _PendingVideo) -> VideoInfo:
+    spec = frame_spec(settings().backbone, settings().frames)
+    try:
+        return decoder.decode(
             path,
             frames=spec.frames,
             size=spec.size,
@@ -93,23 +132,14 @@ def _examine(
             thumbnail=library_paths.thumbnail_path(video.id),
             cache=settings().cache_dir,
         )
-        if info.content_hash != digest:
-            raise MediaError("The file changed while it was read.")
-    except MediaError as error:
-        _reject(claim, video, error.reason)
-    except FileNotFoundError:
-        _reject(claim, video, "The file is not there any more.")
-    except OSError as error:
-        _reject(claim, video, f"The file cannot be read ({error.strerror or type(error).__name__}).")
-    else:
-        _accept(claim, video, info)
-        hashes[digest] = video.uri
+    except OSError as error:  # the decoder reports unreadable files as MediaError: this is about its output
+        raise DataFolderNotWritable(settings().data_dir, error) from error
 
 
-def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
+def _accept(claim: Claim, video: _PendingVideo, info: VideoInfo) -> None:
     with claim.transaction() as session:
         row = session.get(Video, video.vector_id)
-        if row is None:  # deleted while it was examined, which made its files anew
+        if row is None:  # deleted during decoding, which has written its files again
             delete_video_files(session, [(video.id, video.uri, info.content_hash)])
             return
         row.status, row.reason = "accepted", None
@@ -119,29 +149,30 @@ def _accept(claim: Claim, video: _Pending, info: VideoInfo) -> None:
         row.fps, row.duration, row.frames = info.fps, info.duration, info.frames
 
 
-def _reject(claim: Claim, video: _Pending, reason: str) -> None:
+def _reject(claim: Claim, video: _PendingVideo, reason: str) -> None:
     with claim.transaction() as session:
         row = session.get(Video, video.vector_id)
-        if row is None:  # deleted while it was examined
+        if row is None:  # deleted during decoding
             return
         row.status, row.reason, row.content_hash = "rejected", reason, None
         record(session, claim.task.id, "rejected", {"uri": video.uri, "video_id": video.id, "reason": reason})
 
 
-def _conclude(claim: Claim) -> None:
+def _finish(claim: Claim) -> None:
+    """Assign the splits, count the videos, and give the task back or fail it."""
     with claim.transaction() as session:
         videos = session.scalars(select(Video).where(Video.task_id == claim.task.id)).all()
         total = len(videos)
         accepted = [v for v in videos if v.status == "accepted"]
         reasons = [v.reason or "" for v in videos if v.status == "rejected"]
         splits = assign_splits(
-            [Clip(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
+            [SplitCandidate(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
             settings().held_out_share,
             settings().calibration_share,
         )
         for video in accepted:
-            video.effective_split = splits.of[video.vector_id]
-        counts = count(total, len(reasons), splits)
+            video.effective_split = splits.by_vector_id[video.vector_id]
+        counts = count_videos(total, len(reasons), splits)
         session.get_one(Task, claim.task.id).counts = counts
     if not total:
         claim.fail(
@@ -152,8 +183,8 @@ def _conclude(claim: Claim) -> None:
     allowed = settings().bad_video_share
     if bad > allowed * total or not accepted:
         claim.fail(
-            f"{bad} of {total} videos could not be used ({bad / total:.0%}; {allowed:.0%} are allowed).",
-            f"See 'rejected' for each video's reason. Mend the files, then POST /tasks/{claim.task.id}/retry; or "
+            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed).",
+            f"See 'rejected' for the reason of each video. Correct the files, then POST /tasks/{claim.task.id}/retry; or "
             "post a task without them.",
         )
         return

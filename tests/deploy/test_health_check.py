@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service.celery_worker import write_health
+from service.maintenance import write_health
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_worker_writes_what_it_reaches(
 ) -> None:
     settings_factory(tmp_path, redis_url=broker_url)  # type: ignore[operator]
     write_health(health_file)
-    assert json.loads(health_file.read_text()) == {"catalog": "ok", "broker": "ok"}
+    assert json.loads(health_file.read_text()) == {"catalog": "ok", "broker": "ok", "data_folder": "ok"}
     assert status("worker", root=root, CINESTRATA_HEALTH_FILE=str(health_file)) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import hypothesis
 import numpy as np
 import pytest
 from alembic import command
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from index.vector_ids import FIRST_MOMENT_ID, MAX_MOMENTS_PER_VIDEO, is_moment, moment_ids, video_ids_of
 from service.catalog.database import engine, session_scope
-from service.catalog.migrations import config, upgrade
+from service.catalog.migrations import alembic_config, upgrade
 from service.catalog.moment_rows import moment_spans, replace_moments
 from service.catalog.tables import Moment, Video
 from service.core.schemas import TaskDetails
@@ -23,6 +24,7 @@ from service.core.settings import Settings
 Post = Callable[..., TaskDetails]
 
 
+@hypothesis.settings(deadline=None)
 @given(
     st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MAX_MOMENTS_PER_VIDEO), min_size=1, max_size=4),
 )
@@ -106,7 +108,7 @@ def test_the_schema_goes_back_and_forth_with_what_is_in_it(catalog: Settings, po
     def tables() -> set[str]:
         return set(inspect(engine()).get_table_names())
 
-    prepared = config()
+    prepared = alembic_config()
     with engine().execution_options(cinestrata_write=True).begin() as connection:
         prepared.attributes["connection"] = connection
         command.downgrade(prepared, "0001")

@@ -21,7 +21,7 @@ from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
-from service import celery_worker
+from service import maintenance
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Shard, Task, Video
 from service.core.errors import Conflict, Unavailable
@@ -368,8 +368,8 @@ def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_after
     assert old.exists(), "its worker reads the generation with which it began"
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "ready"
-    reconciler = celery_worker.Reconciler()
-    reconciler._stop_asked.set()  # after one round
+    reconciler = maintenance.MaintenanceThread()
+    reconciler.stop()  # after one round
     reconciler.run()
     assert not old.exists()
 

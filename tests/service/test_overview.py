@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from service.catalog.database import now, session_scope
 from service.catalog.tables import Release, Shard
 from service.core import errors
-from service.core.logging import configure
+from service.core.logging import configure_logging
 from service.core.schemas import TaskDetails
 from service.core.settings import RENAMED_VARIABLES, Settings
 from service.library import prometheus_metrics
@@ -125,10 +125,8 @@ def own_logging() -> Any:
 
 
 @pytest.mark.usefixtures("own_logging")
-def test_json_logs_are_one_line_each(
-    tmp_path: Path, settings_factory: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
-) -> None:
-    configure(settings_factory(tmp_path, log_format="json", upgraded=False))
+def test_json_logs_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("json", "INFO")
     structlog.get_logger("product").info("laid down", task="tsk_1")
     logging.getLogger("library").warning("from %s", "elsewhere")
     try:
@@ -142,10 +140,8 @@ def test_json_logs_are_one_line_each(
 
 
 @pytest.mark.usefixtures("own_logging")
-def test_console_logs_are_for_people(
-    tmp_path: Path, settings_factory: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
-) -> None:
-    configure(settings_factory(tmp_path, log_level="WARNING", upgraded=False))
+def test_console_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("console", "WARNING")
     structlog.get_logger("product").info("not shown")
     structlog.get_logger("product").warning("shown", task="tsk_1")
     printed = capsys.readouterr().err

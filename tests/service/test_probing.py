@@ -19,7 +19,7 @@ from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings, settings
 from service.library import video_details as library
 from service.tasks import commands, lifecycle, probing
-from service.tasks.dataset_splits import Clip, assign_splits
+from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import shutdown
 
 Make = Callable[..., Path]
@@ -105,7 +105,7 @@ def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
 def test_too_many_bad_videos_fail_the_task_before_training(with_clips: Settings) -> None:
     view = _probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
     assert view.state == "failed"
-    assert "2 of 3 videos could not be used (67%; 50% are allowed)" in (view.error or "")
+    assert "2 of 3 videos cannot be used (67%; 50% are allowed)" in (view.error or "")
     assert len(view.rejected) == 2
     assert lifecycle.claim_training(view.id, "learner") is None
 
@@ -202,47 +202,75 @@ def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
 
 
 def test_a_few_videos_validate_where_no_val_split_is_given() -> None:
-    clips = [Clip(n, f"{(n * 7919) % 1009:064x}", True, None) for n in range(60)]
+    clips = [SplitCandidate(n, f"{(n * 7919) % 1009:064x}", True, None) for n in range(60)]
     plain, splits = assign_splits(clips, 0.2), assign_splits(clips, 0.2, 0.05)
-    validating = [n for n in splits.of if splits.of[n] == "val"]
+    validating = [n for n in splits.by_vector_id if splits.by_vector_id[n] == "val"]
     assert len(validating) == 3
-    assert {splits.of[n] for n in splits.of} == {"train", "val", "test"}
+    assert {splits.by_vector_id[n] for n in splits.by_vector_id} == {"train", "val", "test"}
     # What is held out does not change, and what validates has the lowest hashes of the rest.
-    assert {**splits.of, **dict.fromkeys(validating, "train")} == plain.of
-    training = sorted((n * 7919) % 1009 for n in splits.of if splits.of[n] == "train")
+    assert {**splits.by_vector_id, **dict.fromkeys(validating, "train")} == plain.by_vector_id
+    training = sorted((n * 7919) % 1009 for n in splits.by_vector_id if splits.by_vector_id[n] == "train")
     assert max((n * 7919) % 1009 for n in validating) < training[0]
     assert assign_splits(clips[::-1], 0.2, 0.05) == splits
     assert assign_splits(clips[:19], 0.2, 0.05) == assign_splits(clips[:19], 0.2)
-    given = [Clip(99, "f" * 64, True, "val"), *clips]
-    assert [n for n, split in assign_splits(given, 0.2, 0.05).of.items() if split == "val"] == [99]
-    assert "train" in assign_splits(clips, 0.9, 0.49).of.values()
+    given = [SplitCandidate(99, "f" * 64, True, "val"), *clips]
+    assert [n for n, split in assign_splits(given, 0.2, 0.05).by_vector_id.items() if split == "val"] == [99]
+    assert "train" in assign_splits(clips, 0.9, 0.49).by_vector_id.values()
 
 
 CLIPS = st.lists(
     st.tuples(st.booleans(), st.sampled_from([None, None, "train", "val", "test"])), max_size=30
-).map(lambda rows: [Clip(n, f"{(n * 7919) % 1009:064x}", c, s) for n, (c, s) in enumerate(rows)])
+).map(lambda rows: [SplitCandidate(n, f"{(n * 7919) % 1009:064x}", c, s) for n, (c, s) in enumerate(rows)])
 
 
 @given(CLIPS, st.floats(0, 0.99), st.randoms())
 @hypothesis_settings(deadline=None)
-def test_splits(clips: list[Clip], share: float, random: Any) -> None:
+def test_splits(clips: list[SplitCandidate], share: float, random: Any) -> None:
     splits = assign_splits(clips, share)
-    assert set(splits.of) == {c.vector_id for c in clips}
-    assert all(splits.of[c.vector_id] == c.split for c in clips if c.split)
-    assert all(splits.of[c.vector_id] is None for c in clips if not c.captioned and not c.split)
+    assert set(splits.by_vector_id) == {c.vector_id for c in clips}
+    assert all(splits.by_vector_id[c.vector_id] == c.split for c in clips if c.split)
+    assert all(splits.by_vector_id[c.vector_id] is None for c in clips if not c.captioned and not c.split)
     shuffled = random.sample(clips, len(clips))
     assert assign_splits(shuffled, share) == splits
     captioned = [c for c in clips if c.captioned]
-    derived = [c for c in captioned if c.split is None and splits.of[c.vector_id] == "test"]
+    derived = [c for c in captioned if c.split is None and splits.by_vector_id[c.vector_id] == "test"]
     if any(c.split == "test" for c in captioned):
         assert (splits.held_out, derived) == ("given", [])
     elif derived:
         assert splits.held_out == "derived"
         assert len(derived) <= max(1, int(share * len(captioned)))
-        assert any(splits.of[c.vector_id] == "train" for c in captioned)
+        assert any(splits.by_vector_id[c.vector_id] == "train" for c in captioned)
     else:
         assert splits.held_out is None
         free = [c for c in captioned if c.split is None]
         assert (
             share == 0 or len(captioned) < 2 or len(free) <= (not any(c.split == "train" for c in captioned))
         )
+
+
+@pytest.mark.parametrize("folder", ["thumbnails_dir", "cache_dir"])
+def test_data_folder_that_cannot_be_written_fails_the_task_and_rejects_no_video(
+    with_clips: Settings, folder: str
+) -> None:
+    blocked: Path = getattr(with_clips, folder)
+    blocked.parent.mkdir(parents=True, exist_ok=True)
+    blocked.write_text("a file in place of the folder")
+    view = _probe(_post("0.mp4").id)
+    assert view.state == "failed"
+    assert view.rejected == []
+    assert str(blocked) in (view.error or "")
+    assert "write access" in (view.error_hint or "")
+    assert "retry" in (view.error_hint or "")
+
+
+def test_decoder_output_that_cannot_be_stored_fails_the_task(
+    with_clips: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(probing.VideoDecoder, "decode", full)
+    view = _probe(_post("0.mp4").id)
+    assert (view.state, view.rejected) == ("failed", [])
+    assert "No space left on device" in (view.error or "")
+    assert str(with_clips.data_dir) in (view.error or "")

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
-from service import celery_worker
+from service import maintenance
 from service.catalog.database import engine, session_scope
 from service.catalog.tables import Task
 from service.core.errors import InDoubt, Unavailable
@@ -25,7 +25,9 @@ from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
 from service.library.deletion import delete_task
 from service.storage import index_manifest, library_paths
-from service.tasks import archives, commands, lifecycle
+from service.tasks import commands, lifecycle
+from service.tasks.archives import upload_storage
+from service.tasks.archives.archive_unpacking import unpack_archive
 
 ORPHAN, DAY = "tsk_00000000000000aa", timedelta(days=1).total_seconds()
 
@@ -49,7 +51,7 @@ def _post(name: str = "birds", key: str | None = None) -> str:
 
 def _unpack(name: str = ORPHAN) -> Path:
     """As a process leaves it that is killed before its task is stored."""
-    archives.unpack_archive(_archive(), "v.zip", name)
+    unpack_archive(_archive(), "v.zip", name)
     return settings().uploads_dir / name
 
 
@@ -63,7 +65,8 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(
-            "service.tasks.archives.time.time", lambda: time.monotonic() - begun[0] + begun[1] + seconds
+            "service.tasks.archives.upload_storage.time.time",
+            lambda: time.monotonic() - begun[0] + begun[1] + seconds,
         )
 
     begun = time.monotonic(), time.time()
@@ -73,14 +76,14 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_what_a_killed_upload_left_goes_after_a_day(later: Callable[[float], None]) -> None:
     stored = _post()
     _unpack()
-    assert archives.sweep() == [], "it may be running now"
+    assert upload_storage.sweep_uploads() == [], "it may be running now"
     later(DAY - 60)
-    assert archives.sweep() == []
+    assert upload_storage.sweep_uploads() == []
     later(DAY + 60)
-    assert archives.sweep() == [ORPHAN]
+    assert upload_storage.sweep_uploads() == [ORPHAN]
     assert _uploads() == {stored}
     assert library_paths.resolve_video_path(f"upload://{stored}/a.mp4").read_bytes() == b"A" * 100
-    assert archives.sweep() == []
+    assert upload_storage.sweep_uploads() == []
 
 
 def test_a_file_that_is_written_now_keeps_the_whole_folder(
@@ -97,7 +100,7 @@ def test_a_file_that_is_written_now_keeps_the_whole_folder(
         return os.stat_result((*found[:9], int(time.time() + DAY)))
 
     monkeypatch.setattr(Path, "lstat", written_just_now)
-    assert archives.sweep() == []
+    assert upload_storage.sweep_uploads() == []
     assert folder.is_dir()
 
 
@@ -110,7 +113,7 @@ def test_what_another_task_is_made_of_stays(later: Callable[[float], None]) -> N
         commands.cancel_task(task)
     delete_task(one)
     later(DAY + 60)
-    assert archives.sweep() == []
+    assert upload_storage.sweep_uploads() == []
     kept = library_paths.resolve_video_path(f"upload://{one}/a.mp4")
     assert kept.is_file()
     delete_task(other)
@@ -126,8 +129,8 @@ def test_what_the_index_shows_stays_though_the_catalog_lost_its_task(
 
     with monkeypatch.context() as patch:
         patch.setattr(index_manifest, "read_manifest", lambda: SimpleNamespace(shards={ORPHAN: object()}))
-        assert archives.sweep() == []
-    assert archives.sweep() == [ORPHAN]
+        assert upload_storage.sweep_uploads() == []
+    assert upload_storage.sweep_uploads() == [ORPHAN]
 
 
 def test_what_is_not_ours_stays(later: Callable[[float], None]) -> None:
@@ -136,7 +139,7 @@ def test_what_is_not_ours_stays(later: Callable[[float], None]) -> None:
         (settings().uploads_dir / name).mkdir(parents=True)
     (settings().uploads_dir / ORPHAN).write_bytes(b"a file")
     later(DAY + 60)
-    assert archives.sweep() == []
+    assert upload_storage.sweep_uploads() == []
     assert len(_uploads()) == 4
 
 
@@ -145,9 +148,9 @@ def test_a_catalog_that_does_not_answer_costs_nothing(
 ) -> None:
     _unpack()
     later(DAY + 60)
-    monkeypatch.setattr(archives, "session_scope", _unreachable)
+    monkeypatch.setattr(upload_storage, "session_scope", _unreachable)
     with pytest.raises(Unavailable):
-        archives.sweep()
+        upload_storage.sweep_uploads()
     assert _uploads() == {ORPHAN}
 
 
@@ -162,16 +165,16 @@ def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytes
         swept.release()
         return []
 
-    monkeypatch.setattr(archives, "sweep", sweep)
+    monkeypatch.setattr(upload_storage, "sweep_uploads", sweep)
 
-    monkeypatch.setattr(celery_worker, "RECONCILE_SECONDS", 0.001)
+    monkeypatch.setattr(maintenance, "RECONCILE_SECONDS", 0.001)
 
     def reconcile() -> lifecycle.ReconcileReport:
         rounds.release()
         return lifecycle.ReconcileReport((), (), (), ())
 
     monkeypatch.setattr(lifecycle, "reconcile", reconcile)
-    reconciler = celery_worker.Reconciler()
+    reconciler = maintenance.MaintenanceThread()
     reconciler.start()
     for _ in range(5):
         assert rounds.acquire(timeout=10)
@@ -222,7 +225,7 @@ def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
     with session_scope() as session:
         assert (session.get(Task, name) is not None) is stored
     later(DAY + 60)
-    assert archives.sweep() == ([] if stored else [name])
+    assert upload_storage.sweep_uploads() == ([] if stored else [name])
     assert (_post(key="k") == name) is stored, "sent again, it is stored once"
     assert len(commands.list_tasks()) == 1
 

@@ -22,14 +22,14 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.backbones.precision import compute_device
 from models.releases.release_state import ReleaseState
-from service.celery_worker import send_due, worker_name
+from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, VideosDeleted
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.storage.vector_store_selection import library_store
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
-from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord
+from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due
 from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.methods import METHODS

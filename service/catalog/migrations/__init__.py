@@ -1,13 +1,15 @@
-"""The catalog's schema, step by step (alembic).
+"""Versions of the catalog's schema (alembic).
 
-To change the schema: change ``models.py``, add the next file to ``versions/``; a test asserts that both agree
+To change the schema, change ``service/catalog/tables.py`` and add the next file to ``versions/``; a test compares the two
 on both databases.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import structlog
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import text
@@ -17,35 +19,72 @@ from service.catalog.database import engine
 from service.core.errors import Unavailable
 from service.core.settings import Settings
 
-__all__ = ["config", "upgrade"]
+__all__ = ["WAIT_SECONDS", "alembic_config", "upgrade", "upgrade_when_reachable"]
 
-_UPGRADE_LOCK = 0x63696E65  # one migration at a time, whichever process of a cluster comes first
+WAIT_SECONDS = 60.0  # a database server that starts at the same time is up by then
+
+_RETRY_SECONDS = 1.0
+_UPGRADE_LOCK = 0x63696E65  # key of the advisory lock: one process of a cluster migrates at a time
+
+log = structlog.get_logger(__name__)
 
 
-def config() -> Config:
-    """Alembic's configuration, without a file."""
-    made = Config()
-    made.set_main_option("script_location", str(Path(__file__).parent))
-    made.set_main_option("path_separator", "os")
-    return made
+def alembic_config() -> Config:
+    """Return alembic's configuration, which needs no file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("path_separator", "os")
+    return config
 
 
 def upgrade(configured: Settings | None = None) -> None:
-    """Bring the configured database (by default this process's) to the newest schema: all of it or nothing.
+    """Upgrade the catalog to the newest schema in one transaction. Concurrent calls of many processes are safe.
 
-    Safe to call from many processes at once.
+    Args:
+        configured: Settings that name the database; None: the settings of this process.
 
     Raises:
         Unavailable: the database cannot be reached.
     """
-    prepared = config()
+    config = alembic_config()
     try:
         with engine(configured).execution_options(cinestrata_write=True).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
-            prepared.attributes["connection"] = connection
-            command.upgrade(prepared, "head")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
     except OperationalError as error:
         raise Unavailable(
-            "The catalog database cannot be reached; check CINESTRATA_DATABASE_URL.", 5
+            f"The catalog database cannot be reached ({_first_line(error)}); check CINESTRATA_DATABASE_URL.",
+            5,
         ) from error
+
+
+def upgrade_when_reachable(configured: Settings, wait_seconds: float | None = None) -> None:
+    """Upgrade the catalog, and wait for a database that does not answer yet.
+
+    Args:
+        configured: Settings that name the database.
+        wait_seconds: Maximum time to wait; None: ``WAIT_SECONDS``.
+
+    Raises:
+        Unavailable: the database could not be reached in this time.
+    """
+    wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
+    deadline = time.monotonic() + wait_seconds
+    is_waiting = False
+    while True:
+        try:
+            upgrade(configured)
+            return
+        except Unavailable as error:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise Unavailable(f"{error.detail} Gave up after {wait_seconds:g} seconds.", 5) from error
+            if not is_waiting:
+                log.warning("waiting_for_database", reason=error.detail, timeout_seconds=wait_seconds)
+                is_waiting = True
+        time.sleep(_RETRY_SECONDS)
+
+
+def _first_line(error: OperationalError) -> str:
+    return str(error.orig).strip().partition("\n")[0]

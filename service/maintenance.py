@@ -1,0 +1,89 @@
+"""The maintenance thread of a worker: reconcile tasks, sweep files that nothing refers to, report health."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from index.files.durable_files import replace_text
+from service.catalog import database
+from service.core.errors import CinestrataError
+from service.core.settings import settings
+from service.library import compaction
+from service.storage.data_folder import check_data_folder
+from service.tasks import broker, lifecycle
+from service.tasks.archives import upload_storage
+
+__all__ = ["RECONCILE_SECONDS", "MaintenanceThread", "write_health"]
+
+RECONCILE_SECONDS = 5.0
+_SWEEP_SECONDS = 600.0
+
+log = structlog.get_logger(__name__)
+
+
+def write_health(path: Path | None) -> None:
+    """Replace the health file of this worker, which container probes read (``docker/healthy.py``).
+
+    Args:
+        path: Path of the file; None writes nothing.
+    """
+    if path is None:
+        return
+    checks = {
+        "catalog": "ok",
+        "broker": "ok" if broker.is_reachable() else "The broker does not answer.",
+        "data_folder": check_data_folder(settings()),
+    }
+    try:
+        database.ping()
+    except CinestrataError as error:
+        checks["catalog"] = error.detail
+    try:
+        replace_text(path, json.dumps(checks))
+    except OSError as error:
+        log.warning("health_file_not_written", path=str(path), reason=str(error))
+
+
+class MaintenanceThread(threading.Thread):
+    """Reconciles every few seconds and sweeps every few minutes, until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(name="maintenance", daemon=True)
+        self._stop_requested = threading.Event()
+
+    def run(self) -> None:
+        """Run one round at once, then one every ``RECONCILE_SECONDS``."""
+        sweep_due = 0.0  # on the monotonic clock
+        while True:
+            try:
+                report = lifecycle.reconcile()
+                if report.recovered or report.failed or report.cancelled:
+                    log.info(
+                        "tasks_reconciled",
+                        recovered=report.recovered,
+                        failed=report.failed,
+                        cancelled=report.cancelled,
+                    )
+                if time.monotonic() >= sweep_due:
+                    sweep_due = time.monotonic() + _SWEEP_SECONDS
+                    compaction.sweep_index()
+                    if removed := upload_storage.sweep_uploads():
+                        log.info("orphan_uploads_removed", uploads=removed)
+            except CinestrataError as error:
+                log.warning("maintenance_postponed", reason=str(error))
+            except Exception:
+                log.exception("maintenance_failed")
+            write_health(settings().health_file)
+            if self._stop_requested.wait(RECONCILE_SECONDS):
+                return
+
+    def stop(self) -> None:
+        """End after the current round, and wait for it."""
+        self._stop_requested.set()
+        if self.is_alive():
+            self.join()

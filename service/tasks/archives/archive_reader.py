@@ -1,0 +1,186 @@
+"""Bounded reading of zip and tar archives that are not trusted.
+
+Names, sizes and counts that an archive states are checked, and what is read is counted again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO, Any, BinaryIO, Protocol
+
+from service.core import request_limits
+from service.core.errors import TooLarge
+from service.core.settings import settings
+from service.tasks.archives.archive_errors import (
+    ARCHIVE_FIELD,
+    archive_too_large,
+    invalid_archive,
+    safe_path,
+)
+
+__all__ = ["MAX_HEADER_CHARS", "Archive", "ArchiveMember", "list_members", "open_archive"]
+
+MAX_HEADER_CHARS = 32 * 1024**2  # characters in the headers of a tar
+
+_MAX_READ_BYTES = 40 * 1024**2  # of one read call: a central directory or a manifest
+
+
+@dataclass(frozen=True)
+class ArchiveMember:
+    """A plain file of an archive.
+
+    Attributes:
+        name: Path as the archive states it.
+        path: Validated path: relative, without ``..``.
+        size: Size in bytes that the archive states; the real size may differ.
+        handle: Object of the archive library.
+    """
+
+    name: str
+    path: PurePosixPath
+    size: int
+    handle: Any
+
+
+class Archive(Protocol):
+    """An open zip or tar archive."""
+
+    def members(self) -> Iterator[ArchiveMember | None]:
+        """Yield every entry; None for a folder."""
+
+    def open(self, member: ArchiveMember) -> IO[bytes]:
+        """Open a member for reading."""
+
+
+def list_members(archive: Archive) -> dict[PurePosixPath, ArchiveMember]:
+    """Return the files of an archive by path.
+
+    Raises:
+        InvalidInput: a member is not a plain file, or has an unsafe or duplicate path.
+        TooLarge: the archive states too many files or bytes.
+    """
+    members: dict[PurePosixPath, ArchiveMember] = {}
+    total = 0
+    for number, member in enumerate(archive.members(), 1):
+        if number > request_limits.MAX_ARCHIVE_FILES:
+            raise TooLarge(
+                f"{ARCHIVE_FIELD}: It has more than {request_limits.MAX_ARCHIVE_FILES} files. Split it."
+            )
+        if member is None:
+            continue
+        if member.path in members:
+            raise invalid_archive(f"It contains {member.name!r} twice.", "Pack every file once.")
+        members[member.path] = member
+        total += member.size
+        if total > request_limits.MAX_UNPACKED_BYTES:
+            raise archive_too_large()
+    return members
+
+
+@contextmanager
+def open_archive(file: BinaryIO, filename: str) -> Iterator[Archive]:
+    """Open a zip, tar or tar.gz archive; the kind follows from its content.
+
+    Raises:
+        InvalidInput: the file is none of these.
+    """
+    # The magic number of a tar comes first: a zip near the end of a tar would be taken for the whole archive.
+    file.seek(257)
+    if file.read(5) != b"ustar" and zipfile.is_zipfile(file):
+        with zipfile.ZipFile(_BoundedReader(file)) as opened:
+            yield _ZipArchive(opened)
+        return
+    file.seek(0)
+    is_gzip = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    raw = gzip.GzipFile(fileobj=file) if is_gzip else file
+    try:
+        tar = tarfile.TarFile(fileobj=_BoundedReader(raw), mode="r")  # type: ignore[arg-type]
+    except tarfile.ReadError as error:
+        raise invalid_archive(
+            f"{filename!r} is neither a zip nor a tar archive.", "Pack a .zip or .tar.gz."
+        ) from error
+    with tar:
+        yield _TarArchive(tar)
+
+
+class _ZipArchive:
+    def __init__(self, opened: zipfile.ZipFile) -> None:
+        self._opened = opened
+
+    def members(self) -> Iterator[ArchiveMember | None]:
+        for info in self._opened.infolist():
+            if info.is_dir():
+                yield None
+                continue
+            if info.flag_bits & 1:
+                raise invalid_archive(f"{info.filename!r} is encrypted.", "Pack it without a password.")
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG):
+                raise invalid_archive(
+                    f"{info.filename!r} is not a plain file.", "Pack plain files only, no links."
+                )
+            yield ArchiveMember(info.filename, safe_path(info.filename), info.file_size, info)
+
+    def open(self, member: ArchiveMember) -> IO[bytes]:
+        return self._opened.open(member.handle)
+
+
+class _TarArchive:
+    def __init__(self, opened: tarfile.TarFile) -> None:
+        self._opened = opened
+
+    def members(self) -> Iterator[ArchiveMember | None]:
+        header_chars = 0
+        for info in self._opened:
+            # All headers stay in memory, and repeated characters compress to almost nothing.
+            header_chars += sum(map(len, (info.name, info.linkname, *info.pax_headers.values())))
+            if header_chars > MAX_HEADER_CHARS:
+                raise invalid_archive("Its headers are too long.", "Pack it again.")
+            if info.isdir():
+                yield None
+                continue
+            if not info.isreg():
+                raise invalid_archive(
+                    f"{info.name!r} is not a plain file.", "Pack plain files only, no links."
+                )
+            yield ArchiveMember(info.name, safe_path(info.name), info.size, info)
+
+    def open(self, member: ArchiveMember) -> IO[bytes]:
+        file = self._opened.extractfile(member.handle)
+        if file is None:
+            raise invalid_archive(f"{member.name!r} cannot be read.", "Pack the archive again.")
+        return file
+
+
+class _BoundedReader:
+    """File object that bounds reads and seeks, so that no header makes a parser read or unpack without end."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._end = settings().limits.max_upload_bytes + request_limits.MAX_UNPACKED_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _MAX_READ_BYTES:
+            raise invalid_archive("One of its headers is too large.", "Pack it again.")
+        if self._raw.tell() > self._end:
+            raise archive_too_large()
+        return bytes(self._raw.read(_MAX_READ_BYTES if size < 0 else size))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset > self._end:
+            raise archive_too_large()
+        return int(self._raw.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._raw.tell())
+
+    def seekable(self) -> bool:
+        return True
