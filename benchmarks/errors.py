@@ -1,9 +1,16 @@
-"""What can keep a benchmark from running."""
+"""Errors of the benchmarks."""
 
 from __future__ import annotations
 
-__all__ = ["ProtocolError"]
+from pydantic import ValidationError
+
+__all__ = ["ProtocolError", "validation_summary"]
 
 
 class ProtocolError(ValueError):
-    """A protocol, a method entry or the videos that were given cannot be used; the message says what to do."""
+    """A protocol, a method variant or the given videos cannot be used; the message includes the remedy."""
+
+
+def validation_summary(error: ValidationError) -> str:
+    """One line with the field and message of each validation error."""
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())

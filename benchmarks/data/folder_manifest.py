@@ -1,6 +1,6 @@
 """Manifests of folders of videos, as ``cinestrata ingest`` takes them: ``manifest.jsonl`` or ``manifest.csv``.
 
-Only what a measurement needs is read: ``uri`` (a path inside the folder), ``captions``, ``id`` and ``split``.
+Benchmarks use the fields ``uri`` (a path inside the folder), ``captions``, ``id`` and ``split`` only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv")
 
 
 class ManifestEntry(BaseModel):
-    """One video; fields that are not listed here are the user's own."""
+    """One video of a manifest; all other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -32,26 +32,26 @@ class ManifestEntry(BaseModel):
 
     @property
     def name(self) -> str:
-        """The id, or the path of a video that has none."""
+        """The id, or the path of a video without an id."""
         return self.id or self.uri
 
 
 def find_manifest(folder: Path) -> Path | None:
-    """The manifest of a folder, if it has one."""
+    """Path of the manifest in a folder; None if there is none."""
     return next((folder / name for name in MANIFEST_NAMES if (folder / name).is_file()), None)
 
 
 def read_manifest(path: Path) -> list[ManifestEntry]:
-    """The videos that a manifest names, in its order.
+    """Read the videos of a manifest in order.
 
     Raises:
-        ProtocolError: naming the line and what is wrong with it.
+        ProtocolError: The manifest is invalid; the message names the line and the field.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from error
-    found: dict[str, ManifestEntry] = {}
+    entries: dict[str, ManifestEntry] = {}
     for number, fields in (_csv if path.suffix == ".csv" else _jsonl)(text, path):
         try:
             entry = ManifestEntry.model_validate(fields)
@@ -59,12 +59,12 @@ def read_manifest(path: Path) -> list[ManifestEntry]:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ProtocolError(f"{path}:{number}: {where or 'the line'}: {first['msg']}") from error
-        if entry.name in found:
-            raise ProtocolError(f"{path}:{number}: {entry.name!r} is named twice")
-        found[entry.name] = entry
-    if not found:
-        raise ProtocolError(f"{path} names no video; write one a line")
-    return list(found.values())
+        if entry.name in entries:
+            raise ProtocolError(f"{path}:{number}: {entry.name!r} occurs twice; use each id once")
+        entries[entry.name] = entry
+    if not entries:
+        raise ProtocolError(f"{path} has no videos; add one line per video")
+    return list(entries.values())
 
 
 def _jsonl(text: str, path: Path) -> Iterator[tuple[int, Any]]:
@@ -74,20 +74,20 @@ def _jsonl(text: str, path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, json.loads(line)
             except ValueError as error:
                 raise ProtocolError(
-                    f"{path}:{number}: the line is not JSON; write one object a line"
+                    f"{path}:{number}: the line is not JSON; write one object per line"
                 ) from error
 
 
 def _csv(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    """Columns ``uri``, ``captions`` (separated by ``|``), ``id``, ``split``; a video may fill several rows."""
+    """Read the columns ``uri``, ``captions`` (separated by ``|``), ``id`` and ``split``; rows of a video are joined."""
     reader = csv.DictReader(text.splitlines(keepends=True))
     if "uri" not in (reader.fieldnames or ()):
-        raise ProtocolError(f"{path}:1: there is no column 'uri'; name the columns in the first line")
+        raise ProtocolError(f"{path}:1: the column 'uri' is missing; the first line must name the columns")
     videos: dict[str, tuple[int, dict[str, Any]]] = {}
     for row in reader:
         cells = {key: (value or "").strip() for key, value in row.items() if isinstance(value, str)}
         captions = [c for c in (cells.get("captions") or cells.get("caption") or "").split("|") if c.strip()]
         fields = {key: cells[key] for key in ("uri", "id", "split") if cells.get(key)}
-        _, known = videos.setdefault(cells["uri"], (reader.line_num, {"captions": [], **fields}))
-        known["captions"] += captions
+        _, video = videos.setdefault(cells["uri"], (reader.line_num, {"captions": [], **fields}))
+        video["captions"] += captions
     yield from videos.values()

@@ -1,7 +1,7 @@
-"""Where a video's frames come from: a scene that is drawn, or a file that is decoded.
+"""Sources of a video's frames: a rendered clip of the video world, or a decoded file.
 
-Files are those of published data sets, so they are decoded here, without the guards that strangers' files need.
-Loads no torch: many small processes import this.
+Files of published data sets are trusted, so they are decoded without the isolation that uploads need. The module does
+not import torch, since many small processes import it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Frames = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class WorldFrames:
-    """A clip of the video world."""
+    """Frames of a clip of the video world."""
 
     clip: Clip
 
     @property
     def key(self) -> str:
-        """Identity of the pictures: the scene, and the code that draws it."""
+        """Digest of the scene and of the code that renders it."""
         return _digest(_world_code(), repr(self.clip.scene))
 
     def frames(self, count: int, size: int) -> Frames:
@@ -48,14 +48,19 @@ class WorldFrames:
 
 @dataclass(frozen=True)
 class FileFrames:
-    """A video file, or the part of it between two moments in seconds."""
+    """Frames of a video file, or of a part of it.
+
+    Attributes:
+        path: Path of the file.
+        span: Start and end of the part in seconds; None for the whole file.
+    """
 
     path: Path
     span: tuple[float, float] | None = None
 
     @property
     def key(self) -> str:
-        """Identity of the pictures, as far as it can be told without reading the file."""
+        """Digest of the file's name, size and modification time, and of the part; the file is not read."""
         stat = self.path.stat()
         return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.span))
 
@@ -63,7 +68,7 @@ class FileFrames:
         """``uint8 [count, size, size, 3]`` at the mid-points of equal intervals of the file or its part.
 
         Raises:
-            MediaError: the file cannot be decoded; says what is wrong with it.
+            MediaError: The file cannot be decoded; the message has the reason.
         """
         name = self.path.name
         try:
@@ -73,7 +78,7 @@ class FileFrames:
                 extent = _extent(container, container.streams.video[0])
             with av.open(str(self.path), metadata_errors="replace") as container:
                 stream = container.streams.video[0]
-                stream.codec_context.thread_count = 1  # files are decoded side by side already
+                stream.codec_context.thread_count = 1  # several processes decode in parallel
                 converter = FrameConverter(stream.sample_aspect_ratio or Fraction(1))
                 times = self._times(extent.duration, count)
                 shown = frames_on_display(container, stream, extent, times, name)
@@ -82,7 +87,7 @@ class FileFrames:
             raise MediaError(f"{name} cannot be decoded ({error.strerror})") from error
 
     def _times(self, duration: float, count: int) -> list[float]:
-        """A part that ends after its file (annotations round) ends with it."""
+        """Sample times of the part; it is cut at the end of the file, since annotations are rounded."""
         begin, end = self.span or (0.0, duration)
         begin = min(begin, duration)
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
@@ -92,7 +97,7 @@ FrameSource = WorldFrames | FileFrames
 
 
 def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
-    """Make a video's frames and write them as ``.npy``, all at once; says what is wrong with it, or nothing."""
+    """Write the frames of a video to a ``.npy`` file atomically; returns the error, or an empty string."""
     frame_source, path = work
     try:
         frames = frame_source.frames(count, size)
@@ -108,7 +113,7 @@ def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
 
 
 def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
-    """How long the stream is: as it says, or as its packets do, which are read but not decoded."""
+    """Extent of the stream from its header, or else from its packets, which are read but not decoded."""
     if stream.duration and stream.time_base:
         return StreamExtent(float(stream.duration * stream.time_base), stream.frames, stream.start_time)
     stamps = [
@@ -117,14 +122,14 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
         if packet.pts is not None and packet.size
     ]
     if not stamps or not stream.time_base:
-        raise MediaError("it does not say when its frames are shown; convert it to mp4")
+        raise MediaError("its frames have no timestamps; convert it to mp4")
     start = min(begin for begin, _ in stamps)
     return StreamExtent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
 
 
 @cache
 def _world_code() -> str:
-    """Digest of everything that decides how the world is drawn."""
+    """Digest of the source code of the video world."""
     folder = Path(__file__).parent / "world"
     return _digest(*(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))))
 

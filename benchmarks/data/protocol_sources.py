@@ -1,7 +1,7 @@
-"""Where the videos of a protocol come from: the video world, splits of published data sets, folders with manifests.
+"""Video sources of protocols: the video world, splits of published data sets, folders with manifests.
 
-Each source turns the facts of a protocol's file into tasks of videos whose frames can be had. What is not on this
-machine is told by name, with the place where it has to be put.
+A source creates the tasks of a protocol from the fields of the protocol file. If videos are missing on this machine,
+the error names them and the folder they belong to.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ __all__ = [
 ]
 
 Split = Literal["train", "val", "test"]
-_NAMED = 5  # files that a message names
-_KINDS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
+_MAX_LISTED_FILES = 5  # in error messages
+_EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
 
 
 @dataclass(frozen=True)
 class SourceVideo:
-    """A video before its frames are there."""
+    """A video before its frames are created."""
 
     id: str
     captions: tuple[str, ...]
-    split: Split | None  # None: only indexed
+    split: Split | None  # None for a video that is only indexed
     frame_source: FrameSource
-    category: str | None = None  # where the data has classes
+    category: str | None = None  # None if the data has no categories
 
 
 @dataclass(frozen=True)
 class SourceTask:
-    """One task of a protocol."""
+    """A task of a protocol before its frames are created."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class SourceTask:
 
 
 class StrictModel(BaseModel):
-    """A part of a protocol's file; a word that it does not know is refused."""
+    """Base of the models of protocol files: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,17 +70,19 @@ class WorldSource(StrictModel):
 
     kind: Literal["world"]
     domains: tuple[str, ...] = Field(min_length=1)
-    seed: int = Field(ge=0, description="of the world: another one gives other videos of the same domains")
+    seed: int = Field(
+        ge=0, description="Seed of the videos; another seed gives other videos of the same domains."
+    )
     train: int = Field(ge=1)
     val: int = Field(ge=0)
     test: int = Field(ge=1)
     categories: int = Field(ge=1)
-    captions: int = Field(ge=1, description="of every video")
+    captions: int = Field(ge=1, description="Captions per video.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
-        """The first ``count`` tasks; nothing is needed of anybody."""
+        """The first ``count`` tasks; this source needs no files."""
         if videos is not None:
-            raise ProtocolError("this protocol draws its own videos; leave --videos out")
+            raise ProtocolError("this protocol renders its own videos; omit --videos")
         for domain in self.domains[:count]:
             try:
                 clips = make_domain(
@@ -99,30 +101,32 @@ class WorldSource(StrictModel):
 
 
 class CtvrSource(StrictModel):
-    """Categories of a published data set, some to a task (ctvr-ffa-tame, section 4.1)."""
+    """Categories of a published data set, grouped into tasks (ctvr-ffa-tame, section 4.1)."""
 
     kind: Literal["ctvr"]
-    facts: str = Field(description="file beside the protocol: category → videos, captions, clip times")
+    facts: str = Field(
+        description="File in the folder of the protocols: videos, captions and clip times by category."
+    )
     categories_per_task: int = Field(ge=1)
     captions: str | None = Field(
-        default=None, description="file of the data set, in the videos' folder, that holds training captions"
+        default=None, description="File with the training captions, in the folder of the videos."
     )
-    needs: str = Field(description="what has to be fetched, in words")
+    needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` tasks.
 
         Raises:
-            ProtocolError: a file is missing; says which and where it belongs.
+            ProtocolError: A file is missing; the message names it and its folder.
         """
         groups = self._groups()[:count]
-        wanted = [row[0] for group in groups for category in group for _, row in category.rows()]
-        found = self._files(videos, wanted)
-        told = self._training_captions(videos) if videos and self.captions else {}
+        required = [row[0] for group in groups for category in group for _, row in category.rows()]
+        found = self._files(videos, required)
+        captions_by_video = self._training_captions(videos) if videos and self.captions else {}
         for number, group in enumerate(groups, 1):
             names = [category.name for category in group]
             listed = [
-                _clip(row, split, found[row[0]], told, category.name)
+                _clip(row, split, found[row[0]], captions_by_video, category.name)
                 for category in group
                 for split, row in category.rows()
             ]
@@ -138,20 +142,21 @@ class CtvrSource(StrictModel):
         size = self.categories_per_task
         return [categories[start : start + size] for start in range(0, len(categories), size)]
 
-    def _files(self, folder: Path | None, wanted: Sequence[str]) -> dict[str, Path]:
+    def _files(self, folder: Path | None, required: Sequence[str]) -> dict[str, Path]:
         if folder is None:
             raise ProtocolError(
-                f"{len(wanted)} videos are needed, and no folder was given: name it with --videos. It must hold, "
-                f"at any depth, {self.needs}"
+                f"this protocol needs {len(required)} videos; set their folder with --videos. It must contain, at any "
+                f"depth, {self.needs}"
             )
         by_name = _by_stem(folder)
-        places = {video: by_name.get(video) or by_name.get(video.removeprefix("v_")) for video in wanted}
+        places = {video: by_name.get(video) or by_name.get(video.removeprefix("v_")) for video in required}
         found = {video: path for video, path in places.items() if path}
-        lacking = [video for video in wanted if video not in found]
-        if lacking:
+        missing = [video for video in required if video not in found]
+        if missing:
             raise ProtocolError(
-                f"{folder} lacks {len(lacking)} of {len(wanted)} videos: {_some(lacking)}. It must hold, at any "
-                f"depth, {self.needs} Files are found by id with any of these endings: {', '.join(_KINDS)}."
+                f"{folder} lacks {len(missing)} of {len(required)} videos: {_abbreviate(missing)}. It must contain, at "
+                f"any depth, {self.needs} The name of a file is the id of the video with one of the extensions "
+                f"{', '.join(_EXTENSIONS)}."
             )
         return found
 
@@ -160,63 +165,63 @@ class CtvrSource(StrictModel):
         path = next(iter(sorted(folder.rglob(name))), None)
         if path is None:
             raise ProtocolError(
-                f"{folder} lacks {name} with the training captions. It must hold {self.needs}"
+                f"{folder} lacks {name} with the training captions. It must contain {self.needs}"
             )
-        told: dict[str, list[str]] = {}
+        captions_by_video: dict[str, list[str]] = {}
         try:
             for sentence in json.loads(path.read_text(encoding="utf-8"))["sentences"]:
-                told.setdefault(sentence["video_id"], []).append(sentence["caption"])
+                captions_by_video.setdefault(sentence["video_id"], []).append(sentence["caption"])
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(
-                f"{path} is not what is wanted: JSON with 'sentences', each with video_id and caption"
+                f"{path} must be JSON with a list 'sentences' of objects with video_id and caption"
             ) from error
-        return {video: tuple(captions) for video, captions in told.items()}
+        return {video: tuple(captions) for video, captions in captions_by_video.items()}
 
 
 class DatasetSpec(StrictModel):
-    """One data set as a task: ``<folder of the videos>/<folder>/manifest.jsonl`` (or ``.csv``)."""
+    """A data set that is one task, with the manifest ``<videos>/<folder>/manifest.jsonl`` (or ``.csv``)."""
 
     name: str
     folder: str
-    videos: dict[Split, int] = Field(description="how many each split holds")
-    paragraph: bool = Field(default=False, description="join the captions of a video into one")
+    videos: dict[Split, int] = Field(description="Number of videos of each split.")
+    paragraph: bool = Field(default=False, description="Whether the captions of a video are joined into one.")
     validation: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="share of the training videos to validate with, where none are given",
+        description="Share of the training videos used for validation if there is no validation split.",
     )
 
 
 class DatasetsSource(StrictModel):
-    """A sequence of data sets, each with the manifest that its task has in ``cinestrata ingest``."""
+    """A sequence of data sets, each with a manifest as for ``cinestrata ingest``."""
 
     kind: Literal["datasets"]
     datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
-    needs: str = Field(description="what has to be fetched, in words")
+    needs: str = Field(description="Description of the files to download.")
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` data sets.
 
         Raises:
-            ProtocolError: a manifest or a file is missing, or a split has another size.
+            ProtocolError: A manifest or a file is missing, or a split has another size.
         """
-        wanted = self.datasets[:count]
+        required = self.datasets[:count]
         listed = "\n".join(
             f"  {dataset.folder}/{MANIFEST_NAMES[0]}: {dataset.name}, "
             + ", ".join(f"{number} {split}" for split, number in dataset.videos.items())
-            for dataset in wanted
+            for dataset in required
         )
         if videos is None:
             raise ProtocolError(
-                f"the videos are not here: give their folder with --videos. It must hold\n{listed}\n{self.needs}"
+                f"this protocol needs videos; set their folder with --videos. It must contain\n{listed}\n{self.needs}"
             )
-        absent = [dataset.folder for dataset in wanted if find_manifest(videos / dataset.folder) is None]
+        absent = [dataset.folder for dataset in required if find_manifest(videos / dataset.folder) is None]
         if absent:
             raise ProtocolError(
-                f"{videos} has no manifest for {', '.join(absent)}. It must hold\n{listed}\n{self.needs}"
+                f"{videos} has no manifest for {', '.join(absent)}. It must contain\n{listed}\n{self.needs}"
             )
-        for dataset in wanted:
+        for dataset in required:
             part = _of_manifest(videos / dataset.folder, dataset.folder, dataset.name)
             _check_sizes(part, dataset, videos)
             if dataset.paragraph:
@@ -230,27 +235,27 @@ class DatasetsSource(StrictModel):
 
 
 class FolderSource(StrictModel):
-    """Any folder of folders with manifests: each is a task, in the order of their names."""
+    """A folder whose subfolders with a manifest are the tasks, in the order of their names."""
 
     kind: Literal["folder"]
     held_out: float = Field(
-        ge=0, lt=1, description="share that is held out where a manifest gives no test split"
+        ge=0, lt=1, description="Share of the videos that is held out if a manifest has no test split."
     )
 
     def tasks(self, videos: Path | None, count: int | None) -> Iterator[SourceTask]:
         """The first ``count`` folders.
 
         Raises:
-            ProtocolError: there is no manifest, or it names files that are not there.
+            ProtocolError: No manifest exists, or files in a manifest are missing.
         """
         if videos is None:
             raise ProtocolError(
-                "give a folder with --videos; every folder in it with a manifest.jsonl or manifest.csv is a task"
+                "set a folder with --videos; each subfolder with a manifest.jsonl or manifest.csv is a task"
             )
         folders = [folder for folder in sorted(videos.glob("*/")) if find_manifest(folder)]
         if not folders:
             raise ProtocolError(
-                f"no folder in {videos} has a manifest.jsonl or manifest.csv; each that has one is a task"
+                f"no subfolder of {videos} has a manifest.jsonl or manifest.csv; each subfolder with one is a task"
             )
         for folder in folders[:count]:
             part = _of_manifest(folder, folder.name, folder.name)
@@ -264,7 +269,7 @@ Source = Annotated[WorldSource | CtvrSource | DatasetsSource | FolderSource, Fie
 
 @dataclass(frozen=True)
 class _Category:
-    """Rows are ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
+    """A category with its videos as rows ``[id]``, ``[id, caption]`` or ``[id, caption, start, end]``."""
 
     name: str
     train: list[list]
@@ -276,27 +281,27 @@ class _Category:
 
 
 def _clip(
-    row: list, split: Split, path: Path, told: Mapping[str, tuple[str, ...]], category: str
+    row: list, split: Split, path: Path, captions_by_video: Mapping[str, tuple[str, ...]], category: str
 ) -> SourceVideo:
     identifier, *more = row
-    captions = tuple(more[:1]) or told.get(identifier, ())
+    captions = tuple(more[:1]) or captions_by_video.get(identifier, ())
     if not captions:
         raise ProtocolError(
-            f"the file of training captions has none for {identifier}; fetch the complete one"
+            f"the file of training captions has none for {identifier}; download the complete file"
         )
     span = (more[1], more[2]) if len(more) == 3 else None
     return SourceVideo(identifier, captions, split, FileFrames(path, span), category)
 
 
 def _of_manifest(folder: Path, identifier: str, name: str) -> SourceTask:
-    """A folder as a task; captioned videos without a split are for training, others are only indexed."""
+    """A folder as a task; without a split, videos with captions are for training and others are only indexed."""
     manifest = find_manifest(folder)
     entries: list[ManifestEntry] = read_manifest(manifest) if manifest else []
-    lacking = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]
-    if lacking:
+    missing = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]
+    if missing:
         raise ProtocolError(
-            f"{manifest} names {len(lacking)} of {len(entries)} files that are not there: {_some(lacking)}. "
-            "Paths start at the manifest's own folder"
+            f"{manifest} names {len(missing)} missing files (of {len(entries)}): {_abbreviate(missing)}. Paths are "
+            "relative to the folder of the manifest"
         )
     return SourceTask(
         identifier,
@@ -319,19 +324,19 @@ def _check_sizes(part: SourceTask, dataset: DatasetSpec, videos: Path) -> None:
     ]
     if wrong:
         raise ProtocolError(
-            f"{videos / dataset.folder}: {', '.join(wrong)}. Results would not compare; to measure on other "
-            "sizes all the same, copy the protocol's file, change its numbers and run the copy"
+            f"{videos / dataset.folder}: {', '.join(wrong)}. Results would not be comparable; to use other sizes, "
+            "copy the protocol file, change its numbers and run the copy"
         )
 
 
 def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> SourceTask:
-    """Move a share of a split to another: those whose ids have the lowest hashes, so the same ones every time.
+    """Move a share of a split to another split, selected by the hash of the ids and thus reproducible.
 
-    At least one is moved, and at least one stays.
+    At least one video is moved, and at least one remains.
     """
     ids = [video.id for video in part.videos if video.split == of and video.captions]
-    wanted = min(max(1, int(share * len(ids))), len(ids) - 1) if share > 0 and len(ids) > 1 else 0
-    moved = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:wanted])
+    required = min(max(1, int(share * len(ids))), len(ids) - 1) if share > 0 and len(ids) > 1 else 0
+    moved = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:required])
     return replace(part, videos=tuple(replace(v, split=to) if v.id in moved else v for v in part.videos))
 
 
@@ -339,10 +344,10 @@ def _by_stem(folder: Path) -> dict[str, Path]:
     """SourceVideo files at any depth, by their name up to the first dot."""
     if not folder.is_dir():
         raise ProtocolError(f"{folder} is not a folder; give the one that holds the videos with --videos")
-    files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _KINDS)
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _EXTENSIONS)
     return {path.name.split(".")[0]: path for path in files}
 
 
-def _some(names: Iterable[str]) -> str:
+def _abbreviate(names: Iterable[str]) -> str:
     listed = list(names)
-    return ", ".join(listed[:_NAMED]) + (" …" if len(listed) > _NAMED else "")
+    return ", ".join(listed[:_MAX_LISTED_FILES]) + (" …" if len(listed) > _MAX_LISTED_FILES else "")

@@ -1,6 +1,6 @@
-"""Many runs of a protocol: those that are done already are kept, the others are made, several at once if wanted.
+"""All runs of a benchmark protocol: existing results are kept, missing runs are executed, several in parallel.
 
-Every result is written as soon as it is there, so whatever stops a campaign costs the runs in progress alone.
+Each result is written when its run ends, so an interrupted campaign loses only the runs in progress.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Campaign", "Run"]
 
 @dataclass(frozen=True)
 class Run:
-    """One method with one seed."""
+    """One run of a campaign: a method variant with one seed."""
 
     variant: MethodVariant
     seed: int
@@ -46,15 +46,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is to be run, and on what. It travels to the processes that run it.
+    """Data and settings of all runs of a protocol. Instances are pickled for the processes of the runs.
 
     Attributes:
-        tasks: prepared, with their frames in place.
-        backbone: name; ``fingerprint`` is that of its weights.
-        frames: per video.
-        device: cpu or cuda.
-        out: folder of the results.
-        command: that was typed.
+        protocol: The protocol.
+        tasks: Prepared tasks, with their frames in the cache.
+        backbone: Name of the backbone.
+        fingerprint: Fingerprint of the backbone's weights.
+        frames: Frames per video.
+        device: ``cpu`` or ``cuda``.
+        out: Folder of the results.
+        command: Command line, for the report.
     """
 
     protocol: Protocol
@@ -68,37 +70,39 @@ class Campaign:
 
     @property
     def data(self) -> str:
-        """Identity of what everything is measured on."""
+        """Identity of the evaluated data: backbone, frames, queries and videos."""
         videos = [
             [(c.id, c.split, c.captions, c.frames_path.name) for c in task.clips] for task in self.tasks
         ]
         return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos)
 
     def runs(self, variants: Sequence[MethodVariant], seeds: int | None = None) -> list[Run]:
-        """Every variant with every seed, seed by seed, so that a table is there early. Where nothing is trained, one
-        seed says all.
+        """Runs of every variant with every seed, ordered by seed so that a complete table is available early.
+
+        A method that is not trained has one run, since its seed has no effect.
 
         Args:
-            seeds: how many for every variant; by default what the variant says, or else the protocol.
+            variants: Method variants.
+            seeds: Number of seeds per variant; by default that of the variant or else of the protocol.
         """
-        wanted = [
+        runs = [
             Run(variant, seed)
             for variant in variants
             for seed in range(
                 (seeds or variant.seeds or self.protocol.seeds) if METHODS[variant.method].is_trainable else 1
             )
         ]
-        return sorted(wanted, key=lambda run: run.seed)
+        return sorted(runs, key=lambda run: run.seed)
 
     def identity(self, run: Run) -> str:
-        """Identity of everything that a result depends on, besides code."""
+        """Identity of all inputs of a result except the code: data, method, settings, prior and re-indexing."""
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
         return run_identity(self.data, run.variant.method, config, self._prior(run), run.variant.reindex)
 
     def existing_result(self, run: Run) -> RunResult | None:
-        """The result of an earlier campaign on the same data with the same settings."""
-        found = read_result(result_path(self.out, run.variant.label, run.seed))
-        return found if found is not None and found.run == self.identity(run) else None
+        """Result of an earlier campaign on the same data with the same settings; None if there is none."""
+        result = read_result(result_path(self.out, run.variant.label, run.seed))
+        return result if result is not None and result.run == self.identity(run) else None
 
     def execute(
         self,
@@ -108,15 +112,16 @@ class Campaign:
         report: Callable[[Run, str], None] = lambda run, line: None,
         finished: Callable[[Run, str], None] = lambda run, error: None,
     ) -> list[tuple[Run, str]]:
-        """Make the runs.
+        """Execute runs and write their results. A failed run does not stop the others.
 
         Args:
-            jobs: how many at once, each in a process of its own with one thread of torch; 1: here.
-            report: called with lines about tasks that are done.
-            finished: called when a run is done, with what went wrong or nothing.
+            runs: Runs to execute.
+            jobs: Number of concurrent runs, each in its own process with one torch thread; 1 uses this process.
+            report: Called with one line per finished task.
+            finished: Called after each run with its error, or an empty string.
 
         Returns:
-            The runs that failed and why; they keep none of the others from being made.
+            The failed runs with their errors.
         """
         failed: list[tuple[Run, str]] = []
 
@@ -134,7 +139,7 @@ class Campaign:
         return failed
 
     def _attempt(self, run: Run, loaded: Backbone | None, report: Callable[[Run, str], None]) -> str:
-        """Make one run and write its result; what went wrong, or nothing."""
+        """Execute one run and write its result; returns the error, or an empty string."""
         log = result_path(self.out, run.variant.label, run.seed).with_suffix(".error.txt")
         try:
             backbone = loaded or load_backbone(self.backbone, self.frames).to(self.device)
@@ -152,7 +157,7 @@ class Campaign:
         except Exception as error:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(traceback.format_exc(), encoding="utf-8")
-            return f"{type(error).__name__}: {error} (all of it in {log})"
+            return f"{type(error).__name__}: {error} (traceback in {log})"
         log.unlink(missing_ok=True)
         meter = outcome.meter
         result = RunResult(
@@ -172,7 +177,7 @@ class Campaign:
             peak_device_mib=meter.peak_device_mib,
             memory=meter.memory,
             settings=outcome.settings,
-            facts=self.facts(run),
+            facts=self.run_facts(run),
         )
         write_result(self.out, result)
         return ""
@@ -184,21 +189,23 @@ class Campaign:
         report: Callable[[Run, str], None],
         finish: Callable[[Run, str], None],
     ) -> None:
-        """Each run in a fresh process: its memory is its own, and if it dies the others live on."""
-        # Spawned, not forked: this process holds threads of torch.
+        """Execute each run in a new process, so that its memory is measured alone and a crash affects no other run."""
+        # Processes are spawned, not forked, because this process has torch threads.
         context = multiprocessing.get_context("spawn")
-        waiting = list(reversed(runs))
-        busy: dict[Connection, tuple[Run, Any]] = {}
-        while waiting or busy:
-            while waiting and len(busy) < jobs:
-                run = waiting.pop()
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(self, run, theirs), name=str(run), daemon=True)
+        pending = list(reversed(runs))
+        active: dict[Connection, tuple[Run, Any]] = {}
+        while pending or active:
+            while pending and len(active) < jobs:
+                run = pending.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_run_in_child, args=(self, run, sender), name=str(run), daemon=True
+                )
                 process.start()
-                theirs.close()  # so that the end of the process is the end of the pipe
-                busy[ours] = (run, process)
-            for ready in [pipe for pipe in wait(list(busy)) if isinstance(pipe, Connection)]:
-                run, process = busy[ready]
+                sender.close()  # the exit of the process then closes the pipe
+                active[receiver] = (run, process)
+            for ready in [pipe for pipe in wait(list(active)) if isinstance(pipe, Connection)]:
+                run, process = active[ready]
                 try:
                     kind, text = ready.recv()
                 except EOFError:
@@ -207,7 +214,7 @@ class Campaign:
                 if kind == "line":
                     report(run, text)
                     continue
-                del busy[ready]
+                del active[ready]
                 ready.close()
                 process.join()
                 finish(run, text)
@@ -218,8 +225,8 @@ class Campaign:
     def _prior(self, run: Run) -> float:
         return self.protocol.prior if run.variant.prior is None else run.variant.prior
 
-    def facts(self, run: Run) -> dict[str, Any]:
-        """How a run came to be: command, commit, versions, machine."""
+    def run_facts(self, run: Run) -> dict[str, Any]:
+        """Circumstances of a run, for its report: command, commit, versions, machine, protocol, sizes."""
         packages = ("cinestrata", "torch", "open_clip_torch", "numpy")
         return {
             "command": self.command,
@@ -243,8 +250,8 @@ class Campaign:
         }
 
 
-def _child(campaign: Campaign, run: Run, pipe: Connection) -> None:
-    """A process of its own. Ctrl-C is for the parent, whose end is also the end of this."""
+def _run_in_child(campaign: Campaign, run: Run, pipe: Connection) -> None:
+    """Main function of a run's process. It ignores Ctrl-C: the parent handles it, and daemons end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     error = campaign._attempt(run, None, lambda _, line: pipe.send(("line", line)))
@@ -253,12 +260,12 @@ def _child(campaign: Campaign, run: Run, pipe: Connection) -> None:
 
 
 def _commit() -> str | None:
-    """The commit that this code is of, with a plus when files were changed since; None outside a checkout."""
+    """Commit of this checkout, with a plus sign if files are modified; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
-        asked = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-        return asked.stdout.strip()
+        completed = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return completed.stdout.strip()
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:

@@ -1,7 +1,7 @@
-"""What a protocol is run with: methods, and variants of them by their settings.
+"""Method variants: the methods of a protocol with their settings.
 
-On the command line and in a protocol's file a variant is written ``method@setting=value@setting=value``, and that
-is also what tables call it. ``reindex`` and ``prior`` are settings of the measurement, not of the method.
+The short form of a variant on the command line, in protocol files and in tables is
+``method@setting=value@setting=value``. ``reindex`` and ``prior`` are settings of the measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from benchmarks.errors import ProtocolError
+from benchmarks.errors import ProtocolError, validation_summary
 from trainer.methods import METHODS
 
 __all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
 
-_MEASUREMENT = ("reindex", "prior")
+_MEASUREMENT_SETTINGS = ("reindex", "prior")
 
 
 class MethodVariant(BaseModel):
-    """A row of the tables.
+    """A method with settings: one row of the tables.
 
     Attributes:
-        label: what it is called: the method and what is set, unless a protocol's file says otherwise.
-        settings: of the method, over those of the protocol.
-        reindex: embed all galleries again with the current encoder after every task, instead of keeping the vectors.
-        prior: of routing in the union gallery; 0 merges raw cosines. The protocol's, if None.
-        seeds: how many runs; the protocol's, if None.
+        method: Name of the method.
+        label: Name in tables; by default the short form.
+        settings: Settings of the method, over those of the protocol.
+        reindex: Whether all galleries are embedded again with the current encoder after every task.
+        prior: Routing prior in the global gallery; 0 merges raw cosines, None uses that of the protocol.
+        seeds: Number of seeds; None uses that of the protocol.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,67 +43,68 @@ class MethodVariant(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete(cls, facts: Any) -> Any:
-        """From the short form, and with a label."""
-        if isinstance(facts, str):
-            facts = _long_form(facts)
-        if isinstance(facts, dict) and "label" not in facts and isinstance(facts.get("settings", {}), dict):
-            own = {name: facts[name] for name in _MEASUREMENT if name in facts}
-            return {**facts, "label": _label(str(facts.get("method")), {**facts.get("settings", {}), **own})}
-        return facts
+    def _complete(cls, value: Any) -> Any:
+        """Accept the short form, and add the default label."""
+        if isinstance(value, str):
+            value = _parse_short_form(value)
+        if isinstance(value, dict) and "label" not in value and isinstance(value.get("settings", {}), dict):
+            measurement = {name: value[name] for name in _MEASUREMENT_SETTINGS if name in value}
+            settings = {**value.get("settings", {}), **measurement}
+            return {**value, "label": _short_form(str(value.get("method")), settings)}
+        return value
 
-    def with_settings(self, more: Mapping[str, Any]) -> MethodVariant:
-        """The variant with further settings, which its label then names."""
-        if not more:
+    def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
+        """A copy with further settings, which are added to the label."""
+        if not overrides:
             return self
-        settings, own = _sorted_out(more)
-        facts = {**self.model_dump(), **own, "settings": {**self.settings, **settings}}
-        return _validated({**facts, "label": _label(self.label, more)})
+        settings, measurement = _split_settings(overrides)
+        fields = {**self.model_dump(), **measurement, "settings": {**self.settings, **settings}}
+        return _validate({**fields, "label": _short_form(self.label, overrides)})
 
 
 def select_variants(
     listed: Sequence[MethodVariant], names: Sequence[str] | None, overrides: Mapping[str, Any] | None = None
 ) -> list[MethodVariant]:
-    """The variants to run.
+    """Select the variants to run.
 
     Args:
-        listed: those of the protocol; empty means every method there is.
-        names: labels of these, or variants in the short form; None for all of the listed.
-        overrides: settings for every chosen variant.
+        listed: Variants of the protocol; an empty sequence stands for every registered method.
+        names: Labels of listed variants, or variants in the short form; None selects all listed variants.
+        overrides: Settings that are added to every selected variant.
 
     Raises:
-        ProtocolError: an variant that cannot be read, an unknown method, or a label that two variants share.
+        ProtocolError: A variant cannot be parsed, its method is unknown, or two variants have the same label.
     """
-    known = {variant.label: variant for variant in listed}
+    by_label = {variant.label: variant for variant in listed}
     if names is None:
-        chosen = list(listed) or [parse_variant(name) for name in METHODS]
+        selected = list(listed) or [parse_variant(name) for name in METHODS]
     else:
-        chosen = [known.get(name) or parse_variant(name) for name in names]
-    chosen = [variant.with_settings(overrides or {}) for variant in chosen]
-    for index, variant in enumerate(chosen):
+        selected = [by_label.get(name) or parse_variant(name) for name in names]
+    selected = [variant.with_settings(overrides or {}) for variant in selected]
+    for index, variant in enumerate(selected):
         if variant.method not in METHODS:
             raise ProtocolError(
-                f"unknown method {variant.method!r}: choose one of {', '.join(sorted({*METHODS, *known}))}"
+                f"unknown method {variant.method!r}: choose one of {', '.join(sorted({*METHODS, *by_label}))}"
             )
-        if any(variant.label == other.label for other in chosen[:index]):
-            raise ProtocolError(f"two methods are called {variant.label!r}; leave one out")
-    return chosen
+        if any(variant.label == other.label for other in selected[:index]):
+            raise ProtocolError(f"two method variants have the label {variant.label!r}; omit one of them")
+    return selected
 
 
 def parse_variant(text: str) -> MethodVariant:
-    """``method@setting=value@…``.
+    """Parse the short form ``method@setting=value@…``.
 
     Raises:
-        ProtocolError: says what cannot be read.
+        ProtocolError: The text is not of that form, or a value is invalid.
     """
-    return _validated(_long_form(text))
+    return _validate(_parse_short_form(text))
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """``setting=value``; numbers, true and false are read as what they are, everything else as text.
+    """Parse ``setting=value``; a value that is valid JSON (a number, true, false) is decoded, any other is text.
 
     Raises:
-        ProtocolError: it is not of that form.
+        ProtocolError: The text is not of that form.
     """
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -113,34 +115,32 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _long_form(text: str) -> dict[str, Any]:
+def _parse_short_form(text: str) -> dict[str, Any]:
     method, *assignments = text.split("@")
-    settings, own = _sorted_out(dict(map(parse_assignment, assignments)))
-    return {"method": method, "label": text, "settings": settings, **own}
+    settings, measurement = _split_settings(dict(map(parse_assignment, assignments)))
+    return {"method": method, "label": text, "settings": settings, **measurement}
 
 
-def _sorted_out(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the method, and of the measurement."""
-    if "seed" in given:
-        raise ProtocolError("seed: seeds are counted from 0; say how many with --seeds")
-    own = {name: given[name] for name in _MEASUREMENT if name in given}
-    return {name: value for name, value in given.items() if name not in own}, own
+def _short_form(name: str, settings: Mapping[str, Any]) -> str:
+    return "@".join([name, *(f"{setting}={_format_value(value)}" for setting, value in settings.items())])
 
 
-def _label(name: str, settings: Mapping[str, Any]) -> str:
-    return "@".join([name, *(f"{setting}={_spelled(value)}" for setting, value in settings.items())])
+def _split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the method, and settings of the measurement."""
+    if "seed" in settings:
+        raise ProtocolError("seed cannot be set: seeds are counted from 0; set their number with --seeds")
+    measurement = {name: settings[name] for name in _MEASUREMENT_SETTINGS if name in settings}
+    return {name: value for name, value in settings.items() if name not in measurement}, measurement
 
 
-def _spelled(value: Any) -> str:
-    """As one would type it."""
+def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _validated(facts: Mapping[str, Any]) -> MethodVariant:
+def _validate(fields: Mapping[str, Any]) -> MethodVariant:
     try:
-        return MethodVariant.model_validate(facts)
+        return MethodVariant.model_validate(fields)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ProtocolError(f"{facts['label']}: {'; '.join(wrong)}") from error
+        raise ProtocolError(f"{fields['label']}: {validation_summary(error)}") from error

@@ -1,7 +1,7 @@
-"""The recipe of the ``tiny`` backbone: contrastive pre-training on plain domains of the video world.
+"""Recipe of the ``tiny`` backbone: contrastive pre-training on the plain domains of the video world.
 
-Clips are rendered straight to frames, two per clip, and never seen twice. None of the benchmark or demo
-domains takes part: what they share with pre-training are primitive shapes, motions and everyday words.
+Two frames per clip are rendered directly, and no clip is used twice. No benchmark or demo domain is used; these share
+only primitive shapes, motions and everyday words with the pre-training clips.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _MAX_SCALE = 100.0  # CLIP's bound on 1/τ, which keeps early training stable
 
 @dataclass(frozen=True)
 class PretrainingRecipe:
-    """Settings of the committed weights."""
+    """Settings of pre-training; the defaults are those of the committed weights."""
 
     steps: int = 4800
     batch_size: int = 128
-    frames: int = 2  # per clip; each from its own half, so that a change over time is seen
+    frames: int = 2  # per clip, each from its own half of the clip, so that changes over time are visible
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
     warmup: float = 0.05
     seed: int = 7
 
 
-class _Clips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
-    """An endless stream of (frames ``[M, H, W, 3]``, caption), seeded per worker."""
+class _PretrainingClips(IterableDataset[tuple[npt.NDArray[np.uint8], str]]):
+    """Endless stream of (frames ``[M, H, W, 3]``, caption), seeded per worker process."""
 
     def __init__(self, recipe: PretrainingRecipe, size: int) -> None:
         self._recipe = recipe
@@ -66,21 +66,21 @@ def pretrain(
     workers: int = 1,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
-    """Train ``tiny`` from nothing and write its weights.
+    """Train ``tiny`` from random weights and write its weights.
 
     Args:
-        destination: safetensors file to write.
-        recipe: settings; the defaults are those of the committed weights.
-        device: torch device.
-        workers: processes that render; each has clips of its own, so the weights depend on how many there are.
-        report: called with the step and the mean loss of the last steps.
+        destination: Path of the safetensors file.
+        recipe: Settings; by default those of the committed weights.
+        device: Torch device.
+        workers: Number of rendering processes. Each has its own clips, so the weights depend on this number.
+        report: Called every 20 steps with the step and the mean loss since the last call.
     """
     recipe = recipe or PretrainingRecipe()
     torch.manual_seed(recipe.seed)
     backbone = tiny_backbone().to(device).requires_grad_(True).train()
     loader = iter(
         DataLoader(
-            _Clips(recipe, backbone.spec.size),
+            _PretrainingClips(recipe, backbone.spec.size),
             batch_size=recipe.batch_size,
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -89,12 +89,12 @@ def pretrain(
     )
     matrices = [p for p in backbone.parameters() if p.ndim >= 2]
     vectors = [p for p in backbone.parameters() if p.ndim < 2]
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=recipe.learning_rate,
         betas=(0.9, 0.98),
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _factor(step, recipe))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, recipe))
     truth = torch.arange(recipe.batch_size, device=device)
     total = 0.0
     for step in range(1, recipe.steps + 1):
@@ -104,10 +104,10 @@ def pretrain(
             texts = encode_texts(backbone, backbone.tokenize(captions))[0]
         similarity = backbone.clip.logit_scale.exp() * texts @ videos.T
         loss = (F.cross_entropy(similarity, truth) + F.cross_entropy(similarity.T, truth)) / 2
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         with torch.no_grad():
             backbone.clip.logit_scale.clamp_(0, math.log(_MAX_SCALE))
@@ -121,7 +121,7 @@ def pretrain(
 
 
 def _factor(step: int, recipe: PretrainingRecipe) -> float:
-    """Linear warm-up, then half a cosine to zero."""
+    """Factor on the learning rate: linear warm-up, then cosine decay to zero."""
     warm = recipe.warmup * recipe.steps
     if step < warm:
         return (step + 1) / warm

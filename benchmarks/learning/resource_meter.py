@@ -1,4 +1,4 @@
-"""What a phase of a run costs: wall time, and the most memory that was in use at once."""
+"""Wall time and peak memory of the phases of a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ _STATUS = Path("/proc/self/status")
 
 
 class ResourceMeter:
-    """Time and memory by phase, one number for every time that a phase was gone through.
+    """Measures time and memory per phase; each value is a list with one number per execution of the phase.
+
+    Args:
+        device: Device of the backbone; on a GPU its memory is measured too.
 
     Attributes:
-        seconds: wall time.
-        peak_mib: most resident memory of the process while the phase ran, mapped files included. The kernel's
-            high-water mark is reset before each phase; where it cannot be, it is that of the process so far.
-        peak_device_mib: most memory that torch had allocated on the GPU; empty without one.
-        memory: which of the two ``peak_mib`` is.
+        seconds: Wall time.
+        peak_mib: Peak resident memory of the process during the phase, including mapped files. The kernel's
+            high-water mark is reset before each phase; where this is not possible, the value is the peak since the
+            start of the process.
+        peak_device_mib: Peak memory allocated by torch on the GPU; empty without one.
+        memory: Description of the measure used for ``peak_mib``.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,7 +41,7 @@ class ResourceMeter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure what happens inside."""
+        """Measure the body of the ``with`` statement as one execution of a phase."""
         _reset()
         if self._device is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -52,7 +56,7 @@ class ResourceMeter:
 
 
 def _reset() -> bool:
-    """Set the high-water mark of resident memory to what is resident now; whether that is possible here."""
+    """Reset the high-water mark of resident memory; returns False where the kernel does not allow it."""
     try:
         _RESET.write_text("5")
     except OSError:

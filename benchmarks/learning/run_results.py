@@ -1,4 +1,4 @@
-"""What a run came to, and its place on disk: one JSON file for each method and seed."""
+"""Results of benchmark runs, stored as one JSON file per method variant and seed."""
 
 from __future__ import annotations
 
@@ -26,25 +26,30 @@ _FOLDER = "results"
 
 @dataclass
 class RunResult:
-    """One method with one seed.
+    """Result of one method variant with one seed.
 
     Attributes:
-        label: what tables call it.
-        data: identity of what it was measured on; only results of the same data stand in one table.
-        run: identity of everything it depends on besides code: data, method, settings, seed.
-        tasks: ids, in the order in which they were learned.
-        rows: after each task the whole :class:`trainer.evaluation.recall_row.RecallRow` as to_json_value values (recalls 0..1); None
-            where nothing was measured: joint training, which learns all tasks at once, has the last row alone.
-        steps: optimiser steps per task.
-        losses: mean loss of each epoch, per task.
-        before: recall of each task in its local gallery just before it was learned, by the release before; None for
-            the first one.
-        seconds: wall time by phase and task. Phases are training, indexing and evaluation, as in a worker; research is
-            what all further figures of ``rows`` take (in older results it is part of evaluation), and transfer, from
-            the second task on, what ``before`` takes.
-        peak_mib: likewise, most memory in use; ``memory`` says how it was measured.
-        settings: all settings of the method, as they were validated.
-        facts: versions, command, commit, machine, sizes: what the figures cannot be read without.
+        protocol: Name of the protocol.
+        label: Name of the variant in tables.
+        method: Name of the method.
+        seed: Seed of the run.
+        data: Identity of the evaluated data; a table contains results of the same data only.
+        run: Identity of all inputs except the code: data, method, settings, seed.
+        tasks: Task ids in the order of learning.
+        rows: After each task the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1). Joint
+            training learns all tasks at once: only its last row exists, the others are None.
+        steps: Optimizer steps per task.
+        losses: Mean loss of each epoch, per task.
+        before: Recall of each task in its local gallery, measured with the release before the task; None for the
+            first task.
+        seconds: Wall time by phase and task. The phases training, indexing and evaluation are those of the learning
+            job. Research is the time of all other measures of ``rows`` (in older results a part of evaluation), and
+            transfer, from the second task on, that of ``before``.
+        peak_mib: Peak memory by phase and task.
+        peak_device_mib: Peak GPU memory by phase and task.
+        memory: Description of the measure used for ``peak_mib``.
+        settings: Validated settings of the method.
+        facts: Command, commit, versions, machine, protocol and sizes.
     """
 
     protocol: str
@@ -67,24 +72,24 @@ class RunResult:
 
     @property
     def modes(self) -> list[str]:
-        """Query modes that were measured."""
+        """Evaluated query modes."""
         return list(self._last["recalls"])
 
     @property
     def sequential(self) -> bool:
-        """Whether there was a release after every task; without, nothing can be said of forgetting."""
+        """Whether there is a release after every task, which the measures of forgetting require."""
         return None not in self.rows
 
     def matrix(self, mode: str, gallery: str) -> Matrix:
-        """A[i][t]: Recall@1 in percent of release i on the queries of task t; None where there is nothing."""
+        """Recall matrix A[i][t]: R@1 in percent of release i on the queries of task t; None if not measured."""
         return [[self._r1(row, mode, gallery, task) for task in self.tasks] for row in self.rows]
 
     def measures(self, mode: str, gallery: str) -> dict[str, float | None]:
         """R@1, R@5, R@10 (percent), MedR and MeanR after the last task, and BWF, FR and HM.
 
-        In a *global* gallery the first five are over the queries of all tasks together, as in ctvr-ffa-tame; in a
-        *local* one they are means over the tasks, as in bmu-moco. BWF, FR and HM need the recall of every task when
-        it had just been learned, and are None without it.
+        In the *global* gallery the first five are over the queries of all tasks together, as in ctvr-ffa-tame; in the
+        *local* gallery they are means over the tasks, as in bmu-moco. BWF, FR and HM require the recall of every task
+        directly after learning it, and are None without it.
         """
         if gallery.startswith("global"):
             recalls = [self._last["pooled"][mode][gallery]]
@@ -101,31 +106,31 @@ class RunResult:
         return figures
 
     def to_text(self, mode: str, gallery: str) -> float | None:
-        """R@1 of video to text after the last task in percent, mean over the tasks."""
+        """Video-to-text R@1 after the last task in percent, mean over the tasks."""
         recalls = self._last["to_text"][mode][gallery].values()
         return _mean([100 * recall["r1"] for recall in recalls if recall is not None])
 
     def mean_ap(self, mode: str, gallery: str, k: int) -> float | None:
-        """mAP@k of text to video after the last task in percent, mean over the tasks that have classes."""
-        found = self._last["mean_ap"][mode][gallery].values()
-        return _mean([100 * at[str(k)] for at in found if at is not None])
+        """Text-to-video mAP@k after the last task in percent, mean over the tasks with categories."""
+        precisions = self._last["mean_ap"][mode][gallery].values()
+        return _mean([100 * by_k[str(k)] for by_k in precisions if by_k is not None])
 
     def drift(self, mode: str) -> float | None:
-        """How far the queries of earlier tasks have moved since their task was learned, mean angle in degrees."""
+        """Mean angle in degrees between the current and the original query vectors of earlier tasks."""
         return _mean([angle for angle in self._last["drift"].get(mode, {}).values() if angle is not None])
 
     def routing(self, m: int) -> float | None:
         """Routing accuracy@m of the last release in percent, mean over the tasks."""
-        return _mean([100 * at[str(m)] for at in self._last["routing_at"].values() if at is not None])
+        return _mean([100 * by_m[str(m)] for by_m in self._last["routing_at"].values() if by_m is not None])
 
     def hubness(self, mode: str) -> float | None:
-        """Skewness of N_10 over the held-out videos of all tasks, after the last one."""
-        skewed: float | None = self._last["hubness"].get(mode)
-        return skewed
+        """Skewness of N_10 over the held-out videos of all tasks, after the last task."""
+        skewness: float | None = self._last["hubness"].get(mode)
+        return skewness
 
     @property
     def order(self) -> tuple[bool, bool, str, int]:
-        """Where it stands in a table: zero-shot first, joint training last, seeds together."""
+        """Sort key for tables: zero-shot first, joint training last, seeds of a variant together."""
         method = METHODS.get(self.method)
         return (
             method is None or method.is_trainable,
@@ -145,10 +150,7 @@ class RunResult:
 
 
 def to_json_value(value: Any) -> Any:
-    """Anything made of data classes, mappings, sequences and numpy's values as what JSON can hold.
-
-    What is no finite number becomes None.
-    """
+    """Convert dataclasses, mappings, sequences and numpy values to JSON values; non-finite numbers become None."""
     if is_dataclass(value) and not isinstance(value, type):
         return to_json_value(asdict(value))
     if isinstance(value, Mapping):
@@ -165,12 +167,12 @@ def to_json_value(value: Any) -> Any:
 
 
 def result_path(folder: Path, label: str, seed: int) -> Path:
-    """Where the result of a run belongs."""
+    """Path of the result of a run."""
     return folder / _FOLDER / f"{re.sub(r'[^A-Za-z0-9._=@+-]', '_', label)}-seed{seed}.json"
 
 
 def write_result(folder: Path, result: RunResult) -> Path:
-    """Write a result, all of it or nothing, with the figures that follow from it."""
+    """Write a result atomically, together with its summary and recall matrices."""
     path = result_path(folder, result.label, result.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     galleries = {mode: list(result._last["recalls"][mode]) for mode in result.modes}
@@ -185,7 +187,7 @@ def write_result(folder: Path, result: RunResult) -> Path:
 
 
 def read_result(path: Path) -> RunResult | None:
-    """A result; None when there is no file, or not one of ours."""
+    """Read a result; None if the file does not exist or is not a result."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return RunResult(**{f.name: content[f.name] for f in fields(RunResult)})
@@ -194,24 +196,25 @@ def read_result(path: Path) -> RunResult | None:
 
 
 def read_results(folder: Path, data: str | None = None) -> list[RunResult]:
-    """All results below a folder that ``bench run`` wrote to, in the order of tables.
+    """Read all results in an output folder of ``bench run``, in the order of tables.
 
     Args:
-        data: only those that were measured on this.
+        folder: Output folder.
+        data: Identity of the data; only results of this data are returned.
 
     Raises:
-        ProtocolError: there are none, or they were not measured on the same data.
+        ProtocolError: The folder has no results, or results of different data.
     """
     found = [r for path in sorted((folder / _FOLDER).glob("*.json")) if (r := read_result(path))]
     chosen = sorted((r for r in found if data in (None, r.data)), key=lambda r: r.order)
     if not chosen:
         raise ProtocolError(
-            f"{folder} holds no results; make some with: cinestrata bench run <protocol> --out {folder}"
+            f"{folder} has no results; create them with: cinestrata bench run <protocol> --out {folder}"
         )
     if len({(r.protocol, r.data) for r in chosen}) > 1:
         listed = ", ".join(sorted({f"{r.protocol} ({r.data})" for r in chosen}))
         raise ProtocolError(
-            f"{folder} holds results that were measured on different data: {listed}. Keep one folder for each"
+            f"{folder} has results of different data: {listed}. Use a separate folder for each"
         )
     return chosen
 

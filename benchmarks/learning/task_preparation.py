@@ -1,7 +1,7 @@
-"""From a protocol to tasks that can be learned: every video's frames are made once and kept as a ``.npy`` file.
+"""Preparation of the tasks of a protocol: the frames of every video are created once and cached as ``.npy`` files.
 
-Any number of processes may share a cache: a file is written beside its place and then renamed, and its name is a
-digest of what is on it, so nothing in the cache is ever out of date.
+Several processes can share a cache: files are written under a temporary name and renamed, and the name of a file is a
+digest of its source, so a cached file is never stale.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.task_data import Clip, TaskData, clips_without_frames
 
 __all__ = ["prepare_tasks"]
 
-_NAMED = 5  # videos that a message names
+_MAX_LISTED_VIDEOS = 5  # in error messages
 Progress = Callable[[int, int], None]
 
 
@@ -35,35 +35,36 @@ def prepare_tasks(
     workers: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> list[TaskData]:
-    """The tasks of a protocol, in order, with the frames of every video in the cache.
+    """Prepare the tasks of a protocol: create the missing frames of every video, and return the tasks in order.
 
     Args:
-        spec: frames per video and their size, as the backbone wants them.
-        cache: folder; ``<frames>x<size>`` is made in it.
-        videos: folder of the videos, where the protocol does not draw its own.
-        tasks: how many; by default as many as the protocol says.
-        workers: processes that decode.
-        progress: called with (videos done, videos that were missing).
+        protocol: The protocol.
+        spec: Number and size of the frames per video, as the backbone requires.
+        cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
+        videos: Folder of the videos, for a protocol that does not render its own.
+        tasks: Number of tasks; by default that of the protocol.
+        workers: Number of decoding processes.
+        progress: Called with the number of created videos and the number of missing videos.
 
     Raises:
-        ProtocolError: videos are missing or cannot be decoded; says which.
+        ProtocolError: Videos are missing or cannot be decoded; the message names them.
     """
     folder = cache / f"{spec.frames}x{spec.size}"
     sources: dict[Path, FrameSource] = {}
     prepared: list[TaskData] = []
     number = 0
-    for part in protocol.source.tasks(videos, tasks or protocol.tasks):
+    for source_task in protocol.source.tasks(videos, tasks or protocol.tasks):
         clips: list[Clip] = []
-        for video in part.videos:
+        for video in source_task.videos:
             number += 1
             path = folder / f"{video.frame_source.key}.npy"
             sources[path] = video.frame_source
             clips.append(Clip(video.id, number, path, video.captions, video.split, video.category))
-        prepared.append(TaskData(task_id=part.id, name=part.name, clips=tuple(clips)))
+        prepared.append(TaskData(task_id=source_task.id, name=source_task.name, clips=tuple(clips)))
     if not any(clip.captions for task in prepared for clip in task.test):
-        raise ProtocolError("no held-out video has a caption, so there is nothing to measure")
+        raise ProtocolError("no held-out video has a caption, so nothing can be evaluated; add captions")
     if not any(task.pairs for task in prepared):
-        raise ProtocolError("no training video has a caption, so there is nothing to learn from")
+        raise ProtocolError("no training video has a caption, so nothing can be learned; add captions")
     missing = {c.frames_path: c for task in prepared for c in clips_without_frames(task.clips, *spec)}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def _make(
     progress: Progress,
 ) -> None:
     work = [(sources[clip.frames_path], clip.frames_path) for clip in missing]
-    wrong: list[str] = []
+    failures: list[str] = []
     done = 0
     try:
         reasons = _run(partial(write_frames, count=spec.frames, size=spec.size), work, workers)
@@ -87,29 +88,30 @@ def _make(
             done += 1
             progress(done, len(missing))
             if reason:
-                wrong.append(f"{clip.id}: {reason}")
+                failures.append(f"{clip.id}: {reason}")
     except BrokenProcessPool as error:
         suspects = [c.id for c in missing[done:] if not c.frames_path.exists()][: 2 * workers]
         raise ProtocolError(
-            f"the decoder died at one of {', '.join(suspects)}; replace the file, and run this again: what is "
-            "decoded is kept"
+            f"the decoder crashed on one of {', '.join(suspects)}; replace the file and repeat the command: decoded "
+            "videos are kept"
         ) from error
-    if wrong:
-        more = " …" if len(wrong) > _NAMED else ""
+    if failures:
+        more = " …" if len(failures) > _MAX_LISTED_VIDEOS else ""
         raise ProtocolError(
-            f"{len(wrong)} of {len(missing)} videos cannot be used: {'; '.join(wrong[:_NAMED])}{more}. Replace "
-            "these files, and run this again: what is decoded is kept"
+            f"{len(failures)} of {len(missing)} videos cannot be used: "
+            f"{'; '.join(failures[:_MAX_LISTED_VIDEOS])}{more}. Replace these files and repeat the command: decoded "
+            "videos are kept"
         )
 
 
 def _run(
     write: Callable[[tuple[FrameSource, Path]], str], work: Sequence[tuple[FrameSource, Path]], workers: int
 ) -> Iterator[str]:
-    """Drawing takes milliseconds and is done here; decoding is spread over processes."""
+    """Render in this process, which takes milliseconds per clip; decode files in several processes."""
     if workers == 1 or not any(isinstance(frame_source, FileFrames) for frame_source, _ in work):
         yield from map(write, work)
         return
-    # Spawned, not forked: this process may hold threads and locks of torch.
+    # Processes are spawned, not forked, because this process may have torch threads and locks.
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         yield from pool.map(write, work)

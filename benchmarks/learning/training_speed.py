@@ -1,8 +1,9 @@
-"""How fast a method learns: the product's loop beside the straightforward one, on the same videos in the same process.
+"""Speed of training: the product's loop compared with a straightforward loop on the same videos in one process.
 
-The straightforward loop decodes every video file anew at every step, computes in float32 and pads texts to the context
-length. Each device that the product has against that is measured alone, and left out alone. Runs take turns, so that
-other work on the machine meets all of them; what is told are medians of rates, and of ratios within one turn.
+The straightforward loop decodes every video file at every step, computes in float32 and pads texts to the context
+length. Each optimization of the product loop is measured alone, and the full set is measured without each of them. Runs
+alternate, so that other load on the machine affects all variants; results are medians of rates, and of ratios within
+one round.
 """
 
 from __future__ import annotations
@@ -37,22 +38,23 @@ from trainer.training_loop import fit
 
 __all__ = ["LOOPS", "LoopSpeed", "LoopVariant", "SpeedPlan", "SpeedReport", "measure_speed", "speed_table"]
 
-_CAPTIONS = 5  # of a video
-_KINDS = 3  # of things in the domain
+_CAPTIONS = 5  # captions per video
+_CATEGORIES = 3  # categories of the domain
 _RANDOM = "/random"
 
 
 @dataclass(frozen=True)
 class SpeedPlan:
-    """What is measured.
+    """Sizes of the benchmark.
 
     Attributes:
-        backbone: a name, or ``open_clip:<model>/random`` for its shape with random weights.
-        batch: pairs in a step; by default as the method's recipe for the backbone says.
-        frames: of a video; by default the backbone's.
-        steps: of a run.
-        repeats: runs of every loop.
-        device: cpu or cuda.
+        backbone: Name of a backbone, or ``open_clip:<model>/random`` for a model with random weights.
+        method: Name of the method.
+        batch: Pairs per step; by default that of the method's recipe for the backbone.
+        frames: Frames per video; by default that of the backbone.
+        steps: Steps per run.
+        repeats: Runs per loop variant.
+        device: ``cpu`` or ``cuda``.
     """
 
     backbone: str = "tiny"
@@ -65,21 +67,22 @@ class SpeedPlan:
 
     @property
     def size(self) -> int:
-        """Pairs in a step."""
+        """Pairs per step."""
         return self.batch or configure(self.method, self.backbone, {}).batch_size
 
 
 @dataclass(frozen=True)
 class LoopVariant:
-    """A way to train: the devices that it has.
+    """A variant of the training loop with a set of optimizations.
 
     Attributes:
-        cached: frames are decoded once.
-        mixed: matrix products in bfloat16, where the hardware has it.
-        short: texts are padded to the longest of their batch.
-        product: it is :func:`trainer.training_loop.fit`, which has all three.
-        checkpointing: the setting; the product's only.
-        kept: what frozen first blocks make of a video is computed once; likewise.
+        label: Name in the table.
+        cached: Whether frames are decoded once.
+        mixed: Whether matrix products use bfloat16 on hardware that supports it.
+        short: Whether texts are padded to the longest text of their batch.
+        product: Whether the loop is :func:`trainer.training_loop.fit`, which has all three optimizations.
+        checkpointing: Whether activation checkpointing is on; product loop only.
+        kept: Whether the output of frozen first blocks is computed once per video; product loop only.
     """
 
     label: str
@@ -111,13 +114,14 @@ LOOPS = (
 
 @dataclass
 class LoopSpeed:
-    """A loop's figures.
+    """Speed and memory of one loop variant.
 
     Attributes:
-        rates: videos/s of every run.
-        ratios: of these to the straightforward loop's in the same turn.
-        peak_mib: most memory that a run adds to what was in use, in a process of its own; on a GPU, all that torch
-            allocates there. None where it was not measured.
+        loop: The loop variant.
+        rates: Videos per second of every run.
+        ratios: Ratios of the rates to those of the straightforward loop in the same round.
+        peak_mib: Peak memory of a run in a separate process, minus the memory before the run; on a GPU, the peak
+            memory allocated by torch. None if not measured.
     """
 
     loop: LoopVariant
@@ -128,12 +132,15 @@ class LoopSpeed:
 
 @dataclass
 class SpeedReport:
-    """What was found.
+    """Result of the benchmark.
 
     Attributes:
-        reading: share of the product's step that is spent on reading frames from the cache.
-        padding: share of tokens that are padding: in the product, and in the straightforward loop.
-        bfloat16: whether the hardware has it.
+        plan: Sizes of the benchmark.
+        rows: Speed and memory of each loop variant.
+        reading: Share of the product loop's step that is spent on reading frames from the cache.
+        padding: Share of padding tokens in the product loop and in the straightforward loop.
+        threads: Number of torch threads.
+        bfloat16: Whether the hardware supports bfloat16 well.
     """
 
     plan: SpeedPlan
@@ -153,14 +160,15 @@ class SpeedReport:
 def measure_speed(
     plan: SpeedPlan, folder: Path, *, report: Callable[[int, int], None] = lambda done, total: None
 ) -> SpeedReport:
-    """Train with every loop in turn.
+    """Train with every loop variant in alternating runs.
 
     Args:
-        folder: where videos and frames are kept.
-        report: called with (runs done, runs in all).
+        plan: Sizes of the benchmark.
+        folder: Folder of videos and frames.
+        report: Called with the number of finished runs and the number of all runs.
 
     Raises:
-        ProtocolError: the method does not train, or the backbone is not one that this can measure.
+        ProtocolError: The method is not trainable, or the benchmark does not support the backbone.
     """
     bench = _Bench(plan, folder)
     rows = [LoopSpeed(loop) for loop in LOOPS if loop.kept or bench.freezes]
@@ -171,7 +179,7 @@ def measure_speed(
             bench.run(row.loop, meter)
             done += 1
             report(done, total)
-        if turn:  # the first one warms up
+        if turn:  # the first round is a warm-up
             rates = [len(bench.task.pairs) / meter.seconds[row.loop.label][0] for row in rows]
             for row, rate in zip(rows, rates, strict=True):
                 row.rates.append(rate)
@@ -191,7 +199,7 @@ def measure_speed(
 
 
 def speed_table(speed: SpeedReport) -> str:
-    """All of it as Markdown."""
+    """The result as Markdown."""
     plan = speed.plan
     note = "" if speed.bfloat16 else " This hardware has no bfloat16, so it is never used."
     lines = [
@@ -216,7 +224,12 @@ def speed_table(speed: SpeedReport) -> str:
 
 
 class _Bench:
-    """A backbone, a task of real mp4 files, and every loop over them."""
+    """A backbone and a task of mp4 files, trained with any loop variant.
+
+    Args:
+        plan: Sizes of the benchmark.
+        folder: Folder of videos and frames.
+    """
 
     def __init__(self, plan: SpeedPlan, folder: Path) -> None:
         self.plan = plan
@@ -225,7 +238,7 @@ class _Bench:
         self.task, self._files = _videos(plan, self.backbone.spec, folder)
 
     def run(self, loop: LoopVariant, meter: ResourceMeter) -> None:
-        """Train from fresh weights; only the training is measured."""
+        """Train from new weights; only the training is measured."""
         settings = {
             "epochs": 1,
             "batch_size": self.plan.size,
@@ -243,11 +256,11 @@ class _Bench:
 
     @property
     def freezes(self) -> bool:
-        """Whether the method leaves first blocks of the image tower as they are."""
+        """Whether the method freezes the first blocks of the image tower."""
         return start_method(self.plan.method, self.backbone, {}, None).frozen_image_block_count > 0
 
     def reading_rate(self) -> float:
-        """Videos that are read from the frame cache in a second."""
+        """Videos per second read from the frame cache."""
         clips = [pair.clip for pair in self.task.pairs]
         began = time.perf_counter()
         for start in range(0, len(clips), self.plan.size):
@@ -255,7 +268,7 @@ class _Bench:
         return len(clips) / (time.perf_counter() - began)
 
     def padding(self, loop: LoopVariant) -> float:
-        """Share of tokens that come after the end of their text."""
+        """Share of tokens after the end of their text."""
         backbone, tokens, texts = self._backbone(loop), 0, 0
         for batch in self._batches():
             ids = backbone.tokenize([pair.caption for pair in batch])
@@ -264,20 +277,20 @@ class _Bench:
         return 1 - texts / tokens
 
     def _train(self, method: Method, loop: LoopVariant) -> None:
-        """A training loop as one writes it first."""
+        """A straightforward training loop with the optional optimizations of the variant."""
         device = self.backbone.device
-        optimiser = torch.optim.AdamW(method.parameter_groups())
-        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        optimizer = torch.optim.AdamW(method.parameter_groups())
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         method.train(True)
         for batch in self._batches():
             clips = [pair.clip for pair in batch]
             frames = load_frames(clips) if loop.cached else self._decode(clips)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with mixed_precision(enabled=loop.mixed and has_fast_bfloat16(device)):
                 loss = method.loss(frames.to(device), [pair.caption for pair in batch], None)
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimiser.step()
+            optimizer.step()
             method.after_step()
         method.train(False)
 
@@ -293,17 +306,17 @@ class _Bench:
 
 
 def _videos(plan: SpeedPlan, spec: FrameSpec, folder: Path) -> tuple[TaskData, dict[str, Path]]:
-    """A task with as many captions as all steps take, its frames in the cache; and the mp4 file of every clip."""
+    """Create a task with one caption per pair of all steps; returns it with the mp4 file of every clip."""
     pairs = plan.size * plan.steps
     count = max(plan.size, -(-pairs // _CAPTIONS))
     clips, files = [], {}
     drawn = make_domain(
         "night-traffic",
         seed=5,
-        train=-(-count // _KINDS),
+        train=-(-count // _CATEGORIES),
         val=0,
         test=0,
-        categories=_KINDS,
+        categories=_CATEGORIES,
         captions=_CAPTIONS,
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +334,7 @@ def _videos(plan: SpeedPlan, spec: FrameSpec, folder: Path) -> tuple[TaskData, d
 
 def _load(plan: SpeedPlan) -> Backbone:
     if plan.method in METHODS and not METHODS[plan.method].is_trainable:
-        raise ProtocolError(f"method {plan.method!r} trains nothing; choose another one")
+        raise ProtocolError(f"method {plan.method!r} is not trainable; choose another method")
     shape = plan.backbone.startswith(OPEN_CLIP_PREFIX) and plan.backbone.endswith(_RANDOM)
     backbone = (
         random_backbone(plan.backbone, plan.frames or 12)
@@ -337,7 +350,7 @@ def _load(plan: SpeedPlan) -> Backbone:
 
 
 def random_backbone(name: str, frames: int) -> Backbone:
-    """The shape of an open_clip model, by a name as in :class:`SpeedPlan`: speed does not depend on what the weights are."""
+    """An open_clip model with random weights, which do not affect speed; ``name`` as in :class:`SpeedPlan`."""
     model = name.removeprefix(OPEN_CLIP_PREFIX).removesuffix(_RANDOM)
     if open_clip.get_model_config(model) is None:
         raise ProtocolError(f"open_clip knows no model {model!r}")
@@ -350,7 +363,7 @@ def random_backbone(name: str, frames: int) -> Backbone:
 
 
 def _padded(backbone: Backbone) -> Backbone:
-    """The same, but with texts padded to the context length."""
+    """A copy of the backbone that pads texts to the context length."""
     padded = backbone.clone()
     length = backbone.text.context_length
 
@@ -363,8 +376,8 @@ def _padded(backbone: Backbone) -> Backbone:
 
 
 def _peak_alone(loop: LoopVariant, plan: SpeedPlan, folder: Path) -> float:
-    """See :class:`LoopSpeed`."""
-    # Spawned: a fork would begin with the memory of this process.
+    """Peak memory of a loop variant in a new process; see :class:`LoopSpeed`."""
+    # The process is spawned, since a fork would start with the memory of this process.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_peak, loop, plan, folder, torch.get_num_threads()).result()
 

@@ -1,10 +1,10 @@
-"""Whether confidence is what it says: ``python -m benchmarks.merging.confidence_quality --out DIR``.
+"""Quality of the confidence of search results: ``python -m benchmarks.merging.confidence_quality --out DIR``.
 
-A library of the first domains of a protocol is learned. Confidence is fitted as a worker fits it, to captions of
-``val`` videos, and tried on two kinds of captions that nothing has seen: those of test videos, which are there to be
-found, and those of domains that were never learned, which are not. Beside it stand the score itself, and fits to
-training captions (which are at hand, but which the model has learned by heart) and to the test captions (a bound: no
-fit can know more). Writes confidence.json and prints a table.
+The first domains of a protocol are learned. The confidence model is fitted to captions of ``val`` videos, as in the
+learning job, and evaluated on two kinds of unseen captions: those of test videos, which the library contains, and those
+of domains that were not learned, which it does not contain. It is compared with the raw score, with a fit to training
+captions (available, but memorized by the model) and with a fit to the test captions (an upper bound). The command
+writes confidence.json and prints a table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
-from models.releases.release_state import ReleaseState
 from models.routing.confidence_model import ConfidenceModel, logistic
 from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.confidence_fitting import (
@@ -38,12 +37,11 @@ from trainer.evaluation.confidence_fitting import (
     label_results,
 )
 from trainer.evaluation.reliability import area_under_roc, reliability
-from trainer.methods import start_method
-from trainer.task_data import StoredVectors, TaskData
-from trainer.training_loop import learn_task
-from trainer.video_embedding import MemoryShard, embed_clips
+from trainer.sequential_learning import SequentialLearner
+from trainer.task_data import TaskData
+from trainer.video_embedding import MemoryShard
 
-__all__ = ["Learned", "Quality", "learn", "main", "measure"]
+__all__ = ["ConfidenceLibrary", "ConfidenceQuality", "learn_library", "main", "measure_confidence"]
 
 Floats = npt.NDArray[np.floating]
 Split = Literal["train", "val", "test"]
@@ -51,8 +49,15 @@ _CACHE = Path("cinestrata-data/bench/frames")
 
 
 @dataclass(frozen=True)
-class Learned:
-    """Domains that were learned one after the other, and what searches them."""
+class ConfidenceLibrary:
+    """Learned tasks with their shards, in memory.
+
+    Attributes:
+        tasks: Tasks in the order of learning.
+        shards: Shard of each task.
+        encoder: Query encoder over all shards.
+        profiles: Routing profiles ``[T, V]``.
+    """
 
     tasks: Sequence[TaskData]
     shards: Sequence[MemoryShard]
@@ -61,17 +66,18 @@ class Learned:
 
     @property
     def mode(self) -> str:
-        """That keeps most."""
+        """Default query mode of the service."""
         return self.encoder.modes[-1]
 
-    def known(
-        self, split: Split | None, galleries: Sequence[str], *, first: bool = False
+    def calibration_tasks(
+        self, captions: Split | None, galleries: Sequence[str], *, first: bool = False
     ) -> list[CalibrationTask]:
-        """Every task with the captions of a split, or without any.
+        """Every task with the captions of one split.
 
         Args:
-            galleries: splits whose videos may be found.
-            first: only the first caption of each video.
+            captions: Split of the captions; None for tasks without captions.
+            galleries: Splits of the videos that can be retrieved.
+            first: Whether only the first caption of each video is used.
         """
         return [
             CalibrationTask(
@@ -81,32 +87,33 @@ class Learned:
                 tuple(
                     (clip.vector_id, caption)
                     for clip in task.clips
-                    if clip.split == split
+                    if clip.split == captions
                     for caption in clip.captions[: 1 if first else None]
                 ),
             )
             for task, shard in zip(self.tasks, self.shards, strict=True)
         ]
 
-    def lists(self, known: Sequence[CalibrationTask]) -> list[LabeledResults]:
-        """What captions are answered while their video is in the gallery, if it is in the library at all."""
-        answered = label_results(self.encoder, known, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
-        return [asked for asked in answered if asked.present]
+    def results_with_video(self, tasks: Sequence[CalibrationTask]) -> list[LabeledResults]:
+        """Labeled results of the searches in which a caption's video is not removed from the library."""
+        results = label_results(self.encoder, tasks, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
+        return [result for result in results if result.present]
 
-    def fit(self, known: Sequence[CalibrationTask]) -> ConfidenceModel | None:
-        """As a worker fits it."""
-        return fit_confidence(self.encoder, known, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
+    def fit(self, tasks: Sequence[CalibrationTask]) -> ConfidenceModel | None:
+        """Fit the confidence model as the learning job does; None with too few captions."""
+        return fit_confidence(self.encoder, tasks, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
 
 
 @dataclass(frozen=True)
-class Quality:
-    """Of what is said of first results.
+class ConfidenceQuality:
+    """Quality of one confidence estimate of first results.
 
     Attributes:
-        error: expected calibration error.
-        right: area under the curve, right against wrong first results.
-        learned: the same, captions of learned against those of unlearned domains.
-        captions: fitted to.
+        name: Name of the estimate.
+        error: Expected calibration error.
+        right: Area under the ROC curve, relevant against irrelevant first results.
+        learned: Area under the ROC curve, captions of learned against captions of other domains.
+        captions: Number of captions the model was fitted to.
     """
 
     name: str
@@ -116,101 +123,100 @@ class Quality:
     captions: int
 
 
-def learn(tasks: Sequence[TaskData], backbone: Backbone, method: str, settings: Mapping[str, Any]) -> Learned:
-    """Learn domains in order, each with a release of its own."""
-    release: ReleaseState | None = None
-    makers: dict[str, ReleaseState] = {}
-    shards: list[MemoryShard] = []
-    for number, task in enumerate(tasks):
-        learner = start_method(method, backbone, settings, release)
-        earlier = zip(
-            shards, (np.array([c.vector_id for c in t.train], np.int64) for t in tasks[:number]), strict=True
-        )
-        learn_task(learner, task, StoredVectors(list(earlier)))
-        release = learner.release()
-        makers[task.task_id] = select_query_tensors(release)
-        ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-        stored = embed_clips(learner.encode_videos, task.clips).astype(np.float16).astype(np.float32)
-        shards.append(MemoryShard(ids, stored))
-    if release is None:
-        raise ValueError("nothing is to be learned")
-    encoder = open_query_encoder(backbone, select_query_tensors(release), makers)
-    return Learned(tasks, shards, encoder, release.profiles.to_dense())
+def learn_library(
+    tasks: Sequence[TaskData], backbone: Backbone, method: str, settings: Mapping[str, Any]
+) -> ConfidenceLibrary:
+    """Learn the tasks in order; vectors are rounded to half precision, as in the vector store."""
+    learner = SequentialLearner(method, backbone, settings, round_vectors=True)
+    learner.learn(tasks)
+    if learner.release is None:
+        raise ValueError("tasks is empty; name at least one task to learn")
+    encoder = open_query_encoder(backbone, select_query_tensors(learner.release), learner.pinned)
+    shards = [learner.shards[task.task_id] for task in tasks]
+    return ConfidenceLibrary(tasks, shards, encoder, learner.release.profiles.to_dense())
 
 
-def measure(learned: Learned, unlearned: Sequence[TaskData]) -> list[Quality]:
-    """Of the score, and of each fit."""
-    everything = ("train", "val", "test")
-    there = learned.lists(learned.known("test", everything, first=True))
+def measure_confidence(library: ConfidenceLibrary, unlearned: Sequence[TaskData]) -> list[ConfidenceQuality]:
+    """Quality of the raw score and of the confidence model, fitted to each split.
+
+    Args:
+        library: Learned tasks.
+        unlearned: Tasks whose captions have no relevant video in the library.
+    """
+    every_split = ("train", "val", "test")
+    present = library.results_with_video(library.calibration_tasks("test", every_split, first=True))
     foreign = tuple((-1, clip.captions[0]) for task in unlearned for clip in task.test)
-    library = learned.known(None, everything)
-    absent = learned.lists([replace(library[0], captions=foreign), *library[1:]])
+    silent = library.calibration_tasks(None, every_split)
+    absent = library.results_with_video([replace(silent[0], captions=foreign), *silent[1:]])
     fits = {
-        "fitted to training captions": learned.known("train", ("train", "val")),
-        "fitted to val captions, as workers do": learned.known("val", ("train", "val")),
-        "fitted to the test captions (bound)": learned.known("test", everything, first=True),
+        "fitted to training captions": library.calibration_tasks("train", ("train", "val")),
+        "fitted to val captions, as workers do": library.calibration_tasks("val", ("train", "val")),
+        "fitted to the test captions (bound)": library.calibration_tasks("test", every_split, first=True),
     }
-    found = [_quality("score, cut to 0..1", np.clip(_scores(there), 0, 1), _scores(absent), there, 0)]
-    for name, known in fits.items():
-        confidence = learned.fit(known)
-        if confidence is not None:
-            said, elsewhere = (_said(lists, confidence) for lists in (there, absent))
-            found.append(_quality(name, said, elsewhere, there, confidence.captions))
-    return found
+    scores = np.clip(_top_scores(present), 0, 1)
+    qualities = [_quality("score, cut to 0..1", scores, _top_scores(absent), present, 0)]
+    for name, tasks in fits.items():
+        model = library.fit(tasks)
+        if model is not None:
+            estimates, foreign_estimates = (_top_confidences(results, model) for results in (present, absent))
+            qualities.append(_quality(name, estimates, foreign_estimates, present, model.captions))
+    return qualities
 
 
-def _scores(lists: Sequence[LabeledResults]) -> Floats:
-    return np.array([asked.features[0, 0] for asked in lists])
+def _top_scores(searches: Sequence[LabeledResults]) -> Floats:
+    return np.array([results.features[0, 0] for results in searches])
 
 
-def _said(lists: Sequence[LabeledResults], confidence: ConfidenceModel) -> Floats:
-    rows = np.array([asked.features[0] for asked in lists])
-    return logistic(rows @ np.array(confidence.weights) + confidence.bias)
+def _top_confidences(searches: Sequence[LabeledResults], model: ConfidenceModel) -> Floats:
+    features = np.array([results.features[0] for results in searches])
+    return logistic(features @ np.array(model.weights) + model.bias)
 
 
 def _quality(
-    name: str, said: Floats, elsewhere: Floats, there: Sequence[LabeledResults], captions: int
-) -> Quality:
-    right = np.array([bool(asked.relevant[0]) for asked in there])
-    told = np.concatenate([np.ones(len(said), np.bool_), np.zeros(len(elsewhere), np.bool_)])
-    return Quality(
+    name: str, estimates: Floats, foreign: Floats, present: Sequence[LabeledResults], captions: int
+) -> ConfidenceQuality:
+    relevant = np.array([bool(results.relevant[0]) for results in present])
+    is_learned = np.concatenate([np.ones(len(estimates), np.bool_), np.zeros(len(foreign), np.bool_)])
+    return ConfidenceQuality(
         name=name,
-        error=reliability(said, right).error,
-        right=area_under_roc(said, right),
-        learned=area_under_roc(np.concatenate([said, elsewhere]), told),
+        error=reliability(estimates, relevant).error,
+        right=area_under_roc(estimates, relevant),
+        learned=area_under_roc(np.concatenate([estimates, foreign]), is_learned),
         captions=captions,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; see above."""
+    """Parse the command line, measure, print the table and write confidence.json."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.merging.confidence_quality", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--protocol", default="world-dev")
-    parser.add_argument("--method", default="strata")
-    parser.add_argument("--learned", type=int, default=4, help="domains")
+    parser.add_argument("--protocol", default="world-dev", help="name or path of the protocol")
+    parser.add_argument("--method", default="strata", help="name of the method")
+    parser.add_argument("--learned", type=int, default=4, help="number of domains that are learned")
     parser.add_argument(
-        "--unlearned", type=int, default=3, help="domains after them, whose captions fit nothing"
+        "--unlearned", type=int, default=3, help="number of further domains, which are only used as queries"
     )
-    parser.add_argument("--cache", type=Path, default=_CACHE, help="folder of drawn frames")
+    parser.add_argument("--cache", type=Path, default=_CACHE, help="folder of rendered frames")
     parser.add_argument("--out", type=Path, required=True, help="folder for confidence.json")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    protocol = load_protocol(chosen.protocol)
+    protocol = load_protocol(options.protocol)
     backbone = load_backbone("tiny", protocol.frames)
-    tasks = prepare_tasks(protocol, backbone.spec, chosen.cache, tasks=chosen.learned + chosen.unlearned)
-    settings = protocol.settings_of(MethodVariant.model_validate({"method": chosen.method}))
-    learned = learn(tasks[: chosen.learned], backbone, chosen.method, settings)
-    found = measure(learned, tasks[chosen.learned :])
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    tasks = prepare_tasks(protocol, backbone.spec, options.cache, tasks=options.learned + options.unlearned)
+    settings = protocol.settings_of(MethodVariant.model_validate({"method": options.method}))
+    library = learn_library(tasks[: options.learned], backbone, options.method, settings)
+    qualities = measure_confidence(library, tasks[options.learned :])
+    options.out.mkdir(parents=True, exist_ok=True)
     facts = {
-        **{name: str(value) for name, value in vars(chosen).items()},
-        "found": [asdict(one) for one in found],
+        **{name: str(value) for name, value in vars(options).items()},
+        "found": [asdict(quality) for quality in qualities],
     }
-    (chosen.out / "confidence.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (options.out / "confidence.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     header = ["first result", "ECE", "right or wrong", "learned or not", "captions"]
-    cells = [[q.name, f"{q.error:.3f}", f"{q.right:.3f}", f"{q.learned:.3f}", str(q.captions)] for q in found]
+    cells = [
+        [q.name, f"{q.error:.3f}", f"{q.right:.3f}", f"{q.learned:.3f}", str(q.captions)] for q in qualities
+    ]
     print(markdown_table(header, cells))
 
 

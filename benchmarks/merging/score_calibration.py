@@ -1,8 +1,7 @@
-"""Ways to make scores of different shards comparable, to choose shards, and to pool frames, on matrices of scores.
+"""Calibration of scores across shards, hard routing and frame pooling, as functions of score matrices.
 
-A matrix of scores has a row for every text and a column for every video of all shards; ``rows [Q]`` and
-``columns [G]`` say to which task each belongs. What a rule learns, it learns from captions of training or validation
-videos, never from the queries that it is measured with.
+A score matrix has one row per text and one column per video of all shards; ``rows [Q]`` and ``columns [G]`` are the
+task of each. Rules are fitted to captions of training or validation videos, never to the queries of the evaluation.
 """
 
 from __future__ import annotations
@@ -22,37 +21,36 @@ __all__ = [
     "dynamic_inverted_softmax",
     "fit_affine",
     "fit_scales",
-    "hubs",
     "inverted_softmax",
     "keep_candidates",
     "late_interaction",
     "own_shard",
     "prototype_weights",
+    "query_hubs",
     "shard_posteriors",
     "shard_statistics",
-    "standardise",
+    "standardize",
 ]
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.integer]
 Vectors = npt.NDArray[np.float32]
 
-_TEXTS = 1024  # that meet frames at a time: scores of single frames are the largest array here
-_RIDGE = 1e-3  # keeps a fit finite where the captions would have it grow for ever
-_ITERATIONS = 50  # of Lloyd's algorithm; it has settled long before
+_RIDGE = 1e-3  # keeps a fit finite where the likelihood has no maximum
+_ITERATIONS = 50  # upper bound of Lloyd's algorithm, which converges much earlier
 
 
 # --- z-scores ---
 
 
 def shard_statistics(cosines: Floats, rows: Ints, columns: Ints) -> tuple[Floats, Floats]:
-    """Mean and standard deviation ``[T]`` of the scores of each task's texts with its own videos."""
+    """Mean and standard deviation ``[T]`` of the scores of each task's texts with the videos of the same task."""
     own = [cosines[np.ix_(rows == task, columns == task)] for task in range(int(columns.max()) + 1)]
     return np.array([block.mean() for block in own]), np.array([block.std() for block in own])
 
 
-def standardise(cosines: Floats, columns: Ints, mean: Floats, deviation: Floats) -> Floats:
-    """(s − μ) / σ, with two numbers ``[T]`` for every shard."""
+def standardize(cosines: Floats, columns: Ints, mean: Floats, deviation: Floats) -> Floats:
+    """Z-scores (s − μ) / σ, with a mean and a deviation ``[T]`` per shard."""
     return np.asarray((cosines - mean[columns]) / deviation[columns])
 
 
@@ -60,48 +58,48 @@ def standardise(cosines: Floats, columns: Ints, mean: Floats, deviation: Floats)
 
 
 def own_shard(cosines: Floats, rows: Ints, columns: Ints) -> Floats:
-    """−∞ for every video of another task than the text's."""
+    """The scores, with −∞ for every video of another task than the text's."""
     return np.where(rows[:, None] == columns, cosines, -np.inf)
 
 
 def bank_norms(bank: Floats, beta: float) -> Floats:
-    """What a bank of captions says of each video, one number ``[G]`` to be stored: 1/β · log mean exp(β s).
+    """Soft maximum of each video's scores with a query bank, 1/β · log mean exp(β s); one stored number per video.
 
-    The mean is over the captions whose score is finite, so that banks of different sizes can be compared.
+    The mean is over the captions with a finite score, so that banks of different sizes are comparable.
 
     Args:
-        bank: ``[B, G]``, of captions with videos.
-        beta: inverse temperature β.
+        bank: Scores of the bank's captions with the videos ``[B, G]``.
+        beta: Inverse temperature β.
     """
     highest = bank.max(axis=0)
     total = np.exp(beta * (bank - highest)).sum(axis=0)
     return np.asarray(highest + np.log(total / np.isfinite(bank).sum(axis=0)) / beta)
 
 
-def hubs(bank: Floats) -> npt.NDArray[np.bool_]:
-    """Which videos are the nearest of some caption of a bank ``[B, G]``; ``[G]``, one bit to be stored."""
+def query_hubs(bank: Floats) -> npt.NDArray[np.bool_]:
+    """Videos that are the nearest of some caption of a bank ``[B, G]``: ``bool [G]``, one stored bit per video."""
     nearest = np.zeros(bank.shape[1], np.bool_)
     nearest[bank.argmax(axis=1)] = True
     return nearest
 
 
 def inverted_softmax(cosines: Floats, norms: Floats) -> Floats:
-    """Scores whose order is that of exp(β s(q, v)) / Σ_b exp(β s(b, v)), b being the captions of a bank.
+    """Scores in the order of exp(β s(q, v)) / Σ_b exp(β s(b, v)), where b runs over the captions of a bank.
 
     Smith, Turban, Hamblin and Hammerla, "Offline bilingual word vectors, orthogonal transformations and the inverted
-    softmax" (ICLR 2017). In the log domain, divided by β, it is the cosine minus the video's number from
+    softmax" (ICLR 2017). In the log domain and divided by β, the score is the cosine minus the result of
     :func:`bank_norms`.
     """
     return np.asarray(cosines - norms)
 
 
 def dynamic_inverted_softmax(cosines: Floats, norms: Floats, hub: npt.NDArray[np.bool_]) -> Floats:
-    """The inverted softmax where the best video of a query is a known hub, plain cosines elsewhere: QB-Norm.
+    """QB-Norm: the inverted softmax for queries whose best video is a hub, plain cosines for all others.
 
     Bogolin, Croitoru, Jin, Liu and Albanie, "Cross Modal Retrieval with Querybank Normalisation" (CVPR 2022).
     """
-    misled = hub[cosines.argmax(axis=1)]
-    return np.where(misled[:, None], cosines - norms, cosines)
+    has_hub = hub[cosines.argmax(axis=1)]
+    return np.where(has_hub[:, None], cosines - norms, cosines)
 
 
 # --- learned temperatures ---
@@ -109,11 +107,12 @@ def dynamic_inverted_softmax(cosines: Floats, norms: Floats, hub: npt.NDArray[np
 
 @dataclass(frozen=True)
 class Affine:
-    """a · s + b with an inverse temperature a and a bias b for every shard, and a weight for the evidence of words.
+    """Affine calibration a · s + b with an inverse temperature a and a bias b per shard, plus weighted evidence.
 
     Attributes:
-        scale, shift: ``[T]``.
-        words: nats per nat of evidence.
+        scale: Inverse temperatures a ``[T]``.
+        shift: Biases b ``[T]``.
+        words: Weight of the routing evidence, in nats per nat.
     """
 
     scale: Floats
@@ -126,34 +125,42 @@ class Affine:
 
 
 def fit_scales(cosines: Floats, rows: Ints, columns: Ints, truth: Ints) -> Affine:
-    """The inverse temperature of each shard under which its captions are likeliest to mean their videos.
+    """Fit the inverse temperature of each shard by maximum likelihood of the captions' videos.
 
-    Each shard is fitted by itself: the likelihood of a caption is a softmax over the videos of its own task.
+    Each shard is fitted separately: the likelihood of a caption is a softmax over the videos of its own task.
 
     Args:
-        truth: ``[Q]``, column of each caption's video.
+        cosines: Scores ``[Q, G]``.
+        rows: Task of each caption ``[Q]``.
+        columns: Task of each video ``[G]``.
+        truth: Column of each caption's video ``[Q]``.
     """
     tasks = int(columns.max()) + 1
     scale = torch.zeros(tasks, dtype=torch.float64, requires_grad=True)  # logarithm of a
-    held = torch.from_numpy(rows[:, None] != columns)
+    foreign = torch.from_numpy(rows[:, None] != columns)
     own, of = torch.from_numpy(np.asarray(cosines, np.float64)), torch.from_numpy(columns)
 
     def loss() -> Tensor:
-        scores = (own * scale.exp()[of]).masked_fill(held, -torch.inf)
+        scores = (own * scale.exp()[of]).masked_fill(foreign, -torch.inf)
         return (
             torch.nn.functional.cross_entropy(scores, torch.from_numpy(truth))
             + _RIDGE * scale.square().mean()
         )
 
-    _minimise(loss, [scale])
+    _minimize(loss, [scale])
     return Affine(scale.detach().exp().numpy(), np.zeros(tasks))
 
 
 def fit_affine(cosines: Floats, columns: Ints, truth: Ints, evidence: Floats | None = None) -> Affine:
-    """The inverse temperature and bias of each shard under which captions are likeliest to mean their videos.
+    """Fit the inverse temperature and bias of each shard by maximum likelihood of the captions' videos.
 
-    The likelihood of a caption is a softmax over the videos of all tasks, so all shards are fitted together; with
-    evidence ``[Q, T]``, its weight as well.
+    The likelihood of a caption is a softmax over the videos of all tasks, so all shards are fitted jointly.
+
+    Args:
+        cosines: Scores ``[Q, G]``.
+        columns: Task of each video ``[G]``.
+        truth: Column of each caption's video ``[Q]``.
+        evidence: Routing evidence ``[Q, T]``; if given, its weight is fitted as well.
     """
     tasks = int(columns.max()) + 1
     scale, shift = (torch.zeros(tasks, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -166,26 +173,26 @@ def fit_affine(cosines: Floats, columns: Ints, truth: Ints, evidence: Floats | N
         ridge = scale.square().mean() + shift.square().mean() + words.square()
         return torch.nn.functional.cross_entropy(scores, torch.from_numpy(truth)) + _RIDGE * ridge
 
-    _minimise(loss, [scale, shift, words])
+    _minimize(loss, [scale, shift, words])
     return Affine(scale.detach().exp().numpy(), shift.detach().numpy(), words.item())
 
 
-def _minimise(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
-    optimiser = torch.optim.LBFGS(
+def _minimize(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
+    optimizer = torch.optim.LBFGS(
         parameters, max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = loss()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)  # type: ignore[arg-type]
 
 
 def shard_posteriors(scores: Floats, columns: Ints) -> Floats:
-    """log p(video | text, its task): the log-softmax of a text's scores within each shard."""
+    """Log-softmax of a text's scores within each shard: log p(video | text, task of the video)."""
     result = np.empty(scores.shape)
     for task in np.unique(columns):
         block = scores[:, columns == task]
@@ -198,10 +205,13 @@ def shard_posteriors(scores: Floats, columns: Ints) -> Floats:
 
 
 def keep_candidates(scores: Floats, columns: Ints, weights: Floats, r: int) -> Floats:
-    """Search the r likeliest tasks of each text first: all their videos come before those of any other task.
+    """Rank all videos of the r likeliest tasks of each text before the videos of any other task.
 
     Args:
-        weights: ``[Q, T]``, of every text and task; their scale does not matter.
+        scores: Scores ``[Q, G]``.
+        columns: Task of each video ``[G]``.
+        weights: Router weights ``[Q, T]``; only their order matters.
+        r: Number of candidate tasks.
     """
     candidates = np.zeros(weights.shape, np.bool_)
     np.put_along_axis(candidates, np.argsort(-weights, axis=1, kind="stable")[:, :r], True, axis=1)
@@ -210,10 +220,10 @@ def keep_candidates(scores: Floats, columns: Ints, weights: Floats, r: int) -> F
 
 
 def centroids(vectors: Floats, k: int, rng: np.random.Generator) -> Floats:
-    """Unit centroids ``[min(k, n), dim]`` of unit vectors ``[n, dim]``: spherical k-means.
+    """Unit centroids ``[min(k, n), dim]`` of unit vectors ``[n, dim]`` by spherical k-means.
 
-    Dhillon and Modha, "Concept decompositions for large sparse text data using clustering" (Machine Learning 2001). It
-    starts from a vector at random and then always from the one that is farthest from those chosen.
+    Dhillon and Modha, "Concept decompositions for large sparse text data using clustering" (Machine Learning 2001).
+    The first seed is a random vector, each further seed the vector that is farthest from the earlier seeds.
     """
     chosen = [int(rng.integers(len(vectors)))]
     while len(chosen) < min(k, len(vectors)):
@@ -235,21 +245,22 @@ def centroids(vectors: Floats, k: int, rng: np.random.Generator) -> Floats:
 
 
 def prototype_weights(texts: Floats, prototypes: Sequence[Floats]) -> Floats:
-    """``[Q, T]``: cosine of each text with the nearest of each task's prototypes ``[k, dim]``."""
+    """Router weights ``[Q, T]``: cosine of each text with the nearest of each task's prototypes ``[k, dim]``."""
     return np.stack([(texts @ task.T).max(axis=1) for task in prototypes], axis=1)
 
 
 # --- frames ---
 
 
-def late_interaction(texts: Vectors, frames: Vectors, tau: float) -> Vectors:
+def late_interaction(texts: Vectors, frames: Vectors, tau: float, texts_per_chunk: int = 1024) -> Vectors:
     """Scores ``[Q, G]`` of texts ``[Q, dim]`` with the frame vectors ``[G, M, dim]`` of videos.
 
-    The mean of a text's cosines with the frames, weighted by their softmax at temperature τ; at 0, the largest.
+    A score is the mean of the text's cosines with the frames, weighted by their softmax at temperature τ; at τ = 0
+    it is the largest cosine. Texts are processed in chunks, since the scores of single frames take the most memory.
     """
     parts = []
-    for start in range(0, len(texts), _TEXTS):
-        cosines = np.einsum("qd,gmd->qgm", texts[start : start + _TEXTS], frames, optimize=True)
+    for chunk in np.split(texts, range(texts_per_chunk, len(texts), texts_per_chunk)):
+        cosines = np.einsum("qd,gmd->qgm", chunk, frames, optimize=True)
         if tau == 0:
             parts.append(cosines.max(axis=2))
             continue

@@ -1,0 +1,1 @@
+"""Reports of benchmark results: Markdown tables and charts."""

@@ -1,4 +1,4 @@
-"""The papers' kind of tables, made of results: mean ± standard deviation over the seeds, as Markdown."""
+"""Report of benchmark results: the tables and charts of the papers, with mean ± standard deviation over the seeds."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ __all__ = ["recall_tables", "write_report"]
 _RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
 _PRECISION_AT = 10
 _PHASES = ("training", "indexing", "evaluation")
-_UNKNOWN = "unknown task: every query searches the held-out videos of all tasks"
-_KNOWN = "known task: every query searches the held-out videos of its own task"
-_Figure = float | None
+_GLOBAL_GALLERY = "unknown task: every query searches the held-out videos of all tasks"
+_LOCAL_GALLERY = "known task: every query searches the held-out videos of its own task"
 
 
 def recall_tables(results: Sequence[RunResult]) -> str:
-    """The two tables that every run ends with: search over all shards, and inside a query's own shard."""
+    """The tables printed after every run: recall in the global gallery and in the local gallery."""
     return (
-        f"**Global gallery** ({_UNKNOWN}; over all queries together)\n\n"
+        f"**Global gallery** ({_GLOBAL_GALLERY}; over all queries together)\n\n"
         + markdown_table(
             ["method", "queries", *_RECALLS, "BWF ↓", "routing@1 ↑", "seeds"],
             [
                 [
-                    *_named(runs, mode),
-                    *_measured(runs, mode, "global", [*_RECALLS.values(), "bwf"]),
+                    *_name_cells(runs, mode),
+                    *_measure_cells(runs, mode, "global", [*_RECALLS.values(), "bwf"]),
                     format_mean([run.routing(1) for run in runs]),
                     str(len(runs)),
                 ]
                 for runs, mode in _rows(results)
             ],
         )
-        + f"\n**Local gallery** ({_KNOWN}; means over the tasks)\n\n"
+        + f"\n**Local gallery** ({_LOCAL_GALLERY}; means over the tasks)\n\n"
         + markdown_table(
             ["method", "queries", *_RECALLS, "BWF ↓", "FR ↓", "HM ↑", "seeds"],
             [
                 [
-                    *_named(runs, mode),
-                    *_measured(runs, mode, "local", [*_RECALLS.values(), "bwf", "fr", "hm"]),
+                    *_name_cells(runs, mode),
+                    *_measure_cells(runs, mode, "local", [*_RECALLS.values(), "bwf", "fr", "hm"]),
                     str(len(runs)),
                 ]
                 for runs, mode in _rows(results)
@@ -53,52 +52,59 @@ def recall_tables(results: Sequence[RunResult]) -> str:
 
 
 def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Path:
-    """``report.md`` with its drawings, and ``figures.html`` with the same figures to explore.
+    """Write ``report.md`` with SVG charts, and ``figures.html`` with the same charts as interactive figures.
+
+    Args:
+        folder: Output folder of ``bench run``.
+        results: Results to report; by default all results in the folder.
+
+    Returns:
+        The path of ``report.md``.
 
     Raises:
-        ProtocolError: the folder holds no results, or such of different data.
+        ProtocolError: The folder has no results, or results of different data.
     """
-    found = results or read_results(folder)
-    first = found[0]
+    results = results or read_results(folder)
+    first = results[0]
     lines = [
         f"# {first.facts['protocol']['title']} (`{first.protocol}`)",
         "",
-        *_circumstances(found),
+        *_circumstances(results),
         "",
         "## Search",
         "",
-        recall_tables(found),
+        recall_tables(results),
         "## Recall and forgetting",
         "",
-        *_drawings(folder, found),
+        *_write_charts(folder, results),
         "## Every task",
         "",
-        "R@1 of the last release in the local gallery; in parentheses FR, what was lost since the task was learned.",
+        "R@1 of the last release in the local gallery; in parentheses FR, the loss since the task was learned.",
         "",
-        _by_task(found),
+        _by_task(results),
         "## Further measures",
         "",
-        "V→T: R@1 of captions by held-out videos. mAP: text to video, whatever has the class of the query's video is "
-        "right; where the data has classes. FWT: R@1 of a task just before it is learned, over zero-shot (local "
-        "gallery); gain: R@1 of a task when it has just been learned, over zero-shot; both need a zero-shot result. "
-        "Drift: mean angle that queries of earlier tasks have moved since. Routing@m: the own task is among the first "
-        "m. Hubness: skewness of N_10 over the held-out videos.",
+        "V→T: R@1 of captions, with held-out videos as queries. mAP: text to video, every video of the category of the "
+        "query's video is relevant; where the data has categories. FWT: R@1 of a task directly before it is learned, "
+        "minus zero-shot (local gallery); gain: R@1 of a task directly after it is learned, minus zero-shot; both "
+        "require a zero-shot result. Drift: mean angle between current and original queries of earlier tasks. "
+        "Routing@m: the query's task is among the first m. Hubness: skewness of N_10 over the held-out videos.",
         "",
-        _further(found),
+        _further_measures(results),
         "## Matrices",
         "",
         "A[i, t]: R@1 of release i (rows) on the queries of task t (columns), mean over the seeds.",
         "",
-        *_matrices(found),
+        *_matrices(results),
         "## Costs",
         "",
-        "Wall time of all tasks together, and that of the last task over that of the second; the most memory that "
-        f"any phase had in use ({first.memory}), and the last task's over the second's. Evaluation is what a worker "
-        "measures: the query mode that is searched in. What the other figures here took is left out.",
+        "Wall time of all tasks together, and the ratio of the last task to the second; peak memory of all phases "
+        f"({first.memory}), and the ratio of the last task to the second. Evaluation is that of the learning job: the "
+        "default query mode only. The time of all other measures is not included.",
         "",
-        _costs(found),
+        _costs(results),
     ]
-    write_page(folder / "figures.html", first.facts["protocol"]["title"], _figures(found))
+    write_page(folder / "figures.html", first.facts["protocol"]["title"], _figures(results))
     path = folder / "report.md"
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
@@ -127,18 +133,18 @@ def _circumstances(results: Sequence[RunResult]) -> list[str]:
 
 
 def _rows(results: Sequence[RunResult]) -> Iterator[tuple[list[RunResult], str]]:
-    """All seeds of a method, once for each of its query modes."""
+    """All seeds of a method variant, once per query mode."""
     for label in dict.fromkeys(result.label for result in results):
         runs = [result for result in results if result.label == label]
         for mode in runs[0].modes:
             yield runs, mode
 
 
-def _named(runs: Sequence[RunResult], mode: str) -> list[str]:
+def _name_cells(runs: Sequence[RunResult], mode: str) -> list[str]:
     return [runs[0].label, mode]
 
 
-def _measured(runs: Sequence[RunResult], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
+def _measure_cells(runs: Sequence[RunResult], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
     figures = [run.measures(mode, gallery) for run in runs]
     return [format_mean([figure[measure] for figure in figures]) for measure in measures]
 
@@ -150,23 +156,25 @@ def _by_task(results: Sequence[RunResult]) -> str:
         cells = []
         for task in range(len(runs[0].tasks)):
             final = _average([matrix[-1][task] for matrix in matrices])
-            lost = _average([_lost(matrix, task) for matrix in matrices]) if runs[0].sequential else None
-            cells.append(_number(final) + (f" ({_number(lost)})" if lost is not None else ""))
-        rows.append([*_named(runs, mode), *cells])
+            lost = (
+                _average([_lost_recall(matrix, task) for matrix in matrices]) if runs[0].sequential else None
+            )
+            cells.append(_format_number(final) + (f" ({_format_number(lost)})" if lost is not None else ""))
+        rows.append([*_name_cells(runs, mode), *cells])
     return markdown_table(["method", "queries", *results[0].tasks], rows)
 
 
-def _further(results: Sequence[RunResult]) -> str:
+def _further_measures(results: Sequence[RunResult]) -> str:
     untrained = next((result for result in results if result.method == "zero_shot"), None)
     floor = [row[task] for task, row in enumerate(untrained.matrix("latest", "local"))] if untrained else None
     rows = [
         [
-            *_named(runs, mode),
+            *_name_cells(runs, mode),
             format_mean([run.to_text(mode, "local") for run in runs]),
             format_mean([run.to_text(mode, "global") for run in runs]),
             format_mean([run.mean_ap(mode, "global", _PRECISION_AT) for run in runs]),
-            format_mean([_forward(run, floor) if mode == "latest" else None for run in runs]),
-            format_mean([_gain(run, mode, floor) for run in runs]),
+            format_mean([_forward_transfer(run, floor) if mode == "latest" else None for run in runs]),
+            format_mean([_learning_gain(run, mode, floor) for run in runs]),
             format_mean([run.drift(mode) for run in runs]),
             *(format_mean([run.routing(m) for run in runs]) for m in (1, 2, 4)),
             format_mean([run.hubness(mode) for run in runs]),
@@ -180,13 +188,13 @@ def _further(results: Sequence[RunResult]) -> str:
     )
 
 
-def _forward(run: RunResult, floor: Sequence[_Figure] | None) -> _Figure:
+def _forward_transfer(run: RunResult, floor: Sequence[float | None] | None) -> float | None:
     if floor is None or not run.sequential:
         return None
     return forward_transfer([100 * recall["r1"] if recall else None for recall in run.before], floor)
 
 
-def _gain(run: RunResult, mode: str, floor: Sequence[_Figure] | None) -> _Figure:
+def _learning_gain(run: RunResult, mode: str, floor: Sequence[float | None] | None) -> float | None:
     return learning_gain(run.matrix(mode, "local"), floor) if floor is not None and run.sequential else None
 
 
@@ -196,7 +204,7 @@ def _matrices(results: Sequence[RunResult]) -> Iterator[str]:
             matrix = _mean_matrix([run.matrix(mode, gallery) for run in runs])
             named = zip(runs[0].tasks, matrix, strict=True)
             rows = [
-                [f"after {task}", *map(_number, row)]
+                [f"after {task}", *map(_format_number, row)]
                 for task, row in named
                 if any(cell is not None for cell in row)
             ]
@@ -226,33 +234,33 @@ def _costs(results: Sequence[RunResult]) -> str:
 
 def _growth(
     run: RunResult, phases: dict[str, list[float]], combine: Callable[[list[float]], float]
-) -> _Figure:
-    """What the last task cost over what the second cost; nothing where there is no third, or no sequence at all."""
+) -> float | None:
+    """Ratio of the cost of the last task to that of the second; None with fewer than three tasks or joint training."""
     if len(run.tasks) < 3 or not run.sequential:
         return None
-    spent = [phases[phase] for phase in _PHASES]
-    return combine([phase[-1] for phase in spent]) / combine([phase[1] for phase in spent])
+    costs = [phases[phase] for phase in _PHASES]
+    return combine([phase[-1] for phase in costs]) / combine([phase[1] for phase in costs])
 
 
-def _device_peak(run: RunResult) -> _Figure:
+def _device_peak(run: RunResult) -> float | None:
     return max(map(max, run.peak_device_mib.values())) if run.peak_device_mib else None
 
 
 # --- figures ---
 
 
-def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[str, list[_Figure]]:
-    """For every method and mode a figure after each task, mean over the seeds."""
+def _curves(results: Sequence[RunResult], gallery: str, measure: str) -> dict[str, list[float | None]]:
+    """Value after each task for every method variant and mode, mean over the seeds."""
     curves = {}
     for runs, mode in _rows(results):
-        series = [_course(run.matrix(mode, gallery), measure) for run in runs]
+        series = [_after_each_task(run.matrix(mode, gallery), measure) for run in runs]
         name = f"{runs[0].label} ({mode})" if len(runs[0].modes) > 1 else runs[0].label
         curves[name] = [_average(values) for values in zip(*series, strict=True)]
     return curves
 
 
-def _course(matrix: Sequence[Sequence[_Figure]], measure: str) -> list[_Figure]:
-    """Mean R@1 over the tasks learned so far, or BWF, after each task."""
+def _after_each_task(matrix: Sequence[Sequence[float | None]], measure: str) -> list[float | None]:
+    """Mean R@1 over the learned tasks, or BWF, after each task."""
     if measure == "recall":
         return [_average(row[: task + 1]) for task, row in enumerate(matrix)]
     return [
@@ -268,10 +276,10 @@ _CHARTS = {
 }
 
 
-def _drawings(folder: Path, results: Sequence[RunResult]) -> Iterator[str]:
+def _write_charts(folder: Path, results: Sequence[RunResult]) -> Iterator[str]:
     for name, (title, gallery, measure) in _CHARTS.items():
-        drawn = LineChart(title, results[0].tasks, _curves(results, gallery, measure)).svg()
-        (folder / f"{name}.svg").write_text(drawn, encoding="utf-8")
+        svg = LineChart(title, results[0].tasks, _curves(results, gallery, measure)).svg()
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
         yield f"![{title}]({name}.svg)\n"
 
 
@@ -292,22 +300,22 @@ def _figures(results: Sequence[RunResult]) -> list[LineChart | HeatMap]:
     return [*charts, *maps]
 
 
-# --- small things ---
+# --- arithmetic ---
 
 
-def _mean_matrix(matrices: Sequence[list[list[_Figure]]]) -> list[list[_Figure]]:
+def _mean_matrix(matrices: Sequence[list[list[float | None]]]) -> list[list[float | None]]:
     return [[_average(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
-def _lost(matrix: list[list[_Figure]], task: int) -> _Figure:
+def _lost_recall(matrix: list[list[float | None]], task: int) -> float | None:
     learned, final = matrix[task][task], matrix[-1][task]
     return None if learned is None or final is None else learned - final
 
 
-def _average(values: Sequence[_Figure]) -> _Figure:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+def _average(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.fmean(present) if present else None
 
 
-def _number(value: _Figure) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"

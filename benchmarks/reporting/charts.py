@@ -1,4 +1,4 @@
-"""Figures of a report: line charts and heat maps, to explore as one HTML page, to read as SVG in Markdown."""
+"""Charts of reports: line charts and heat maps, as one interactive HTML page and as SVG files for Markdown."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from plotly.io import to_html
 
 __all__ = ["HeatMap", "LineChart", "write_page"]
 
-# Told apart also by people who see few colours (Okabe and Ito); from the ninth curve on they come again, dashed.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
+# Color-blind safe palette of Okabe and Ito; it repeats with dashed lines from the ninth curve on.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b2b200")
 _DASHES = (("solid", ""), ("dash", "6 4"), ("dot", "2 3"))
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 860, 400, 48, 40, 84, 250
-_LINES = 5  # of the grid, about
+_GRID_LINES = 5  # approximate number
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """Curves over tasks; a curve may have gaps, and a single point is shown as one.
+    """Curves over tasks; a curve may have gaps.
 
     Attributes:
-        ticks: names of the tasks.
-        curves: by name, one value for each task, None where there is none.
+        title: Title of the chart.
+        ticks: Names of the tasks.
+        curves: Values by the name of the curve: one per task, None for a gap.
     """
 
     title: str
@@ -34,21 +35,21 @@ class LineChart:
     curves: Mapping[str, Sequence[float | None]]
 
     def plotly(self) -> go.Figure:
-        """To explore."""
+        """The chart as an interactive figure."""
         figure = go.Figure(layout={"title": self.title, "xaxis": {"title": "after task"}})
         for index, (name, values) in enumerate(self.curves.items()):
-            colour, (dash, _) = _look(index)
+            color, (dash, _) = _line_style(index)
             figure.add_scatter(
                 x=list(self.ticks),
                 y=list(values),
                 name=name,
                 mode="lines+markers",
-                line={"color": colour, "dash": dash},
+                line={"color": color, "dash": dash},
             )
         return figure
 
     def svg(self) -> str:
-        """To read."""
+        """The chart as an SVG document."""
         low, high, step = _axis([v for values in self.curves.values() for v in values if v is not None])
         right, floor = _WIDTH - _LEGEND, _HEIGHT - _BOTTOM
 
@@ -67,13 +68,13 @@ class LineChart:
             place = f'transform="rotate(-30 {x(index):.1f} {floor + 14})"'
             parts.append(_text(x(index), floor + 14, tick, anchor="end", more=place))
         for index, (name, values) in enumerate(self.curves.items()):
-            colour, (_, dash) = _look(index)
+            color, (_, dash) = _line_style(index)
             points = [(x(i), y(value)) for i, value in enumerate(values) if value is not None]
             path = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
-            line = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+            line = f'stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"'
             if points:
                 parts.append(f'<path d="M{path}" fill="none" {line}/>')
-            parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in points]
+            parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{color}"/>' for a, b in points]
             height = _TOP + 16 * index
             parts.append(f'<path d="M{right + 14} {height}h22" {line}/>')
             parts.append(_text(right + 42, height + 4, name))
@@ -88,15 +89,15 @@ class LineChart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A recall matrix: release i down, task t across."""
+    """A recall matrix as a heat map: one row per release i, one column per task t."""
 
     title: str
     tasks: Sequence[str]
     matrix: Sequence[Sequence[float | None]]
 
     def plotly(self) -> go.Figure:
-        """To explore."""
-        written = [["" if cell is None else f"{cell:.1f}" for cell in row] for row in self.matrix]
+        """The heat map as an interactive figure."""
+        labels = [["" if cell is None else f"{cell:.1f}" for cell in row] for row in self.matrix]
         figure = go.Figure(
             layout={
                 "title": self.title,
@@ -108,7 +109,7 @@ class HeatMap:
             x=list(self.tasks),
             y=list(self.tasks),
             z=[list(row) for row in self.matrix],
-            text=written,
+            text=labels,
             texttemplate="%{text}",
             colorscale="Viridis",
             colorbar={"title": "R@1"},
@@ -118,26 +119,26 @@ class HeatMap:
 
 
 def write_page(path: Path, title: str, figures: Sequence[LineChart | HeatMap]) -> None:
-    """One HTML file that needs no network: figures below each other, and the script that draws them."""
-    drawn = [
+    """Write the charts to one HTML file that includes its script and needs no network."""
+    charts = [
         to_html(figure.plotly(), full_html=False, include_plotlyjs=index == 0)
         for index, figure in enumerate(figures)
     ]
     path.write_text(
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>\n'
-        f"<body>\n<h1>{escape(title)}</h1>\n" + "\n".join(drawn) + "\n</body></html>\n",
+        f"<body>\n<h1>{escape(title)}</h1>\n" + "\n".join(charts) + "\n</body></html>\n",
         encoding="utf-8",
     )
 
 
-def _look(index: int) -> tuple[str, tuple[str, str]]:
-    return _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
+def _line_style(index: int) -> tuple[str, tuple[str, str]]:
+    return _COLORS[index % len(_COLORS)], _DASHES[index // len(_COLORS) % len(_DASHES)]
 
 
 def _axis(values: Sequence[float]) -> tuple[float, float, float]:
-    """Bounds and step of an axis that holds the values and zero, in round numbers."""
+    """Round bounds and step of an axis that includes the values and zero."""
     low, high = min([0.0, *values]), max([0.0, *values])
-    rough = (high - low) / _LINES or 1.0
+    rough = (high - low) / _GRID_LINES or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     return math.floor(low / step) * step, max(math.ceil(high / step) * step, step), step

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and how figures of several runs are told."""
+"""Markdown tables, and the format of figures of several runs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["format_mean", "markdown_table"]
 
 
 def format_mean(values: Sequence[float | None], style: str = "{:.2f}") -> str:
-    """Mean ± sample standard deviation; the mean alone of a single run."""
-    known = [value for value in values if value is not None]
-    if not known:
+    """Mean ± sample standard deviation; the mean alone for a single run, a dash without any value."""
+    present = [value for value in values if value is not None]
+    if not present:
         return "–"
-    mean = style.format(statistics.fmean(known))
-    return mean if len(known) == 1 else f"{mean} ± {style.format(statistics.stdev(known))}"
+    mean = style.format(statistics.fmean(present))
+    return mean if len(present) == 1 else f"{mean} ± {style.format(statistics.stdev(present))}"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """With a line break at its end."""
+    """A Markdown table, with a final line break."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)

@@ -1,1 +1,1 @@
-"""What a search costs: end to end, over its bounds, beside rivals, under load, and while a release is published."""
+"""Search benchmarks: latency, throughput, memory, scan speed, query encoding and release changes."""

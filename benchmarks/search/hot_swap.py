@@ -1,13 +1,14 @@
-"""What searches feel of a release that takes over: ``python -m benchmarks.search.hot_swap --rows 100000``.
+"""Latency of searches while a new release takes over: ``python -m benchmarks.search.hot_swap --rows 100000``.
 
-A server of its own process answers a steady stream of searches (50 a second, each sent at its time whether or not the
-ones before it have come back, so that a stall is seen by all that it delays). Meanwhile a task of 100,000 vectors is
-published by another process, as the learning worker does it: written, hashed, synced, its release with probes, manifest
-replaced. The server notices, compares checksums, asks the probes, and swaps.
+A server process answers searches at a constant rate of 50 per second. Each search is sent at its scheduled time, even
+if earlier responses are outstanding, so a stall affects the latency of every search it delays. Meanwhile another
+process publishes a task of 100,000 vectors as the learning worker does: it writes, hashes and syncs the shard and the
+release with its probes, and replaces the manifest. The server detects the change, compares checksums, runs the probe
+queries and swaps its snapshot.
 
-Reported: failed requests, which must be none, and the p99 of the searches that were sent in a window that begins with
-the publication and ends well after the first answer by it, against the p99 of as long a window undisturbed before it.
-Several rounds; the median of their ratios counts. Prints a table and writes JSON.
+The report has the number of failed requests, which must be zero, and the ratio of two p99 latencies: of a window from
+the publication until well after the first response of the new snapshot, and of an undisturbed window of the same
+length before it. The result is the median over several rounds. The command prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 
-from benchmarks.search.server_load import serving
-from benchmarks.search.synthetic_library import enter
+from benchmarks.search.server_load import running_server
+from benchmarks.search.synthetic_library import insert_catalog_rows
 from index.shard_store import ShardStore
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -47,7 +48,7 @@ from trainer.probe_generation import make_probes
 
 __all__ = ["Round", "main"]
 
-_FIRST = 1000  # vectors of the task that is laid down before the server starts
+_INITIAL_VECTORS = 1000  # vectors of the task that is published before the server starts
 _WORDS = (
     "red car",
     "tall tree",
@@ -62,11 +63,17 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Round:
-    """One publication. Latencies are in milliseconds.
+    """Measurements of one publication; latencies are in milliseconds.
 
     Attributes:
-        publish_seconds, takeover_seconds: from the beginning to the manifest, and to the first answer by it.
-        before, during: how many searches were sent in the undisturbed time, and in that of the publication.
+        publish_seconds: Seconds from the start of the publication to the new manifest.
+        takeover_seconds: Seconds from the start of the publication to the first response of the new snapshot.
+        before: Number of searches in the undisturbed window.
+        during: Number of searches in the window of the publication.
+        failed: Number of failed searches.
+        why: Error of each failed search.
+        p50_before, p50_during, p99_before, p99_during: Percentiles of the latency in each window.
+        worst_during: Maximum latency in the window of the publication.
     """
 
     publish_seconds: float
@@ -83,15 +90,17 @@ class Round:
 
 
 @dataclass(frozen=True)
-class _Sent:
-    at: float  # on the monotonic clock
+class _SearchRecord:
+    """One search of the load generator."""
+
+    due: float  # scheduled time on the monotonic clock
     milliseconds: float
-    generation: int | None  # of the answer; None: it failed
-    why: str = ""
+    generation: int | None  # generation of the response; None if the search failed
+    error: str = ""
 
 
-class _Writer:
-    """Publishes tasks of random unit vectors, as a worker does."""
+class _TaskPublisher:
+    """Publishes tasks of random unit vectors as the learning worker does."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.store = ShardStore(settings().index_dir)
@@ -102,8 +111,8 @@ class _Writer:
         self._before: ParentRelease | None = None
         self._prepared: tuple[str, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
-    def prepare_tasks(self, count: int) -> None:
-        """Learn a task of so many videos, all but its publication."""
+    def prepare(self, count: int) -> None:
+        """Prepare a task with this number of videos, up to its publication."""
         name = f"task-{len(self._method.learned_tasks)}"
         captions = [" ".join(self._rng.choice(_WORDS, 3)) for _ in range(64)]
         self._method.begin_task(name, name)
@@ -113,11 +122,11 @@ class _Writer:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         ids = np.arange(self._last, self._last + count) + 1
         self._last += count
-        enter(self._method.learned_tasks[-1], int(ids[0]), count, "zero_shot")
+        insert_catalog_rows(self._method.learned_tasks[-1], int(ids[0]), count, "zero_shot")
         self._prepared = name, ids, vectors
 
     def publish(self) -> int:
-        """Write and publish the task that was prepared; gives its generation."""
+        """Write and publish the prepared task; returns the new generation."""
         name, ids, vectors = self._prepared
         state = self._method.release()
         encoder = open_query_encoder(self._backbone, state, {})
@@ -133,24 +142,25 @@ class _Writer:
         return self.store.publish(release=release, shards=[shard]).generation
 
 
-class _Clients:
-    """Searches at a steady rate; every one is noted."""
+class _LoadGenerator:
+    """Sends searches at a constant rate and records each of them."""
 
     def __init__(self, url: str, rate: float, distinct: int) -> None:
-        self.sent: list[_Sent] = []
+        self.records: list[_SearchRecord] = []
         self._url = url
         self._rate = rate
         self._distinct = distinct
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        # Connections are given up before the server does: one that both lay hands on at once would count as failed.
+        # The client closes idle connections before the server does: a request on a connection that the server closes
+        # at the same moment would count as failed.
         limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2)
         async with httpx.AsyncClient(base_url=self._url, timeout=60, limits=limits, trust_env=False) as http:
             running: set[asyncio.Task[None]] = set()
-            begun, count = time.monotonic(), 0
+            start, count = time.monotonic(), 0
             while not self._stop.is_set():
-                due = begun + count / self._rate
+                due = start + count / self._rate
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 task = asyncio.create_task(self._search(http, count, due))
                 running.add(task)
@@ -161,64 +171,66 @@ class _Clients:
     def stop(self) -> None:
         self._stop.set()
 
-    def newest(self) -> int:
-        return max((one.generation or 0 for one in self.sent[-50:]), default=0)
+    def newest_generation(self) -> int:
+        return max((result.generation or 0 for result in self.records[-50:]), default=0)
 
     async def _search(self, http: httpx.AsyncClient, number: int, due: float) -> None:
         text = f"{_WORDS[number % len(_WORDS)]} and {number % self._distinct}"
-        generation, why = None, ""
+        generation, message = None, ""
         try:
-            answer = await http.get("/search", params={"q": text, "k": 10})
-            if answer.status_code == httpx.codes.OK:
-                generation = answer.json()["generation"]
+            response = await http.get("/search", params={"q": text, "k": 10})
+            if response.status_code == httpx.codes.OK:
+                generation = response.json()["generation"]
             else:
-                why = f"{answer.status_code} {answer.text[:200]}"
+                message = f"{response.status_code} {response.text[:200]}"
         except httpx.HTTPError as error:
-            why = repr(error)
-        # From when it was due: a client that was kept waiting has waited.
-        self.sent.append(_Sent(due, 1000 * (time.monotonic() - due), generation, why))
+            message = repr(error)
+        # The latency starts at the scheduled time, so it includes the delay of a stalled sender.
+        self.records.append(_SearchRecord(due, 1000 * (time.monotonic() - due), generation, message))
 
 
 async def _rounds(
-    url: str, writer: Executor, *, rows: int, rounds: int, rate: float, quiet: float, distinct: int
+    url: str, publisher: Executor, *, rows: int, rounds: int, rate: float, quiet: float, distinct: int
 ) -> list[Round]:
     loop = asyncio.get_running_loop()
-    clients = _Clients(url, rate, distinct)
-    stream = asyncio.create_task(clients.run())
+    generator = _LoadGenerator(url, rate, distinct)
+    stream = asyncio.create_task(generator.run())
     spans: list[tuple[float, float, float, float, float]] = []
-    await asyncio.sleep(2)  # connections are made, caches are warm
+    await asyncio.sleep(2)  # warm up connections and caches
     for _ in range(rounds):
-        await loop.run_in_executor(writer, _prepare, rows)
+        await loop.run_in_executor(publisher, _prepare, rows)
         await asyncio.sleep(1)
         start = time.monotonic()
         await asyncio.sleep(quiet)
-        begun = time.monotonic()
-        generation = await loop.run_in_executor(writer, _publish)
+        started = time.monotonic()
+        generation = await loop.run_in_executor(publisher, _publish)
         published = time.monotonic()
-        while clients.newest() < generation:
+        while generator.newest_generation() < generation:
             await asyncio.sleep(0.02)
-        taken = time.monotonic()
-        await asyncio.sleep(max(1.0, quiet - (taken - begun)))  # what comes just after it counts as well
+        switched = time.monotonic()
+        await asyncio.sleep(
+            max(1.0, quiet - (switched - started))
+        )  # the window includes the time after the swap
         end = time.monotonic()
         await asyncio.sleep(1)
-        spans.append((start, begun, published, taken, end))
-    clients.stop()
-    await stream  # every search has been answered, however late
-    return [_round(clients.sent, *span) for span in spans]
+        spans.append((start, started, published, switched, end))
+    generator.stop()
+    await stream  # wait for all responses
+    return [_round(generator.records, *span) for span in spans]
 
 
 def _round(
-    sent: list[_Sent], start: float, begun: float, published: float, taken: float, end: float
+    records: list[_SearchRecord], start: float, started: float, published: float, switched: float, end: float
 ) -> Round:
-    before = [one for one in sent if start <= one.at < begun]
-    during = [one for one in sent if begun <= one.at < end]
+    before = [record for record in records if start <= record.due < started]
+    during = [record for record in records if started <= record.due < end]
     return Round(
-        publish_seconds=published - begun,
-        takeover_seconds=taken - begun,
+        publish_seconds=published - started,
+        takeover_seconds=switched - started,
         before=len(before),
         during=len(during),
-        failed=sum(one.generation is None for one in [*before, *during]),
-        why=[one.why for one in [*before, *during] if one.generation is None],
+        failed=sum(record.generation is None for record in [*before, *during]),
+        why=[record.error for record in [*before, *during] if record.generation is None],
         p50_before=_percentile(before, 50),
         p50_during=_percentile(during, 50),
         p99_before=_percentile(before, 99),
@@ -227,91 +239,91 @@ def _round(
     )
 
 
-# -- in the writer's process, for what it computes must not hold up the clients that measure ------------------
+# --- functions of the publishing process, which must not delay the load generator ---
 
-_writer: _Writer
+_publisher: _TaskPublisher
 
 
-def _begin(backbone: str) -> None:
-    global _writer
+def _start_publisher(backbone: str) -> None:
+    global _publisher
     torch.set_num_threads(1)
-    _writer = _Writer(load_backbone(backbone))
+    _publisher = _TaskPublisher(load_backbone(backbone))
 
 
 def _prepare(rows: int) -> None:
-    _writer.prepare_tasks(rows)
+    _publisher.prepare(rows)
 
 
 def _publish() -> int:
-    return _writer.publish()
+    return _publisher.publish()
 
 
-# -- the whole ----------------------------------------------------------------------------------------------
+# --- command line ---
 
 
-def _percentile(sent: list[_Sent], share: float) -> float:
-    return float(np.percentile([one.milliseconds for one in sent], share))
+def _percentile(records: list[_SearchRecord], share: float) -> float:
+    return float(np.percentile([record.milliseconds for record in records], share))
 
 
 def main() -> None:
-    """Run, print, and write the figures."""
+    """Run the benchmark, print the table and write JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", type=int, default=100_000, help="vectors of the shard that is published")
-    parser.add_argument("--rate", type=float, default=50, help="searches in a second")
+    parser.add_argument("--rows", type=int, default=100_000, help="vectors of the published shard")
+    parser.add_argument("--rate", type=float, default=50, help="searches per second")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--quiet", type=float, default=10, help="seconds of undisturbed searches before each round"
+        "--quiet", type=float, default=10, help="seconds of undisturbed searches before each publication"
     )
     parser.add_argument(
-        "--distinct", type=int, default=1000, help="different texts; few are answered from memory"
+        "--distinct", type=int, default=1000, help="number of distinct queries; few come from the cache"
     )
     parser.add_argument("--backbone", default="tiny")
     parser.add_argument("--out", type=Path, default=Path("hot_swap.json"))
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cinestrata-hot-swap-") as folder:
         os.environ |= {
             "CINESTRATA_DATA_DIR": folder,
-            "CINESTRATA_BACKBONE": chosen.backbone,
+            "CINESTRATA_BACKBONE": options.backbone,
             "CINESTRATA_LOG_LEVEL": "WARNING",
         }
         settings.cache_clear()
         upgrade(settings())
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, spawn, _begin, (chosen.backbone,)) as writer:
-            writer.submit(_prepare, _FIRST).result()
-            writer.submit(_publish).result()
-            with serving(settings()) as (url, _):
+        with ProcessPoolExecutor(1, spawn, _start_publisher, (options.backbone,)) as publisher:
+            publisher.submit(_prepare, _INITIAL_VECTORS).result()
+            publisher.submit(_publish).result()
+            with running_server(settings()) as (url, _):
                 wanted = {
-                    name: getattr(chosen, name) for name in ("rows", "rounds", "rate", "quiet", "distinct")
+                    name: getattr(options, name) for name in ("rows", "rounds", "rate", "quiet", "distinct")
                 }
-                measured = asyncio.run(_rounds(url, writer, **wanted))
+                measured = asyncio.run(_rounds(url, publisher, **wanted))
     console = Console(highlight=False, width=120)
-    ratio = statistics.median(one.p99_during / one.p99_before for one in measured)
-    failed = sum(one.failed for one in measured)
+    ratio = statistics.median(result.p99_during / result.p99_before for result in measured)
+    failed = sum(result.failed for result in measured)
     console.print(
         f"{'round':>5} {'publish s':>9} {'takeover s':>10} {'p50':>7} {'during':>7} {'p99':>7} {'during':>7} {'x':>5}"
     )
-    for number, one in enumerate(measured, 1):
+    for number, result in enumerate(measured, 1):
         console.print(
-            f"{number:>5} {one.publish_seconds:>9.2f} {one.takeover_seconds:>10.2f} {one.p50_before:>7.1f} "
-            f"{one.p50_during:>7.1f} {one.p99_before:>7.1f} {one.p99_during:>7.1f} "
-            f"{one.p99_during / one.p99_before:>5.2f}"
+            f"{number:>5} {result.publish_seconds:>9.2f} {result.takeover_seconds:>10.2f} {result.p50_before:>7.1f} "
+            f"{result.p50_during:>7.1f} {result.p99_before:>7.1f} {result.p99_during:>7.1f} "
+            f"{result.p99_during / result.p99_before:>5.2f}"
         )
-        for why in one.why:
+        for why in result.why:
             console.print(f"      {why}", markup=False)
-    requests = sum(one.before + one.during for one in measured)
+    requests = sum(result.before + result.during for result in measured)
     console.print(
         f"{failed} of {requests} requests failed; p99 during over p99 before, median of rounds: {ratio:.2f}"
     )
     facts = {
-        **{name: value for name, value in vars(chosen).items() if name != "out"},
+        **{name: value for name, value in vars(options).items() if name != "out"},
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "failed": failed,
         "p99_ratio": ratio,
-        "measured": [asdict(one) for one in measured],
+        "measured": [asdict(result) for result in measured],
     }
-    chosen.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

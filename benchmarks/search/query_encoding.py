@@ -1,17 +1,16 @@
-"""What turning a text into query vectors costs: runtimes and precisions, and many tasks at once. Prints tables.
+"""Cost of query encoding: runtimes and precisions of the text tower, and one text for many tasks. Prints tables.
 
     python -m benchmarks.search.query_encoding                 # both towers
     python -m benchmarks.search.query_encoding --tower tiny    # one of them
 
-The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes run in one thread, on a text of 12
-words, and their times are those that this thread spends computing, the median of several runs, so that little depends
-on what else the machine does. onnxruntime is measured where it is installed, together with onnx; nothing else of the
-project needs them.
+The towers are ``tiny`` and the text tower of ViT-B/32 with random weights. Runtimes are measured in one thread with a
+text of 12 words, as the median processor time of several runs, which hardly depends on other load of the machine.
+onnxruntime is measured if it is installed together with onnx; no other part of the project requires them.
 
-One text under many tasks, of one word to twelve, is compared, by the clock on the wall and in turns, with what this
-project does for each of them alone, and with open_clip, whose texts are always as long as its context, and which needs
-a model for every task. open_clip has a thread for every core; what this project does has one for a text, and as many as
-there are cores for many.
+Texts of one to twelve words are encoded for many tasks. The wall time is compared, in alternating runs, with the
+encoding for one task after the other, and with open_clip, which pads every text to its context length and needs one
+model per task. open_clip uses one thread per core; the query encoder uses one thread for a single text and one per core
+for many.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def tower(name: str) -> Backbone:
 
 
 def runtimes(backbone: Backbone) -> Iterator[tuple[str, Callable[[Tensor], object] | str]]:
-    """Ways to run the frozen text tower; in place of one that is not there, why."""
+    """Runtimes of the frozen text tower, as functions of token ids; an unavailable runtime is replaced by a reason."""
     module = _Tower(backbone)
 
     def bfloat16(ids: Tensor) -> Tensor:
@@ -122,7 +121,7 @@ def _onnx(module: nn.Module, ids: Tensor) -> Callable[[Tensor], object] | str:
 
 
 def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
-    """Low-rank updates with words of their own, as if each of so many tasks had been learned."""
+    """Random low-rank updates with token updates, one per task."""
     updates = []
     for _ in range(tasks):
         update = TextUpdate.for_backbone(backbone, rank=_RANK, scale=1.0)
@@ -135,7 +134,7 @@ def random_updates(backbone: Backbone, tasks: int) -> list[TextUpdate]:
 
 
 def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEncoder:
-    """An encoder of tasks that are each asked for with an update of their own."""
+    """A query encoder in which every task has its own pinned update."""
     states: dict[str, ReleaseState] = {}
     tasks = len(updates)
     known = [ReleaseTask(str(t), str(t), "f" * 64) for t in range(tasks)]
@@ -156,7 +155,7 @@ def pinned_encoder(backbone: Backbone, updates: Sequence[TextUpdate]) -> QueryEn
 
 
 def _milliseconds(run: Callable[[], object]) -> float:
-    """Of one thread, the median of several runs."""
+    """Median processor time of this thread over several runs."""
     run()
     times = []
     for _ in range(_RUNS):
@@ -167,7 +166,7 @@ def _milliseconds(run: Callable[[], object]) -> float:
 
 
 def _in_turns(*runs: Callable[[], object]) -> list[float]:
-    """Milliseconds of wall time of each, medians of several rounds."""
+    """Median wall time of each function over several alternating rounds."""
     times: list[list[float]] = [[] for _ in runs]
     for run in runs:
         run()
@@ -190,7 +189,7 @@ def _runtime_rows(backbone: Backbone) -> Iterator[list[str]]:
 
 
 def merged(backbone: Backbone, update: TextUpdate) -> nn.Module:
-    """open_clip's own model with an update worked into its weights: how one task alone would be served."""
+    """The open_clip model with an update merged into its weights, which serves one task only."""
     model: nn.Module = backbone.clone().clip
     text: Any = getattr(model, "text", model)
     with torch.no_grad():
@@ -210,7 +209,7 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
     tasks = [str(task) for task in range(_TASKS)]
     for text in _TEXTS:
         (tokens,) = encoder.tokenize([text])
-        # As its tokenizer does.
+        # Pads like the tokenizer of open_clip.
         padded = F.pad(backbone.tokenize([text]), (0, alone.context_length - len(tokens)))
         expected = alone.encode_text(padded, normalize=True).numpy()
         np.testing.assert_allclose(encoder.encode_pairs([tokens], ["0"], "pinned"), expected, atol=1e-5)
@@ -227,14 +226,14 @@ def _task_rows(backbone: Backbone) -> Iterator[list[str]]:
             alone.encode_text(padded)
             torch.set_num_threads(1)
 
-        # The rival's second thread looks out for work a while longer, and would have a core of those that come next.
+        # The threads of open_clip spin for a while after their work and would slow down the next function.
         once, apart, together = _in_turns(rival, one_by_one, all_together)
         others = (f"{ms:.1f} ({ms / together:.1f})" for ms in (apart, _TASKS * once))
         yield [str(len(text.split())), str(len(tokens)), f"{together:.1f}", *others]
 
 
 def main() -> None:
-    """Print the tables."""
+    """Parse the command line, measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tower", choices=("tiny", "ViT-B-32"), action="append")
     torch.set_num_threads(1)

@@ -1,17 +1,18 @@
-"""How fast stored vectors are searched: a shard beside every rival, on the same vectors and queries in one process.
+"""Speed of vector search: a shard compared with other libraries on the same vectors and queries in one process.
 
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m benchmarks.search.scan_rivals --rows 100000 --dim 512 --out folder
+    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+    python -m benchmarks.search.scan_rivals --rows 100000 --dim 512 --out folder
 
-Everything runs in one thread. Rivals take turns within each repetition, in an order that moves on by one, so that other
-work on the machine and what is left in its caches meet all of them. What is told are medians; a ratio is the median of
-a rival's times over ours, so above one we are faster. The *bound* is what it takes to read the stored bytes once.
+Every search runs in one thread. The order of the libraries rotates with each repetition, so that other load and cache
+contents affect all of them. Results are medians; a ratio is the median of a rival's time over the time of the shard, so
+the shard is faster where the ratio is above one. The *bound* is the time to read the stored bytes once.
 
-Exact rivals: faiss ``IndexFlatIP``, numpy in single precision, usearch (exact, both precisions; where installed). With
-``--structures``, a shard with each search structure stands beside hnswlib (where installed), each as thorough as its
-recall on the texts asks for.
+Exact rivals are faiss ``IndexFlatIP``, numpy in single precision, and usearch (exact, both precisions) if installed.
+With ``--structures``, a shard with each search structure is compared with hnswlib (if installed), each with the smallest
+parameter that reaches the target recall.
 
-Videos lie around topics in a subspace of a few dozen dimensions, shifted by a common mean, as image and text towers
-have it; a text is near its video's place in that subspace, and is shifted elsewhere.
+Video vectors are distributed around topics in a subspace of a few dozen dimensions and shifted by a common mean, as in
+the image and text towers of CLIP; a text is close to its video in that subspace and has a different shift.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ __all__ = ["Plan", "measure", "table", "texts_and_videos"]
 
 _K = 10
 _TARGET = 0.99
-_CHECKED, _SPOT = 100, 10  # queries that recall is told of; for what is exact, a few will do
+_RECALL_QUERIES, _EXACT_RECALL_QUERIES = 100, 10  # queries that measure recall; exact search needs few
 _LATENT = 48  # dimensions of the subspace
 _GATE_QUERIES = 500
-_SINGLE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 Vectors = npt.NDArray[np.float32]
 Search = Callable[[Vectors], npt.NDArray[np.int64]]
@@ -54,14 +55,16 @@ Search = Callable[[Vectors], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Sizes of the benchmark.
 
     Attributes:
-        rows, dim: vectors, and their width.
-        shards: into how many they are divided; ours searches all of them, rivals search everything at once.
-        repeats: of each measurement, each with another query.
-        batches: how many queries are asked together.
-        structures: whether search structures are built and measured, too.
+        rows: Number of vectors.
+        dim: Dimensions of a vector.
+        shards: Number of shards; rivals search all vectors in one index.
+        repeats: Repetitions of each measurement, each with another query.
+        batches: Numbers of queries per call.
+        structures: Whether search structures are built and measured.
+        seed: Seed of all random numbers.
     """
 
     rows: int = 100_000
@@ -74,7 +77,7 @@ class Plan:
 
 
 def texts_and_videos(rows: int, texts: int, dim: int, seed: int) -> tuple[Vectors, Vectors]:
-    """Unit vectors ``[texts, dim]`` and ``[rows, dim]``; see above."""
+    """Random unit vectors of texts ``[texts, dim]`` and videos ``[rows, dim]``; see the module docstring."""
     dice = np.random.default_rng(seed)
     basis = dice.normal(size=(_LATENT, dim)).astype(np.float32) / np.sqrt(dim)
     topics = dice.normal(size=(max(rows // 250, 4), _LATENT)).astype(np.float32)
@@ -94,10 +97,14 @@ def texts_and_videos(rows: int, texts: int, dim: int, seed: int) -> tuple[Vector
 
 
 def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
-    """Everything that the plan names, as JSON.
+    """Run all measurements of a plan.
 
     Args:
-        say: told what is going on.
+        plan: Sizes of the benchmark.
+        say: Called with one line before each step.
+
+    Returns:
+        The results as JSON values.
     """
     use_one_thread_per_search()
     faiss.omp_set_num_threads(1)
@@ -112,18 +119,19 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
     }
     with TemporaryDirectory() as folder:
         ours = _shards(Path(folder) / "exact", videos, plan.shards, None, AnnPolicy(exact_rows=plan.rows))
-        rivals = {"ours": _ours(ours), **_exact_rivals(videos, found["skipped"])}
-        checked = queries[:_CHECKED] if plan.structures else queries[:_SPOT]
+        rivals = {"shard": _ours(ours), **_exact_rivals(videos, found["skipped"])}
+        checked = queries[:_RECALL_QUERIES] if plan.structures else queries[:_EXACT_RECALL_QUERIES]
         truth = np.stack([rivals["faiss flat"](query[None])[0] for query in checked])
         stored = videos.astype(np.float16).view(np.uint64)
         for batch in plan.batches:
-            say(f"{plan.rows} × {plan.dim}, {batch} at once")
+            say(f"{plan.rows} × {plan.dim}, {batch} per call")
             timed = dict(rivals)
             if batch == 1:
                 timed["bound"] = lambda _: np.asarray(stored.max(keepdims=True))
             found["exact"][str(batch)] = _times(timed, queries, batch, plan.repeats)
         found["recall"] = {
-            name: _recall(rival, queries[:_SPOT], truth[:_SPOT]) for name, rival in rivals.items()
+            name: _recall(rival, queries[:_EXACT_RECALL_QUERIES], truth[:_EXACT_RECALL_QUERIES])
+            for name, rival in rivals.items()
         }
         if plan.structures:
             found["structures"] = _structures(Path(folder), plan, videos, gate, queries, truth, rivals, say)
@@ -133,7 +141,7 @@ def measure(plan: Plan, say: Callable[[str], object] = lambda line: None) -> dic
 def _shards(
     root: Path, videos: Vectors, count: int, gate: Vectors | None, policy: AnnPolicy
 ) -> dict[str, FaissShard]:
-    """Videos in a store of this many shards, by task; ids are rows."""
+    """Write the vectors to a store with this number of shards; the id of a vector is its row."""
     store = ShardStore(root, policy=policy)
     shards: dict[str, FaissShard] = {}
     for number, ids in enumerate(np.array_split(np.arange(len(videos)), count)):
@@ -188,11 +196,11 @@ def _exact_rivals(videos: Vectors, skipped: list[str]) -> dict[str, Search]:
     usearch = import_module("usearch.index")
 
     for name, dtype in (("usearch f16", np.float16), ("usearch f32", np.float32)):
-        held = videos.astype(dtype)
+        stored = videos.astype(dtype)
 
-        def by_usearch(queries: Vectors, held: npt.NDArray[Any] = held) -> npt.NDArray[np.int64]:
+        def by_usearch(queries: Vectors, stored: npt.NDArray[Any] = stored) -> npt.NDArray[np.int64]:
             found = usearch.search(
-                held, queries.astype(held.dtype), _K, usearch.MetricKind.IP, exact=True, threads=1
+                stored, queries.astype(stored.dtype), _K, usearch.MetricKind.IP, exact=True, threads=1
             )
             return np.asarray(found.keys, np.int64).reshape(len(queries), -1)
 
@@ -210,43 +218,47 @@ def _structures(
     rivals: Mapping[str, Search],
     say: Callable[[str], object],
 ) -> dict[str, Any]:
-    """A shard with each structure, and hnswlib, each at the recall that is asked for."""
-    timed: dict[str, Search] = {"exact": rivals["ours"], "faiss flat": rivals["faiss flat"]}
-    told: dict[str, dict[str, Any]] = {}
+    """Measure a shard with each search structure, and hnswlib, at the target recall."""
+    timed: dict[str, Search] = {"exact": rivals["shard"], "faiss flat": rivals["faiss flat"]}
+    details: dict[str, dict[str, Any]] = {}
     for kind in ANN_KINDS:
         say(f"building {kind}")
-        began = time.perf_counter()
+        start = time.perf_counter()
         policy = AnnPolicy(exact_rows=0, target=_TARGET, kinds=(kind,))
         shard = _shards(root / kind, videos, 1, gate, policy)
         entry = shard["0"].entry
-        told[kind] = {
-            "build_seconds": time.perf_counter() - began,
+        details[kind] = {
+            "build_seconds": time.perf_counter() - start,
             "gate": asdict(entry.structure) if entry.structure else None,
             "bytes_over_fp16": entry.bytes / (2 * videos.size),
         }
         timed[kind] = _ours(shard)
     if find_spec("hnswlib"):
         say("building hnswlib")
-        timed["hnswlib"], told["hnswlib"] = _hnswlib(videos, gate, rivals["faiss flat"])
+        timed["hnswlib"], details["hnswlib"] = _hnswlib(videos, gate, rivals["faiss flat"])
     else:
-        told["hnswlib"] = {"skipped": "not installed"}
-    times = _times(timed, queries, 1, plan.repeats, ours="exact")
+        details["hnswlib"] = {"skipped": "not installed"}
+    times = _times(timed, queries, 1, plan.repeats, reference="exact")
     return {
-        name: {**told.get(name, {}), **times[name], "recall": _recall(search, queries[:_CHECKED], truth)}
+        name: {
+            **details.get(name, {}),
+            **times[name],
+            "recall": _recall(search, queries[:_RECALL_QUERIES], truth),
+        }
         for name, search in timed.items()
     }
 
 
 def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dict[str, Any]]:
-    """A graph of theirs, with the smallest queue, doubled from sixteen on, that passes our gate."""
+    """An hnswlib graph with the smallest search queue, a power of two from 16, that reaches the target recall."""
     hnswlib = import_module("hnswlib")
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     graph = hnswlib.Index(space="ip", dim=videos.shape[1])
     graph.init_index(max_elements=len(videos), M=32, ef_construction=128, random_seed=0)
     graph.set_num_threads(max(os.cpu_count() or 1, 1))
     graph.add_items(videos)
-    built = time.perf_counter() - began
+    built = time.perf_counter() - start
     graph.set_num_threads(1)
     truth = exact(gate)
 
@@ -262,43 +274,43 @@ def _hnswlib(videos: Vectors, gate: Vectors, exact: Search) -> tuple[Search, dic
 
 
 def _times(
-    rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int, ours: str = "ours"
+    rivals: Mapping[str, Search], queries: Vectors, batch: int, repeats: int, reference: str = "shard"
 ) -> dict[str, dict[str, float]]:
-    """By name: median seconds for a batch, and the median ratio to ours."""
+    """Median seconds per call and median ratio to the shard, by the name of the library."""
     names = list(rivals)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-1, repeats):  # the first one warms up, and does not count
-        asked = np.ascontiguousarray(
+    for turn in range(-1, repeats):  # the first turn is a warm-up
+        batch_queries = np.ascontiguousarray(
             np.take(queries, range(turn * batch, (turn + 1) * batch), 0, mode="wrap")
         )
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            began = time.perf_counter()
-            rivals[name](asked)
+            start = time.perf_counter()
+            rivals[name](batch_queries)
             if turn >= 0:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(time.perf_counter() - start)
     return {
         name: {
             "seconds": float(np.median(taken)),
-            "ratio": float(np.median(np.array(taken) / np.array(seconds[ours]))),
+            "ratio": float(np.median(np.array(taken) / np.array(seconds[reference]))),
         }
         for name, taken in seconds.items()
     }
 
 
 def _recall(search: Search, queries: Vectors, truth: npt.NDArray[np.int64]) -> float:
-    """Share of the truth that is found, one query at a time."""
+    """Recall of a search, one query per call."""
     found = [len(set(search(query[None])[0]) & set(best)) for query, best in zip(queries, truth, strict=True)]
     return sum(found) / truth.size
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """What was measured, for a terminal."""
+    """Results as text."""
     lines = []
     for batch, times in found["exact"].items():
-        lines.append(f"exact, {batch} at once")
+        lines.append(f"exact, {batch} per call")
         lines += [_line(name, row, found["recall"].get(name)) for name, row in times.items()]
     if "structures" in found:
-        lines.append(f"at a recall of {_TARGET}, one at once")
+        lines.append(f"at recall {_TARGET}, one per call")
         lines += [_line(name, row, row["recall"]) for name, row in found["structures"].items()]
     return "\n".join([*lines, *found["skipped"]])
 
@@ -312,7 +324,7 @@ def _line(name: str, row: Mapping[str, Any], recall: float | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; see above."""
+    """Parse the command line, run the benchmark, print the results and write scan.json."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.search.scan_rivals", description=(__doc__ or "").split("\n")[0]
     )
@@ -321,13 +333,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shards", type=int, default=Plan.shards)
     parser.add_argument("--repeats", type=int, default=Plan.repeats)
     parser.add_argument("--batches", type=int, nargs="+", default=list(Plan.batches))
-    parser.add_argument("--structures", action="store_true", help="build and measure search structures, too")
+    parser.add_argument("--structures", action="store_true", help="also build and measure search structures")
     parser.add_argument("--out", type=Path, required=True, help="folder for scan.json")
-    chosen = vars(parser.parse_args(arguments))
-    out: Path = chosen.pop("out")
-    if any(os.environ.get(name) != "1" for name in _SINGLE):
-        parser.error(f"set {' and '.join(f'{name}=1' for name in _SINGLE)}: all are compared in one thread")
-    plan = Plan(**{**chosen, "batches": tuple(chosen["batches"])})
+    options = vars(parser.parse_args(arguments))
+    out: Path = options.pop("out")
+    if any(os.environ.get(name) != "1" for name in _THREAD_VARIABLES):
+        parser.error(
+            f"set {' and '.join(f'{name}=1' for name in _THREAD_VARIABLES)}: the comparison uses one thread"
+        )
+    plan = Plan(**{**options, "batches": tuple(options["batches"])})
     found = measure(plan, say=lambda line: sys.stderr.write(line + "\n"))
     out.mkdir(parents=True, exist_ok=True)
     (out / "scan.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,9 @@
-"""What a search costs as a whole: ``python -m benchmarks.search.search_cost --out DIR``, the first part of ``make bench-search``.
+"""Cost of a search in libraries of different sizes; the first part of ``make bench-search``.
 
-Writes search.json and search.md, and what grows with the library as search.html and SVG. Every row compares with a
-peer or a bound in the same run; times by themselves mean nothing on another machine.
+    python -m benchmarks.search.search_cost --out DIR
+
+The command writes search.json and search.md, and the latency by library size as search.html and SVG charts. Every row
+is a ratio to another measurement or a bound in the same run, since absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,9 +27,15 @@ from safetensors.torch import save_file
 
 from benchmarks.reporting.charts import LineChart, write_page
 from benchmarks.reporting.markdown_tables import markdown_table
-from benchmarks.search.search_latency import K, bound, compare, recall_of_routes, serve
-from benchmarks.search.server_load import Load, load, memory, serving
-from benchmarks.search.synthetic_library import Library, make_library
+from benchmarks.search.search_latency import (
+    K,
+    compare_latency,
+    lower_bound_search,
+    recall_by_routing,
+    start_engine,
+)
+from benchmarks.search.server_load import ServerLoad, measure_load, process_memory, running_server
+from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service.catalog.migrations import upgrade
@@ -40,33 +48,33 @@ _MILLION = 10**6
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
-        what: was measured.
-        ratio: the figure that the target is about.
-        target: in words.
-        met: whether it is reached.
-        detail: the figures behind it.
+        name: Name of the measurement.
+        ratio: Measured ratio.
+        target: Target of the ratio, as text.
+        met: Whether the target is met.
+        detail: Figures behind the ratio.
     """
 
-    what: str
+    name: str
     ratio: float
     target: str
     met: bool
     detail: str
 
 
-class _Bench:
-    """Makes libraries as they are needed, and keeps them: several measures look at the same one."""
+class _LibraryCache:
+    """Creates synthetic libraries on demand and caches them, since several measurements share one."""
 
     def __init__(self, root: Path, captions: int) -> None:
         self.root = root
         self.captions = captions
-        self._libraries: dict[tuple[str, int, int], Library] = {}
+        self._libraries: dict[tuple[str, int, int], SyntheticLibrary] = {}
         self._next_id = 1
 
-    def library(self, backbone: Backbone, tasks: int, vectors: int) -> Library:
+    def library(self, backbone: Backbone, tasks: int, vectors: int) -> SyntheticLibrary:
         key = backbone.name, tasks, vectors
         if key not in self._libraries:
             folder = self.root / f"library-{len(self._libraries)}"
@@ -83,98 +91,100 @@ class _Bench:
         return self._libraries[key]
 
 
-def hundred_over_one(bench: _Bench, backbone: Backbone, vectors: int, queries: int) -> list[Row]:
-    """A hundred domains against one, of as many vectors in all."""
-    one, hundred = (bench.library(backbone, tasks, vectors) for tasks in (1, 100))
-    services = serve(one), serve(hundred)
-    pairs = [(a.text, b.text) for a, b in zip(one.asked, hundred.asked, strict=False)][:queries]
-    found = compare(_search(services[0]), _search(services[1]), pairs, ROUNDS)
+def measure_hundred_tasks(
+    libraries: _LibraryCache, backbone: Backbone, vectors: int, queries: int
+) -> list[Row]:
+    """Latency with a hundred tasks against one task with the same number of vectors."""
+    one, hundred = (libraries.library(backbone, tasks, vectors) for tasks in (1, 100))
+    engines = start_engine(one), start_engine(hundred)
+    pairs = [(a.text, b.text) for a, b in zip(one.queries, hundred.queries, strict=False)][:queries]
+    comparison = compare_latency(_search(engines[0]), _search(engines[1]), pairs, ROUNDS)
     rows = [
         Row(
-            f"100 domains over 1, {vectors:,} vectors, {backbone.name.split('/')[0]}: {name}",
+            f"100 tasks over 1, {vectors:,} vectors, {backbone.name.split('/')[0]}: {name}",
             ratio,
             "≤ 1.2",
             ratio <= 1.2,
-            f"{first:.1f} and {second:.1f} ms; {found.second.tasks:.1f} of 100 domains encoded",
+            f"{first:.1f} and {second:.1f} ms; {comparison.second.tasks:.1f} of 100 tasks encoded",
         )
         for name, ratio, first, second in (
-            ("p50", found.p50_ratio, found.first.p50, found.second.p50),
-            ("p99", found.p99_ratio, found.first.p99, found.second.p99),
+            ("p50", comparison.p50_ratio, comparison.first.p50, comparison.second.p50),
+            ("p99", comparison.p99_ratio, comparison.first.p99, comparison.second.p99),
         )
     ]
-    recalls = recall_of_routes(services[1], hundred.asked[queries:], ["auto", "all"])
+    recalls = recall_by_routing(engines[1], hundred.queries[queries:], ["auto", "all"])
     share = recalls["auto"] / recalls["all"]
     detail = f"R@{K} {100 * recalls['auto']:.1f} and {100 * recalls['all']:.1f}"
-    rows.append(
-        Row(f"R@{K} of `auto` over `all` routes, 100 domains", share, "≥ 0.99", share >= 0.99, detail)
-    )
-    vague = [(text, text) for text in hundred.vague]
-    worst = compare(_search(services[0]), _search(services[1]), vague, ROUNDS)
+    rows.append(Row(f"R@{K} of `auto` over `all` routes, 100 tasks", share, "≥ 0.99", share >= 0.99, detail))
+    vague = [(text, text) for text in hundred.vague_queries]
+    worst = compare_latency(_search(engines[0]), _search(engines[1]), vague, ROUNDS)
     rows.append(
         Row(
-            "the same for queries without a word of any domain: p50",
+            "the same for queries without a word of any task: p50",
             worst.p50_ratio,
             "none",
             True,
-            f"{worst.first.p50:.1f} and {worst.second.p50:.1f} ms; {worst.second.tasks:.1f} domains encoded",
+            f"{worst.first.p50:.1f} and {worst.second.p50:.1f} ms; {worst.second.tasks:.1f} tasks encoded",
         )
     )
     return rows
 
 
-def over_the_bound(bench: _Bench, backbone: Backbone, vectors: int, queries: int) -> Row:
-    """A whole search against one frozen encoding and one scan."""
-    library = bench.library(backbone, 1, vectors)
-    found = compare(
-        bound(library, backbone),
-        _search(serve(library)),
-        [(a.text, a.text) for a in library.asked[:queries]],
+def measure_overhead(libraries: _LibraryCache, backbone: Backbone, vectors: int, queries: int) -> Row:
+    """Latency of a search against one encoding by the frozen tower plus one scan."""
+    library = libraries.library(backbone, 1, vectors)
+    comparison = compare_latency(
+        lower_bound_search(library, backbone),
+        _search(start_engine(library)),
+        [(a.text, a.text) for a in library.queries[:queries]],
         ROUNDS,
     )
     return Row(
         f"search over its bound, {vectors:,} vectors, {backbone.name.split('/')[0]}",
-        found.p50_ratio,
+        comparison.p50_ratio,
         "≤ 1.25",
-        found.p50_ratio <= 1.25,
-        f"{found.first.p50:.1f} and {found.second.p50:.1f} ms",
+        comparison.p50_ratio <= 1.25,
+        f"{comparison.first.p50:.1f} and {comparison.second.p50:.1f} ms",
     )
 
 
-def many_clients(bench: _Bench, backbone: Backbone, vectors: int) -> Row:
-    """Sixteen clients against one, each round on a server that has heard none of the texts."""
-    library = bench.library(backbone, 100, vectors)
-    texts = [asked.text for asked in library.asked]
+def measure_throughput(libraries: _LibraryCache, backbone: Backbone, vectors: int) -> Row:
+    """Throughput with sixteen clients against one client, with a new server per round."""
+    library = libraries.library(backbone, 100, vectors)
+    texts = [query.text for query in library.queries]
     warm, alone = len(texts) // 10, len(texts) // 5
-    rounds: list[tuple[Load, Load]] = []
+    rounds: list[tuple[ServerLoad, ServerLoad]] = []
     for _ in range(ROUNDS):
-        with serving(library.configured) as (url, pid):
-            load(url, pid, texts[:warm], 4)
-            one = load(url, pid, texts[warm : warm + alone], 1)
-            rounds.append((one, load(url, pid, texts[warm + alone :], 16)))
+        with running_server(library.settings) as (url, pid):
+            measure_load(url, pid, texts[:warm], 4)
+            one = measure_load(url, pid, texts[warm : warm + alone], 1)
+            rounds.append((one, measure_load(url, pid, texts[warm + alone :], 16)))
     ratio = median(many.rate / one.rate for one, many in rounds)
     one, many = (
-        Load(*(median(values) for values in zip(*(astuple(each[place]) for each in rounds), strict=True)))
+        ServerLoad(
+            *(median(values) for values in zip(*(astuple(each[place]) for each in rounds), strict=True))
+        )
         for place in (0, 1)
     )
     return Row(
-        f"searches a second, 16 clients over 1, {backbone.name.split('/')[0]}",
+        f"searches per second, 16 clients over 1, {backbone.name.split('/')[0]}",
         ratio,
         "≥ 3",
         ratio >= 3,
-        f"{one.rate:.0f} and {many.rate:.0f} a second; a search takes {one.server:.2f} and {many.server:.2f} ms of a "
+        f"{one.rate:.0f} and {many.rate:.0f} per second; a search takes {one.server:.2f} and {many.server:.2f} ms of a "
         f"processor, and its client {one.client:.2f} and {many.client:.2f} ms of the same {os.cpu_count()}",
     )
 
 
-def memory_of_a_process(bench: _Bench, backbone: Backbone, vectors: int) -> Row:
-    """What a server takes for its vectors: in memory at all, beyond what it takes for a library of a thousand."""
-    taken = []
+def measure_memory(libraries: _LibraryCache, backbone: Backbone, vectors: int) -> Row:
+    """Memory of a server for its vectors, beyond that for a library of a thousand vectors."""
+    usage = []
     for size in (1000, vectors):
-        library = bench.library(backbone, 1, size)
-        with serving(library.configured) as (url, pid):
-            load(url, pid, [asked.text for asked in library.asked[:100]], 4)
-            taken.append(memory(pid))
-    small, large = taken
+        library = libraries.library(backbone, 1, size)
+        with running_server(library.settings) as (url, pid):
+            measure_load(url, pid, [query.text for query in library.queries[:100]], 4)
+            usage.append(process_memory(pid))
+    small, large = usage
     stored = 2 * (vectors - 1000) * backbone.dim
     ratio = (large.mapped + large.own - small.mapped - small.own) / stored
     own = (large.own - small.own) / stored
@@ -183,28 +193,30 @@ def memory_of_a_process(bench: _Bench, backbone: Backbone, vectors: int) -> Row:
         ratio,
         "≤ 1.2",
         ratio <= 1.2,
-        f"{own:.2f} of it the process's own, the rest mapped and shared; without vectors a process takes "
-        f"{(small.mapped + small.own) / 2**20:.0f} MiB, {small.own / 2**20:.0f} of them its own",
+        f"{own:.2f} of it private, the rest mapped and shared; without vectors a process uses "
+        f"{(small.mapped + small.own) / 2**20:.0f} MiB, {small.own / 2**20:.0f} of them private",
     )
 
 
-def growth(bench: _Bench, backbone: Backbone, sizes: Sequence[tuple[int, int]], queries: int) -> list[float]:
-    """p50 of libraries of (domains, vectors), in milliseconds."""
-    middle: list[float] = []
+def measure_growth(
+    libraries: _LibraryCache, backbone: Backbone, sizes: Sequence[tuple[int, int]], queries: int
+) -> list[float]:
+    """Median latency in milliseconds for libraries of (tasks, vectors)."""
+    latencies: list[float] = []
     for tasks, vectors in sizes:
-        library = bench.library(backbone, tasks, vectors)
-        texts = [(asked.text, asked.text) for asked in library.asked[:queries]]
-        service = serve(library)
-        middle.append(compare(_search(service), lambda _: None, texts, ROUNDS).first.p50)
-    return middle
+        library = libraries.library(backbone, tasks, vectors)
+        texts = [(query.text, query.text) for query in library.queries[:queries]]
+        engine = start_engine(library)
+        latencies.append(compare_latency(_search(engine), lambda _: None, texts, ROUNDS).first.p50)
+    return latencies
 
 
-def _search(service: SearchEngine):  # type: ignore[no-untyped-def]
-    return lambda text: service.search(text, K)
+def _search(engine: SearchEngine):  # type: ignore[no-untyped-def]
+    return lambda text: engine.search(text, K)
 
 
 def _shaped_like_vit_b_32(folder: Path) -> Backbone:
-    """Random weights: speed does not depend on what they are."""
+    """A backbone with the shape of ViT-B/32 and random weights, which do not affect speed."""
     torch.manual_seed(0)
     path = folder / "vit-b-32.safetensors"
     clip: Any = open_clip.create_model("ViT-B-32", pretrained=None)
@@ -213,17 +225,17 @@ def _shaped_like_vit_b_32(folder: Path) -> Backbone:
 
 
 def main() -> None:
-    """Run all, print the table, write it."""
+    """Run all measurements, print and write the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.search.search_cost", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results")
-    parser.add_argument("--vectors", type=int, default=_MILLION, help="of the large libraries")
-    parser.add_argument("--most-tasks", type=int, default=1000, help="of the longest row of domains")
-    parser.add_argument("--most-vectors", type=int, default=10**7, help="of the largest library of all")
-    parser.add_argument("--queries", type=int, default=500, help="of each comparison")
-    chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--vectors", type=int, default=_MILLION, help="vectors of the large libraries")
+    parser.add_argument("--max-tasks", type=int, default=1000, help="maximum number of tasks")
+    parser.add_argument("--max-vectors", type=int, default=10**7, help="maximum number of vectors")
+    parser.add_argument("--queries", type=int, default=500, help="queries per comparison")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     torch.set_num_threads(1)  # as the service does
     with tempfile.TemporaryDirectory(prefix="cinestrata-bench-") as folder:
@@ -231,54 +243,54 @@ def main() -> None:
         os.environ |= {"CINESTRATA_DATA_DIR": folder, "CINESTRATA_LOG_LEVEL": "ERROR"}
         settings.cache_clear()
         upgrade(settings())
-        bench, tiny, shaped = (
-            _Bench(root, 2 * chosen.queries),
+        libraries, tiny, shaped = (
+            _LibraryCache(root, 2 * options.queries),
             load_backbone("tiny"),
             _shaped_like_vit_b_32(root),
         )
-        small, queries = chosen.vectors // 10, chosen.queries
+        small, queries = options.vectors // 10, options.queries
         rows: list[Row] = []
         for measured in (
-            lambda: hundred_over_one(bench, tiny, small, queries),
-            lambda: hundred_over_one(bench, shaped, small, queries // 2),
-            lambda: [over_the_bound(bench, tiny, chosen.vectors, queries)],
-            lambda: [over_the_bound(bench, shaped, chosen.vectors, queries // 2)],
-            lambda: [many_clients(bench, tiny, small)],
-            lambda: [many_clients(bench, shaped, small)],
-            lambda: [memory_of_a_process(bench, shaped, chosen.vectors)],
+            lambda: measure_hundred_tasks(libraries, tiny, small, queries),
+            lambda: measure_hundred_tasks(libraries, shaped, small, queries // 2),
+            lambda: [measure_overhead(libraries, tiny, options.vectors, queries)],
+            lambda: [measure_overhead(libraries, shaped, options.vectors, queries // 2)],
+            lambda: [measure_throughput(libraries, tiny, small)],
+            lambda: [measure_throughput(libraries, shaped, small)],
+            lambda: [measure_memory(libraries, shaped, options.vectors)],
         ):
             for row in measured():
-                print(f"{row.what}: {row.ratio:.2f} ({row.target}; {row.detail})", flush=True)
+                print(f"{row.name}: {row.ratio:.2f} ({row.target}; {row.detail})", flush=True)
                 rows.append(row)
-        tasks = [count for count in (1, 3, 10, 30, 100, 300, 1000) if count <= chosen.most_tasks]
-        vectors = [10**power for power in range(4, 8) if 10**power <= chosen.most_vectors]
-        by_tasks = growth(bench, tiny, [(count, small) for count in tasks], queries)
-        by_vectors = growth(bench, tiny, [(10, count) for count in vectors], queries // 2)
+        tasks = [count for count in (1, 3, 10, 30, 100, 300, 1000) if count <= options.max_tasks]
+        vectors = [10**power for power in range(4, 8) if 10**power <= options.max_vectors]
+        by_tasks = measure_growth(libraries, tiny, [(count, small) for count in tasks], queries)
+        by_vectors = measure_growth(libraries, tiny, [(10, count) for count in vectors], queries // 2)
     charts = [
         LineChart(
-            f"p50 in ms, {small:,} vectors in T domains",
+            f"p50 in ms, {small:,} vectors in T tasks",
             [f"{n:,}" for n in tasks],
             {"p50": by_tasks},
         ),
         LineChart(
-            "p50 of a search in ms, N vectors in 10 domains", [f"{n:,}" for n in vectors], {"p50": by_vectors}
+            "p50 of a search in ms, N vectors in 10 tasks", [f"{n:,}" for n in vectors], {"p50": by_vectors}
         ),
     ]
-    write_page(chosen.out / "search.html", "What a search costs", charts)
+    write_page(options.out / "search.html", "Cost of a search", charts)
     for name, chart in zip(("tasks", "vectors"), charts, strict=True):
-        (chosen.out / f"{name}.svg").write_text(chart.svg(), encoding="utf-8")
+        (options.out / f"{name}.svg").write_text(chart.svg(), encoding="utf-8")
     header = ["measured", "ratio", "target", "met", "figures"]
-    cells = [[r.what, f"{r.ratio:.2f}", r.target, "yes" if r.met else "**no**", r.detail] for r in rows]
-    (chosen.out / "search.md").write_text(markdown_table(header, cells) + "\n", encoding="utf-8")
+    cells = [[r.name, f"{r.ratio:.2f}", r.target, "yes" if r.met else "**no**", r.detail] for r in rows]
+    (options.out / "search.md").write_text(markdown_table(header, cells) + "\n", encoding="utf-8")
     facts = {
         "rows": [asdict(row) for row in rows],
         "p50_by_tasks": dict(zip(map(str, tasks), by_tasks, strict=True)),
         "p50_by_vectors": dict(zip(map(str, vectors), by_vectors, strict=True)),
         "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "torch": torch.__version__},
-        "arguments": {name: str(value) for name, value in vars(chosen).items()},
+        "arguments": {name: str(value) for name, value in vars(options).items()},
     }
-    (chosen.out / "search.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    print(f"Written to {chosen.out}.")
+    (options.out / "search.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    print(f"Written to {options.out}.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What a search costs from its text to its answer, inside the process that answers it.
+"""Latency of a search, measured inside the process of the search engine.
 
-Libraries that are compared are asked in turns, query by query, so that whatever else the machine does hits both alike.
-Every query is new to the service: nothing is answered from memory.
+Two libraries are compared by alternating queries, so that other load on the machine affects both equally. Every query
+is new to the engine, so no response comes from a cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.search.synthetic_library import Asked, Library
+from benchmarks.search.synthetic_library import TargetedQuery, SyntheticLibrary
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
@@ -23,20 +23,29 @@ from models.encoders.tower_forward import encode_texts
 from service.core.schemas import SearchResponse
 from service.search.engine import SearchEngine
 
-__all__ = ["Compared", "Timing", "bound", "compare", "recall_of_routes", "serve"]
+__all__ = [
+    "LatencyComparison",
+    "SearchTiming",
+    "lower_bound_search",
+    "compare_latency",
+    "recall_by_routing",
+    "start_engine",
+]
 
-Ask = Callable[[str], SearchResponse | None]
+Search = Callable[[str], SearchResponse | None]
 
-_WARM = 20  # queries before anything is timed
+_WARM_UP = 20  # queries before the first measurement
 K = 10
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Milliseconds of a search, medians over rounds.
+class SearchTiming:
+    """Latency of a search in milliseconds.
 
     Attributes:
-        tasks: how many domains a text was encoded for, in the mean.
+        p50: Median over the queries.
+        p99: 99th percentile over the queries.
+        tasks: Mean number of tasks a query was encoded for.
     """
 
     p50: float
@@ -45,100 +54,115 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Two libraries, or a library and its bound: medians over rounds of the ratios within a round."""
+class LatencyComparison:
+    """Latency of two searches, and the medians over the rounds of their ratios within a round."""
 
-    first: Timing
-    second: Timing
+    first: SearchTiming
+    second: SearchTiming
     p50_ratio: float
     p99_ratio: float
 
 
-def serve(library: Library, **changed: object) -> SearchEngine:
-    """A query service of this process for a library, warm."""
-    use_one_thread_per_search()
-    service = SearchEngine(library.configured.model_copy(update=changed))
-    service.refresh()
-    if service.last_error:
-        raise RuntimeError(service.last_error)
-    return service
-
-
-def compare(
-    first: Ask,
-    second: Ask,
-    texts: Sequence[tuple[str, str]],
-    rounds: int,
-) -> Compared:
-    """Ask both in turns.
+def start_engine(library: SyntheticLibrary, **changed: object) -> SearchEngine:
+    """Create a search engine for a library in this process, with its snapshot loaded.
 
     Args:
-        texts: a query for each; all different. They are dealt out to the rounds.
+        library: The library.
+        changed: Settings to change.
     """
-    for one, other in texts[:_WARM]:
-        first(one)
-        second(other)
-    size = (len(texts) - _WARM) // rounds
-    timed: list[tuple[Timing, Timing]] = []
+    use_one_thread_per_search()
+    engine = SearchEngine(library.settings.model_copy(update=changed))
+    engine.refresh()
+    if engine.last_error:
+        raise RuntimeError(engine.last_error)
+    return engine
+
+
+def compare_latency(
+    first: Search,
+    second: Search,
+    texts: Sequence[tuple[str, str]],
+    rounds: int,
+) -> LatencyComparison:
+    """Measure two searches with alternating queries.
+
+    Args:
+        first: First search.
+        second: Second search.
+        texts: One query for each search; all are different. They are distributed over the rounds.
+        rounds: Number of rounds.
+    """
+    for first_text, second_text in texts[:_WARM_UP]:
+        first(first_text)
+        second(second_text)
+    size = (len(texts) - _WARM_UP) // rounds
+    timings: list[tuple[SearchTiming, SearchTiming]] = []
     for number in range(rounds):
-        spent: tuple[list[float], list[float]] = ([], [])
+        milliseconds: tuple[list[float], list[float]] = ([], [])
         tasks: tuple[list[int], list[int]] = ([], [])
-        for pair in texts[_WARM + number * size : _WARM + (number + 1) * size]:
-            for place, ask in enumerate((first, second)):
+        for pair in texts[_WARM_UP + number * size : _WARM_UP + (number + 1) * size]:
+            for index, search in enumerate((first, second)):
                 start = time.perf_counter()
-                answer = ask(pair[place])
-                spent[place].append(1000 * (time.perf_counter() - start))
-                if answer is not None:
-                    tasks[place].append(sum(route.searched for route in answer.routing))
-        timed.append((_timing(spent[0], tasks[0]), _timing(spent[1], tasks[1])))
-    return Compared(
-        first=_middle([one for one, _ in timed]),
-        second=_middle([other for _, other in timed]),
-        p50_ratio=median(other.p50 / one.p50 for one, other in timed),
-        p99_ratio=median(other.p99 / one.p99 for one, other in timed),
+                response = search(pair[index])
+                milliseconds[index].append(1000 * (time.perf_counter() - start))
+                if response is not None:
+                    tasks[index].append(sum(route.searched for route in response.routing))
+        timings.append((_timing(milliseconds[0], tasks[0]), _timing(milliseconds[1], tasks[1])))
+    return LatencyComparison(
+        first=_median_timing([one for one, _ in timings]),
+        second=_median_timing([other for _, other in timings]),
+        p50_ratio=median(other.p50 / one.p50 for one, other in timings),
+        p99_ratio=median(other.p99 / one.p99 for one, other in timings),
     )
 
 
-def bound(library: Library, backbone: Backbone) -> Callable[[str], None]:
-    """What no search can do without: one encoding by the frozen text tower, and one scan of all vectors.
+def lower_bound_search(library: SyntheticLibrary, backbone: Backbone) -> Callable[[str], None]:
+    """A search reduced to its necessary work: one encoding by the frozen text tower and one scan of all vectors.
 
     Args:
-        library: of a single domain, so that all vectors are in one shard.
+        library: Library with a single task, so that one shard has all vectors.
+        backbone: Backbone of the library.
     """
-    snapshot = IndexSnapshot.open(ShardStore(library.configured.index_dir))
+    snapshot = IndexSnapshot.open(ShardStore(library.settings.index_dir))
     (task,) = snapshot.tasks
     shard = snapshot.shard(task, fingerprint=snapshot.manifest.shards[task].fingerprint)
 
     @torch.inference_mode()
-    def ask(text: str) -> None:
+    def search(text: str) -> None:
         vector = encode_texts(backbone, backbone.tokenize([text]))[0, 0]
         shard.search(vector.float().numpy(), K)
 
-    return ask
+    return search
 
 
-def recall_of_routes(
-    service: SearchEngine, asked: Sequence[Asked], routes: Sequence[str]
+def recall_by_routing(
+    engine: SearchEngine, queries: Sequence[TargetedQuery], routes: Sequence[str]
 ) -> dict[str, float]:
-    """Share of queries whose video is among the first ten, by which tasks they go to."""
-    found: dict[str, list[bool]] = {route: [] for route in routes}
-    for one in asked:
+    """R@10 as a share for each routing option.
+
+    Args:
+        engine: Search engine of the library.
+        queries: Queries with their target videos.
+        routes: Values of the search parameter ``routes``.
+    """
+    hits: dict[str, list[bool]] = {route: [] for route in routes}
+    for query in queries:
         for route in routes:
-            answer = service.search(one.text, K, routes=route)
-            found[route].append(f"v{one.sought}" in {result.video_id for result in answer.results})
-    return {route: float(np.mean(hits)) for route, hits in found.items()}
+            response = engine.search(query.text, K, routes=route)
+            hits[route].append(f"v{query.target}" in {result.video_id for result in response.results})
+    return {route: float(np.mean(route_hits)) for route, route_hits in hits.items()}
 
 
-def _timing(spent: Sequence[float], tasks: Sequence[int]) -> Timing:
-    return Timing(
-        float(np.percentile(spent, 50)),
-        float(np.percentile(spent, 99)),
+def _timing(milliseconds: Sequence[float], tasks: Sequence[int]) -> SearchTiming:
+    return SearchTiming(
+        float(np.percentile(milliseconds, 50)),
+        float(np.percentile(milliseconds, 99)),
         float(np.mean(tasks)) if tasks else 1.0,
     )
 
 
-def _middle(timings: Sequence[Timing]) -> Timing:
-    return Timing(
+def _median_timing(timings: Sequence[SearchTiming]) -> SearchTiming:
+    return SearchTiming(
         median(one.p50 for one in timings),
         median(one.p99 for one in timings),
         median(one.tasks for one in timings),

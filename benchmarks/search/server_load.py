@@ -1,8 +1,7 @@
-"""A server of its own process under clients: how many searches a second it answers, what each of them takes of a
-processor, and what memory the server takes.
+"""Load test of a server process: searches per second, processor time per search, and memory.
 
-The clients share the server's cores, so they do as little as they can: they write requests and read answers as bytes.
-A client of the kind that programs use takes ten times as long for each, and would be measured beside the server.
+The clients share the cores of the server, so they only write requests and read responses as bytes. A regular HTTP
+client takes ten times as long per request, which would distort the measurement of the server.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import httpx
 
 from service.core.settings import Settings
 
-__all__ = ["Load", "Memory", "load", "memory", "serving"]
+__all__ = ["ServerLoad", "ProcessMemory", "measure_load", "process_memory", "running_server"]
 
 _START_SECONDS = 300.0
 _STALLED_SECONDS = 60.0
@@ -34,12 +33,12 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Of a process, in bytes.
+class ProcessMemory:
+    """Resident memory of a process in bytes.
 
     Attributes:
-        mapped: pages of files that are in memory, which processes that map the same files share.
-        own: all others, which no other process has.
+        mapped: Resident pages of files; processes that map the same files share them.
+        own: All other resident pages, which are private to the process.
     """
 
     mapped: int
@@ -47,13 +46,14 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Load:
-    """What searches of some clients cost.
+class ServerLoad:
+    """Throughput and processor time of the searches of several clients.
 
     Attributes:
-        rate: searches a second.
-        server, client: milliseconds of processor time a search, of all threads. Unlike the rate they hardly depend on
-            what else the machine does.
+        rate: Searches per second.
+        server: Processor time of the server per search in milliseconds, over all threads. Unlike the rate, it hardly
+            depends on other load of the machine.
+        client: Processor time of the clients per search in milliseconds.
     """
 
     rate: float
@@ -62,14 +62,14 @@ class Load:
 
 
 @contextmanager
-def serving(configured: Settings) -> Iterator[tuple[str, int]]:
-    """A server for a library: its address and process id. It stops at the end of the ``with``."""
+def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
+    """Run a server for a library during the ``with`` statement; yields its URL and process id."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     environment = os.environ | {
         "CINESTRATA_DATA_DIR": str(configured.data_dir),
-        "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share a catalog
+        "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share one catalog
         "CINESTRATA_BACKBONE": configured.backbone,
     }
     argv = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
@@ -81,69 +81,73 @@ def serving(configured: Settings) -> Iterator[tuple[str, int]]:
             server.terminate()
 
 
-def load(url: str, pid: int, texts: Sequence[str], clients: int) -> Load:
-    """So many clients, each of whom asks again over its connection as soon as it has its answer.
+def measure_load(url: str, pid: int, texts: Sequence[str], clients: int) -> ServerLoad:
+    """Search all texts with several clients; each client sends its next search when the previous one is answered.
 
     Args:
-        pid: of the server.
+        url: URL of the server.
+        pid: Process id of the server.
+        texts: Queries, distributed over the clients.
+        clients: Number of clients, each with its own connection.
 
     Raises:
-        RuntimeError: a search was refused.
-        TimeoutError: they were not all answered in a minute and a tenth of a second each.
+        RuntimeError: The server refuses a search.
+        TimeoutError: The searches take longer than one minute plus 0.1 s each.
     """
-    begun, server, client = time.perf_counter(), _processor_seconds(pid), time.process_time()
-    asyncio.run(asyncio.wait_for(_ask_all(urlsplit(url), texts, clients), _STALLED_SECONDS + len(texts) / 10))
-    took = time.perf_counter() - begun
-    each = 1000 / len(texts)
-    return Load(
-        rate=len(texts) / took,
-        server=each * (_processor_seconds(pid) - server),
-        client=each * (time.process_time() - client),
+    start, server, client = time.perf_counter(), _processor_seconds(pid), time.process_time()
+    searches = _search_all(urlsplit(url), texts, clients)
+    asyncio.run(asyncio.wait_for(searches, _STALLED_SECONDS + len(texts) / 10))
+    seconds = time.perf_counter() - start
+    scale = 1000 / len(texts)
+    return ServerLoad(
+        rate=len(texts) / seconds,
+        server=scale * (_processor_seconds(pid) - server),
+        client=scale * (time.process_time() - client),
     )
 
 
-def memory(pid: int) -> Memory:
-    """What a process has in memory now."""
+def process_memory(pid: int) -> ProcessMemory:
+    """Current resident memory of a process."""
     fields = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         fields[name] = value.split()[:1]
-    return Memory(mapped=1024 * int(fields["RssFile"][0]), own=1024 * int(fields["RssAnon"][0]))
+    return ProcessMemory(mapped=1024 * int(fields["RssFile"][0]), own=1024 * int(fields["RssAnon"][0]))
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process and all its threads since it began."""
-    # The name, in parentheses, may hold anything; user and system time are the 14th and 15th field.
+    """Processor time of a process since its start, over all threads."""
+    # The process name, in parentheses, can contain any character; user and system time are fields 14 and 15.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _ask_all(url: SplitResult, texts: Sequence[str], clients: int) -> None:
-    left = iter(texts)
+async def _search_all(url: SplitResult, texts: Sequence[str], clients: int) -> None:
+    remaining = iter(texts)
 
-    async def ask() -> None:
+    async def run_client() -> None:
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        for text in left:
+        for text in remaining:
             query = urlencode({"q": text, "k": _K})
             writer.write(f"GET /search?{query} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())
             head = await reader.readuntil(_HEAD_END)
             length = _LENGTH.search(head)
             if not head.startswith(b"HTTP/1.1 200 ") or length is None:
-                raise RuntimeError(f"a search was refused: {head.decode('latin-1')}")
+                raise RuntimeError(f"the server refused a search: {head.decode('latin-1')}")
             body = await reader.readexactly(int(length[1]))
             if not (body.startswith(b'{"query":') and body.endswith(b"}")):
-                raise RuntimeError(f"this is no answer: {body[:200]!r}")
+                raise RuntimeError(f"the response is not a search result: {body[:200]!r}")
         writer.close()
 
-    await asyncio.gather(*(ask() for _ in range(clients)))
+    await asyncio.gather(*(run_client() for _ in range(clients)))
 
 
 def _wait_ready(url: str, server: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + _START_SECONDS
     while time.monotonic() < end and server.poll() is None:
         try:
-            told = httpx.get(f"{url}/readyz", trust_env=False).json()
-            if told["ready"] and told["generation"]:
+            readiness = httpx.get(f"{url}/readyz", trust_env=False).json()
+            if readiness["ready"] and readiness["generation"]:
                 return
         except (httpx.HTTPError, ValueError):
             pass

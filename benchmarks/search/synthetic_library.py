@@ -1,10 +1,10 @@
-"""Libraries of any size, without learning: what a search costs does not depend on what the weights have learned.
+"""Synthetic libraries of any size, created without training, since the cost of a search does not depend on weights.
 
-Everything that a search touches is real: shards, one pinned release a domain with low-rank updates and words of its
-own, routing profiles, rows of the catalog. Only the numbers are drawn. A domain has fifty words of its own and shares
-a hundred with all; a caption mixes both. The query encoder of the domain encodes its captions, and videos lie around
-these vectors: one *sought* video for each caption at a cosine of about 0.9, all others at about 0.35, so that
-they are found.
+All data structures of a search are real: shards, one pinned release per task with low-rank updates and token updates,
+routing profiles and catalog rows. Only the numbers are random. Each task has fifty words of its own and a hundred words
+in common with all tasks; a caption mixes both. The query encoder of the task encodes its captions, and the video
+vectors are placed around these vectors: one target video per caption at a cosine of about 0.9, all others at about
+0.35, so that a search finds its target.
 """
 
 from __future__ import annotations
@@ -34,49 +34,51 @@ from service.catalog.database import session_scope
 from service.catalog.tables import Task
 from service.core.settings import Settings, settings
 
-__all__ = ["Asked", "Library", "enter", "make_library", "words_of"]
+__all__ = ["TargetedQuery", "SyntheticLibrary", "insert_catalog_rows", "make_library", "whole_words"]
 
-_OWN, _COMMON = 50, 100  # words of a domain, and of all
-_VAGUE = 400
+_TASK_WORDS, _COMMON_WORDS = 50, 100
+_VAGUE_QUERIES = 400
 _RANK = 16
 _CONTEXT = 77
-_SOUGHT, _OTHER = 0.9, 0.35  # cosines of videos and captions
+_TARGET_COSINE, _OTHER_COSINE = 0.9, 0.35  # cosines of videos with captions
 
 Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A query, and the vector id of the video that it seeks."""
+class TargetedQuery:
+    """A query with the vector id of its target video."""
 
     text: str
-    sought: int
+    target: int
 
 
 @dataclass(frozen=True)
-class Library:
-    """What was made.
+class SyntheticLibrary:
+    """A library on disk.
 
     Attributes:
-        configured: settings with which a query service finds it.
-        asked: queries, all different, in random order.
-        vague: queries without a word of any domain; nothing tells them apart but what videos look like.
-        bytes: of the stored vectors.
+        settings: Settings of a search engine for the library.
+        tasks: Number of tasks.
+        vectors: Number of vectors over all tasks.
+        queries: Distinct queries in random order.
+        vague_queries: Queries without a word of any task; they give no routing evidence.
+        bytes: Bytes of the stored vectors.
     """
 
-    configured: Settings
+    settings: Settings
     tasks: int
     vectors: int
-    asked: list[Asked]
-    vague: list[str]
+    queries: list[TargetedQuery]
+    vague_queries: list[str]
     bytes: int
 
 
-def words_of(backbone: Backbone) -> list[str]:
-    """Whole words of a backbone's vocabulary."""
+def whole_words(backbone: Backbone) -> list[str]:
+    """Whole words of a backbone's vocabulary, with four letters or more."""
     encoder = small_tokenizer(backbone.vocabulary, _CONTEXT).encoder
-    known = (token.removesuffix("</w>") for token in encoder if token.endswith("</w>"))
-    return sorted(word for word in known if len(word) >= 4 and word.isascii() and word.isalpha())
+    words = (token.removesuffix("</w>") for token in encoder if token.endswith("</w>"))
+    return sorted(word for word in words if len(word) >= 4 and word.isascii() and word.isalpha())
 
 
 def make_library(
@@ -88,31 +90,35 @@ def make_library(
     captions: int,
     first_id: int = 1,
     seed: int = 0,
-) -> Library:
-    """Write a library of ``vectors`` videos in ``tasks`` domains of equal size.
+) -> SyntheticLibrary:
+    """Write a library of ``vectors`` videos in ``tasks`` tasks of equal size.
 
     Args:
-        captions: how many of the videos are sought, about; eight in each domain at least.
-        folder: its data folder. The catalog is that of the process.
-        first_id: of its vectors; libraries that share a catalog must not share ids.
+        folder: Data folder of the library. The catalog is that of this process.
+        backbone: Backbone of the query encoders.
+        tasks: Number of tasks.
+        vectors: Number of videos over all tasks.
+        captions: Approximate number of target videos; at least eight per task.
+        first_id: First vector id; libraries in one catalog must not share ids.
+        seed: Seed of all random numbers.
     """
     rng = np.random.default_rng(seed)
-    common, *domains = _vocabularies(words_of(backbone), tasks, rng)
+    common, *domains = _vocabularies(whole_words(backbone), tasks, rng)
     store = ShardStore(folder / "index")
     learned: list[ReleaseTask] = []
     profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
-    asked: list[Asked] = []
+    queries: list[TargetedQuery] = []
     next_id = first_id
-    before: ParentRelease | None = None
-    for number, own in enumerate(domains):
+    parent: ParentRelease | None = None
+    for number, task_words in enumerate(domains):
         rows = vectors // tasks + (number < vectors % tasks)
         task = ReleaseTask(f"{folder.name}-{number}", f"{folder.name} {number}", f"{number:064x}")
         learned.append(task)
-        texts = _captions(own, common, min(rows, max(8, -(-captions // tasks))), rng)
+        texts = _captions(task_words, common, min(rows, max(8, -(-captions // tasks))), rng)
         profiles = profiles.append_tasks(_profile(backbone, texts))
         state = _release(backbone, learned, profiles, texts, seed + number)
         with store.staging() as staged:
-            write_release(staged, state, parent=before)
+            write_release(staged, state, parent=parent)
             release = store.adopt_release(staged)
         alone = replace(state, tasks=[task])
         encoder = open_query_encoder(backbone, alone, {task.task_id: alone})
@@ -125,37 +131,37 @@ def make_library(
             vectors=_videos(around, rows, rng),
         )
         store.publish(release=release, shards=[shard])
-        before = ParentRelease(release.id, len(learned))
-        asked += [Asked(caption, next_id + place) for place, caption in enumerate(texts)]
-        enter(task, next_id, rows)
+        parent = ParentRelease(release.id, len(learned))
+        queries += [TargetedQuery(caption, next_id + index) for index, caption in enumerate(texts)]
+        insert_catalog_rows(task, next_id, rows)
         next_id += rows
-    order = rng.permutation(len(asked))
-    return Library(
-        configured=settings().model_copy(update={"data_dir": folder, "backbone": backbone.name}),
+    order = rng.permutation(len(queries))
+    return SyntheticLibrary(
+        settings=settings().model_copy(update={"data_dir": folder, "backbone": backbone.name}),
         tasks=tasks,
         vectors=vectors,
-        asked=[asked[place] for place in order],
-        vague=_captions(common, common, _VAGUE, rng),
+        queries=[queries[index] for index in order],
+        vague_queries=_captions(common, common, _VAGUE_QUERIES, rng),
         bytes=2 * vectors * backbone.dim,
     )
 
 
 def _vocabularies(words: Sequence[str], tasks: int, rng: Rng) -> list[list[str]]:
-    """The words of all domains, and those of each."""
-    shuffled = [words[place] for place in rng.permutation(len(words))]
-    common, rest = shuffled[:_COMMON], shuffled[_COMMON:]
+    """The common words, followed by the words of each task."""
+    shuffled = [words[index] for index in rng.permutation(len(words))]
+    common, rest = shuffled[:_COMMON_WORDS], shuffled[_COMMON_WORDS:]
     return [
         common,
-        *([rest[place] for place in rng.choice(len(rest), _OWN, replace=False)] for _ in range(tasks)),
+        *([rest[index] for index in rng.choice(len(rest), _TASK_WORDS, replace=False)] for _ in range(tasks)),
     ]
 
 
-def _captions(own: Sequence[str], common: Sequence[str], count: int, rng: Rng) -> list[str]:
-    """Different ones, of three words of the domain and five of all."""
+def _captions(task_words: Sequence[str], common: Sequence[str], count: int, rng: Rng) -> list[str]:
+    """Distinct captions of three words of the task and five common words."""
     captions: dict[str, None] = {}
     while len(captions) < count:
-        words = [*rng.choice(own, 3), *rng.choice(common, 5)]
-        captions[" ".join(words[place] for place in rng.permutation(8))] = None
+        words = [*rng.choice(task_words, 3), *rng.choice(common, 5)]
+        captions[" ".join(words[index] for index in rng.permutation(8))] = None
     return list(captions)
 
 
@@ -172,7 +178,7 @@ def _release(
     captions: Sequence[str],
     seed: int,
 ) -> ReleaseState:
-    """A release of kind ``low_rank`` whose updates change a vector by about as much as learned ones do."""
+    """A release of kind ``low_rank`` with random updates that change a vector about as much as learned updates."""
     drawn = torch.Generator().manual_seed(seed)
     layers, width = len(backbone.text_blocks), backbone.text_width
     tokens = backbone.tokenize(captions).unique()
@@ -197,17 +203,25 @@ def _release(
 
 
 def _videos(captions: npt.NDArray[np.float32], rows: int, rng: Rng) -> npt.NDArray[np.float32]:
-    """Unit vectors: first the one that each caption seeks, then others around all of them."""
-    centre = np.resize(np.arange(len(captions)), rows)
-    near = np.where(np.arange(rows) < len(captions), _SOUGHT, _OTHER).astype(np.float32)[:, None]
-    aside = rng.standard_normal((rows, captions.shape[1]), np.float32)
-    aside /= np.linalg.norm(aside, axis=1, keepdims=True)
-    videos = near * captions[centre] + np.sqrt(1 - near**2) * aside
+    """Unit vectors: first the target video of each caption, then further videos around all captions."""
+    center = np.resize(np.arange(len(captions)), rows)
+    is_target = np.arange(rows) < len(captions)
+    cosine = np.where(is_target, _TARGET_COSINE, _OTHER_COSINE).astype(np.float32)[:, None]
+    noise = rng.standard_normal((rows, captions.shape[1]), np.float32)
+    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+    videos = cosine * captions[center] + np.sqrt(1 - cosine**2) * noise
     return np.asarray(videos / np.linalg.norm(videos, axis=1, keepdims=True), np.float32)
 
 
-def enter(task: ReleaseTask, first_id: int, rows: int, method: str = "strata") -> None:
-    """Task and videos in the catalog, as if they had been learned by a method."""
+def insert_catalog_rows(task: ReleaseTask, first_id: int, rows: int, method: str = "strata") -> None:
+    """Insert a task in state ``ready`` and its videos into the catalog.
+
+    Args:
+        task: Task of the release.
+        first_id: First vector id of the videos.
+        rows: Number of videos.
+        method: Name of the method.
+    """
     with session_scope(write=True) as session:
         place = session.execute(text("SELECT COALESCE(MAX(position), 0) + 1 FROM tasks")).scalar_one()
         session.add(
@@ -222,7 +236,7 @@ def enter(task: ReleaseTask, first_id: int, rows: int, method: str = "strata") -
             )
         )
         session.flush()
-        # One statement, since a million objects would take longer than all that is to be measured.
+        # One SQL statement: a million ORM objects would take longer than the whole benchmark.
         session.execute(
             text(
                 "INSERT INTO videos (vector_id, id, task_id, uri, captions, metadata, status) "

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from benchmarks.search.server_load import load
+from benchmarks.search.server_load import measure_load
 
 _CLIENTS = 3
 
@@ -25,7 +25,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: dict[Any, list[str]] = {}
+        self.queries: dict[Any, list[str]] = {}
         self.together: Barrier | None = None
         self.body = b'{"query":"x","results":[]}'
 
@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = parse_qs(urlsplit(self.path).query)
         assert asked["k"] == ["10"]
-        self.server.asked.setdefault(self.client_address, []).append(asked["q"][0])
+        self.server.queries.setdefault(self.client_address, []).append(asked["q"][0])
         if self.server.together is not None:
             self.server.together.wait(10)
         self.send_response(429 if asked["q"] == ["refused"] else 200)
@@ -66,9 +66,9 @@ def _url(server: _Server) -> str:
 def test_every_text_is_asked_once_over_connections_that_stay_open(server: _Server) -> None:
     texts = [f"a café & {number}" for number in range(4 * _CLIENTS)]
     server.together = Barrier(_CLIENTS)
-    told = load(_url(server), os.getpid(), texts, _CLIENTS)
-    assert sorted(text for one in server.asked.values() for text in one) == sorted(texts)
-    assert [len(one) for one in server.asked.values()] == [4] * _CLIENTS
+    told = measure_load(_url(server), os.getpid(), texts, _CLIENTS)
+    assert sorted(text for one in server.queries.values() for text in one) == sorted(texts)
+    assert [len(one) for one in server.queries.values()] == [4] * _CLIENTS
     assert told.rate > 0
     # Both are this process, and the one is counted in hundredths of a second.
     assert told.server == pytest.approx(told.client, abs=20 / len(texts) + told.client / 2)
@@ -76,7 +76,7 @@ def test_every_text_is_asked_once_over_connections_that_stay_open(server: _Serve
 
 def test_what_is_refused_or_no_answer_fails(server: _Server) -> None:
     with pytest.raises(RuntimeError, match="429"):
-        load(_url(server), os.getpid(), ["good", "refused"], 1)
+        measure_load(_url(server), os.getpid(), ["good", "refused"], 1)
     server.body = b"<html></html>"
     with pytest.raises(RuntimeError, match="no answer"):
-        load(_url(server), os.getpid(), ["good"], 1)
+        measure_load(_url(server), os.getpid(), ["good"], 1)

@@ -9,8 +9,13 @@ import pytest
 import torch
 from sqlalchemy import func, select
 
-from benchmarks.search.search_latency import bound, compare, recall_of_routes, serve
-from benchmarks.search.synthetic_library import Library, make_library
+from benchmarks.search.search_latency import (
+    compare_latency,
+    lower_bound_search,
+    recall_by_routing,
+    start_engine,
+)
+from benchmarks.search.synthetic_library import SyntheticLibrary, make_library
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service.catalog.database import session_scope
@@ -27,7 +32,7 @@ def backbone() -> Backbone:
 @pytest.fixture
 def libraries(
     tmp_path: Path, settings_factory: Callable[..., Settings], backbone: Backbone
-) -> tuple[Library, Library]:
+) -> tuple[SyntheticLibrary, SyntheticLibrary]:
     """One domain, and three with as many videos, in one catalog."""
     settings_factory(tmp_path)
     one = make_library(tmp_path / "one", backbone, tasks=1, vectors=50, captions=12)
@@ -35,52 +40,58 @@ def libraries(
     return one, three
 
 
-def test_every_domain_is_laid_down_with_a_release_of_its_own(libraries: tuple[Library, Library]) -> None:
+def test_every_task_has_a_shard_and_a_pinned_release(
+    libraries: tuple[SyntheticLibrary, SyntheticLibrary],
+) -> None:
     one, three = libraries
-    service = serve(three)
-    serving = service.snapshots.current()
-    assert len(serving.shards) == 3
-    assert sorted(shard.count for shard in serving.shards.values()) == [16, 17, 17]
-    assert len({part.release for shard in serving.shards.values() for part in shard.segments}) == 3
+    service = start_engine(three)
+    snapshot = service.snapshots.current()
+    assert len(snapshot.shards) == 3
+    assert sorted(shard.count for shard in snapshot.shards.values()) == [16, 17, 17]
+    assert len({part.release for shard in snapshot.shards.values() for part in shard.segments}) == 3
     with session_scope() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == 4
         assert session.scalars(select(Video.vector_id).order_by(Video.vector_id)).all() == [*range(1, 101)]
-    assert len(one.asked) == 12
-    assert len({asked.text for asked in three.asked}) == len({asked.sought for asked in three.asked}) == 24
+    assert len(one.queries) == 12
+    assert (
+        len({query.text for query in three.queries}) == len({query.target for query in three.queries}) == 24
+    )
     assert three.bytes == 50 * 128 * 2
 
 
-def test_what_is_asked_is_found_and_told_apart_by_its_words(libraries: tuple[Library, Library]) -> None:
+def test_queries_find_their_targets_and_routing_selects_the_task(
+    libraries: tuple[SyntheticLibrary, SyntheticLibrary],
+) -> None:
     _, three = libraries
-    service = serve(three)
-    recalls = recall_of_routes(service, three.asked, ["auto", "all"])
+    service = start_engine(three)
+    recalls = recall_by_routing(service, three.queries, ["auto", "all"])
     assert recalls["all"] > 0.9
     assert recalls["auto"] >= recalls["all"]
-    own = [service.search(asked.text, 1).results[0].task_id for asked in three.asked]
+    own = [service.search(query.text, 1).results[0].task_id for query in three.queries]
     right = [
         task
-        for asked in three.asked
+        for query in three.queries
         for task, shard in service.snapshots.current().shards.items()
-        if asked.sought in shard.ids
+        if query.target in shard.ids
     ]
     assert sum(map(str.__eq__, own, right)) > 0.9 * len(own)
 
 
 def test_both_are_asked_in_turns_each_its_own_queries(
-    libraries: tuple[Library, Library], backbone: Backbone
+    libraries: tuple[SyntheticLibrary, SyntheticLibrary], backbone: Backbone
 ) -> None:
     one, three = libraries
-    service, heard = serve(three), []
+    service, heard = start_engine(three), []
 
     def ask(text: str) -> None:
         heard.append(text)
 
     texts = [(f"a {n}", f"b {n}") for n in range(26)]
-    found = compare(ask, lambda text: (heard.append(text), service.search(text))[1], texts, rounds=2)
+    found = compare_latency(ask, lambda text: (heard.append(text), service.search(text))[1], texts, rounds=2)
     assert heard == [text for pair in texts for text in pair]
     assert found.first.tasks == 1
     assert 1 <= found.second.tasks <= 3
     assert found.p99_ratio > 0
-    bound(one, backbone)("a taxi")
+    lower_bound_search(one, backbone)("a taxi")
     with pytest.raises(ValueError, match="unpack"):
-        bound(three, backbone)
+        lower_bound_search(three, backbone)

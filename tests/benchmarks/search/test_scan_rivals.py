@@ -26,9 +26,9 @@ def _threads() -> object:
 @pytest.mark.parametrize("shards", [1, 3])
 def test_all_exact_rivals_find_the_same(shards: int) -> None:
     found = measure(Plan(rows=700, dim=16, shards=shards, repeats=2, batches=(1, 9)))
-    assert {"ours", "faiss flat", "numpy"} <= found["recall"].keys()
+    assert {"shard", "faiss flat", "numpy"} <= found["recall"].keys()
     assert min(found["recall"].values()) >= 0.97  # those in half precision may order near ties otherwise
-    assert found["exact"]["1"]["ours"]["ratio"] == found["exact"]["9"]["ours"]["ratio"] == 1
+    assert found["exact"]["1"]["shard"]["ratio"] == found["exact"]["9"]["shard"]["ratio"] == 1
     assert all(row["seconds"] > 0 for times in found["exact"].values() for row in times.values())
     assert "bound" in found["exact"]["1"]
     assert json.loads(json.dumps(found))["plan"]["shards"] == shards

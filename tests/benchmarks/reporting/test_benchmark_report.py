@@ -141,7 +141,7 @@ def test_zero_shot_comes_first_and_joint_training_last(tmp_path: Path) -> None:
 
 
 def test_results_of_different_data_never_share_a_table(tmp_path: Path) -> None:
-    with pytest.raises(ProtocolError, match="holds no results"):
+    with pytest.raises(ProtocolError, match="has no results"):
         read_results(tmp_path)
     write_result(tmp_path, _result())
     write_result(tmp_path, _result("zero_shot", data="other"))

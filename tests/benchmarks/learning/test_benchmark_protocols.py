@@ -181,7 +181,7 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write
     ("names", "says"),
     [
         (["magic"], "unknown method 'magic': choose one of .*finetune"),
-        (["finetune", "finetune"], "two methods are called 'finetune'"),
+        (["finetune", "finetune"], "two method variants have the label 'finetune'"),
         (["finetune@seed=3"], "--seeds"),
         (["finetune@prior=-1"], "prior: "),
         (["finetune@reindex=maybe"], "reindex: "),
@@ -543,7 +543,7 @@ def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     _manifest(folder, lines)
     _video(folder / "1.mp4")
     with pytest.raises(
-        ProtocolError, match=r"1 of 2 videos cannot be used: 2\.mp4: .*what is decoded is kept"
+        ProtocolError, match=r"1 of 2 videos cannot be used: 2\.mp4: .*decoded videos are kept"
     ):
         prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path / "videos", workers=2)
     _video(folder / "2.mp4", seconds=2)
@@ -561,10 +561,10 @@ def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
 
 def test_nothing_to_learn_or_to_measure_is_said_before_anything_is_decoded(tmp_path: Path) -> None:
     _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}, {"uri": "2.mp4"}])
-    with pytest.raises(ProtocolError, match="nothing to measure"):
+    with pytest.raises(ProtocolError, match="nothing can be evaluated"):
         prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
     _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "test"}])
-    with pytest.raises(ProtocolError, match="nothing to learn from"):
+    with pytest.raises(ProtocolError, match="nothing can be learned"):
         prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
 
 
