@@ -341,9 +341,9 @@ def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> Source
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:
-    """SourceVideo files at any depth, by their name up to the first dot."""
+    """Video files at any depth, by the name up to the first dot."""
     if not folder.is_dir():
-        raise ProtocolError(f"{folder} is not a folder; give the one that holds the videos with --videos")
+        raise ProtocolError(f"{folder} is not a folder; set the folder of the videos with --videos")
     files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _EXTENSIONS)
     return {path.name.split(".")[0]: path for path in files}
 

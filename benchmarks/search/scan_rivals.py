@@ -8,8 +8,8 @@ contents affect all of them. Results are medians; a ratio is the median of a riv
 the shard is faster where the ratio is above one. The *bound* is the time to read the stored bytes once.
 
 Exact rivals are faiss ``IndexFlatIP``, numpy in single precision, and usearch (exact, both precisions) if installed.
-With ``--structures``, a shard with each search structure is compared with hnswlib (if installed), each with the smallest
-parameter that reaches the target recall.
+With ``--structures``, a shard with each search structure is compared with hnswlib (if installed), each with the
+smallest parameter that reaches the target recall.
 
 Video vectors are distributed around topics in a subspace of a few dozen dimensions and shifted by a common mean, as in
 the image and text towers of CLIP; a text is close to its video in that subspace and has a different shift.

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.search.synthetic_library import TargetedQuery, SyntheticLibrary
+from benchmarks.search.synthetic_library import SyntheticLibrary, TargetedQuery
 from index.index_snapshot import IndexSnapshot
 from index.scanning.search_threads import use_one_thread_per_search
 from index.shard_store import ShardStore
@@ -26,8 +26,8 @@ from service.search.engine import SearchEngine
 __all__ = [
     "LatencyComparison",
     "SearchTiming",
-    "lower_bound_search",
     "compare_latency",
+    "lower_bound_search",
     "recall_by_routing",
     "start_engine",
 ]

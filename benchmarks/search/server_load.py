@@ -23,7 +23,7 @@ import httpx
 
 from service.core.settings import Settings
 
-__all__ = ["ServerLoad", "ProcessMemory", "measure_load", "process_memory", "running_server"]
+__all__ = ["ProcessMemory", "ServerLoad", "measure_load", "process_memory", "running_server"]
 
 _START_SECONDS = 300.0
 _STALLED_SECONDS = 60.0

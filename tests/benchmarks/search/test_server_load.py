@@ -74,9 +74,9 @@ def test_every_text_is_asked_once_over_connections_that_stay_open(server: _Serve
     assert told.server == pytest.approx(told.client, abs=20 / len(texts) + told.client / 2)
 
 
-def test_what_is_refused_or_no_answer_fails(server: _Server) -> None:
+def test_load_fails_on_refused_searches_and_invalid_responses(server: _Server) -> None:
     with pytest.raises(RuntimeError, match="429"):
         measure_load(_url(server), os.getpid(), ["good", "refused"], 1)
     server.body = b"<html></html>"
-    with pytest.raises(RuntimeError, match="no answer"):
+    with pytest.raises(RuntimeError, match="not a search result"):
         measure_load(_url(server), os.getpid(), ["good"], 1)
