@@ -31,12 +31,17 @@ __all__ = [
 
 @cache
 def encoder_families() -> Mapping[str, EncoderFamily]:
-    """All encoder families by kind: the ``FAMILIES`` of every module in :mod:`models.encoders.families`."""
-    modules = (
-        import_module(f"{families.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(families.__path__)
-    )
-    return {family.kind: family for module in modules for family in module.FAMILIES}
+    """All encoder families by kind: the ``FAMILIES`` of every module in :mod:`models.encoders.families`.
+
+    Raises:
+        ValueError: Two families have the same kind.
+    """
+    by_kind: dict[str, EncoderFamily] = {}
+    for module in pkgutil.iter_modules(families.__path__):
+        for family in import_module(f"{families.__name__}.{module.name}").FAMILIES:
+            if by_kind.setdefault(family.kind, family) is not family:
+                raise ValueError(f"two encoder families have the kind {family.kind!r}")
+    return by_kind
 
 
 def encoder_family(kind: str) -> EncoderFamily:

@@ -43,12 +43,11 @@ class LowRankQueryEncoder(QueryEncoder):
         reused = inputs.previous if isinstance(inputs.previous, LowRankQueryEncoder) else None
         # The common first tasks are reused in one piece; one by one, their token embeddings would be copied once more.
         pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
-        first = len(
-            list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in inputs.unchanged_tasks, pairs))
-        )
+        unchanged = inputs.unchanged_tasks
+        first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged, pairs)))
         parts = [reused._pinned.part(0, first)] if reused and first else []
         for task in self.tasks[first:]:
-            if reused and task in inputs.unchanged_tasks:
+            if reused and task in unchanged:
                 place = reused._position[task]
                 parts.append(reused._pinned.part(place, place + 1))
                 continue
@@ -110,9 +109,8 @@ class LowRankVideoEncoder(FamilyVideoEncoder):
     def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
         sizes = release.config["image_rank"], release.config["scale"]
         if self._tower is None or self._tower[0] != sizes:
-            with torch.inference_mode(
-                False
-            ):  # inference tensors could not be overwritten outside inference mode
+            # Tensors made in inference mode could not be overwritten outside it.
+            with torch.inference_mode(False):
                 self._tower = sizes, LowRankImageTower(self._backbone, rank=sizes[0], scale=sizes[1])
         tower = self._tower[1]
         tower.load_tensors(tensors_with_prefix(_IMAGE, release.tensors))
