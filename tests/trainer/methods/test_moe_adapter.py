@@ -1,4 +1,4 @@
-"""MoE-Adapters: experts, routers, activate-freeze, and the selector of a query's task."""
+"""MoE-Adapters: experts, routers, activate-freeze, and the selection of a query's router."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from models.adapters.mixture_of_experts import (
@@ -20,31 +19,24 @@ from models.adapters.mixture_of_experts import (
     encode_texts_with_experts,
 )
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.encoder_registry import open_query_encoder, read_query_release
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from tests.trainer.killing import Killed, kill_at
+from tests.trainer.methods.method_driver import (
+    create_method,
+    index_task,
+    learn_steps,
+    random_frames,
+)
 from trainer.losses import in_task_loss
-from trainer.methods import MethodError, configure, start_method
 from trainer.methods.moe_adapter import MoeAdapter
-from trainer.task_data import Clip, TaskData
-from trainer.training_checkpoint import CheckpointStore
-from trainer.training_loop import learn_task
 
-FRAMES, SIDE = 2, 56
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin"]
 
 
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=FRAMES)
-
-
-def _layer(experts: int = 4, top_k: int = 2, routers: int = 2) -> ExpertLayer:
+def expert_layer(experts: int = 4, top_k: int = 2, routers: int = 2) -> ExpertLayer:
     torch.manual_seed(1)
     layer = ExpertLayer(6, experts=experts, rank=3, top_k=top_k, scale=0.5, dropout=0.0).eval()
     for _ in range(routers):
@@ -54,16 +46,11 @@ def _layer(experts: int = 4, top_k: int = 2, routers: int = 2) -> ExpertLayer:
     return layer
 
 
-def _frames(seed: int, count: int = 3) -> Tensor:
-    rng = np.random.default_rng(seed)
-    return torch.from_numpy(rng.integers(0, 256, (count, FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
-
-
 # -- the mixture ----------------------------------------------------------------------------------------
 
 
-def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts() -> None:
-    layer = _layer()
+def test_mixture_is_the_weighted_sum_of_the_selected_experts() -> None:
+    layer = expert_layer()
     hidden, tasks = torch.randn(3, 5, 6), torch.tensor([0, 1, 0])
     with torch.no_grad():
         mixed = layer(hidden, tasks)
@@ -80,15 +67,15 @@ def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts() -> None:
             torch.testing.assert_close(mixed[row], expected)
 
 
-def test_gates_are_k_that_sum_to_one_and_none_for_the_frozen_towers() -> None:
-    layer = _layer()
+def test_gates_select_k_experts_and_none_without_router() -> None:
+    layer = expert_layer()
     gates = layer.gates(torch.randn(5, 6), torch.tensor([0, NO_ROUTER, 1, 1, NO_ROUTER]))
     assert (gates > 0).sum(dim=-1).tolist() == [2, 0, 2, 2, 0]
     torch.testing.assert_close(gates.sum(dim=-1), torch.tensor([1.0, 0, 1, 1, 0]))
 
 
-def test_routing_explores_and_counts_in_training_alone() -> None:
-    layer, first, tasks = _layer(), torch.randn(6, 6), torch.zeros(6, dtype=torch.int64)
+def test_routing_noise_and_counters_are_active_in_training_only() -> None:
+    layer, first, tasks = expert_layer(), torch.randn(6, 6), torch.zeros(6, dtype=torch.int64)
     assert torch.equal(layer.gates(first, tasks), layer.gates(first, tasks))
     layer(first.unsqueeze(1), tasks)
     assert layer.used.sum() == 0
@@ -104,14 +91,14 @@ def test_routing_explores_and_counts_in_training_alone() -> None:
     assert layer.used.sum() == 12
 
 
-def test_a_task_freezes_the_experts_that_it_chose_most() -> None:
-    layer = _layer(experts=5)
+def test_task_freezes_its_most_selected_experts() -> None:
+    layer = expert_layer(experts=5)
     layer.used.copy_(torch.tensor([3, 9, 0, 4, 1]))
     layer.freeze_most_used()
     assert layer.frozen.tolist() == [False, True, False, True, False]
     assert layer.used.sum() == 0
     layer.freeze_most_used()
-    assert int(layer.frozen.sum()) == 2, "a task that was not trained freezes nothing"
+    assert int(layer.frozen.sum()) == 2, "a task without training freezes no expert"
     layer.requires_grad_(False)
     layer.unfreeze_newest()
     trained = [all(p.requires_grad for p in expert.parameters()) for expert in layer.experts]
@@ -119,19 +106,20 @@ def test_a_task_freezes_the_experts_that_it_chose_most() -> None:
     assert [router.requires_grad for router in layer.routers] == [False, True]
 
 
-def test_new_experts_leave_both_towers_as_they_are(backbone: Backbone) -> None:
-    width, depth = 128, len(backbone.text_blocks)
-    tower = ExpertTower(width, depth, experts=3, rank=2).eval()
+def test_new_experts_do_not_change_the_towers(backbone: Backbone) -> None:
+    tower = ExpertTower(backbone.text_width, len(backbone.text_blocks), experts=3, rank=2).eval()
     tower.add_router()
     ids = backbone.tokenize(TEXTS)
     with torch.no_grad():
-        frozen = encode_frames(backbone, _frames(1))[0], encode_texts(backbone, ids)[0]
-        torch.testing.assert_close(encode_frames_with_experts(backbone, _frames(1), tower, 0), frozen[0])
+        frozen = encode_frames(backbone, random_frames(1, 3))[0], encode_texts(backbone, ids)[0]
+        torch.testing.assert_close(
+            encode_frames_with_experts(backbone, random_frames(1, 3), tower, 0), frozen[0]
+        )
         torch.testing.assert_close(encode_texts_with_experts(backbone, ids, tower, [0, 0, 0]), frozen[1])
         for parameter in tower.parameters():
             torch.nn.init.normal_(parameter, std=0.1)
         moved = (
-            encode_frames_with_experts(backbone, _frames(1), tower, 0),
+            encode_frames_with_experts(backbone, random_frames(1, 3), tower, 0),
             encode_texts_with_experts(backbone, ids, tower, [0, 0, 0]),
         )
         for now, before in zip(moved, frozen, strict=True):
@@ -141,8 +129,8 @@ def test_new_experts_leave_both_towers_as_they_are(backbone: Backbone) -> None:
         )
 
 
-def test_every_text_is_encoded_under_its_own_task(backbone: Backbone) -> None:
-    tower = ExpertTower(128, len(backbone.text_blocks), experts=4, rank=2).eval()
+def test_each_text_of_a_batch_uses_the_router_of_its_task(backbone: Backbone) -> None:
+    tower = ExpertTower(backbone.text_width, len(backbone.text_blocks), experts=4, rank=2).eval()
     for _ in range(2):
         tower.add_router()
     for parameter in tower.parameters():
@@ -162,24 +150,24 @@ def test_every_text_is_encoded_under_its_own_task(backbone: Backbone) -> None:
 # -- the selector ---------------------------------------------------------------------------------------
 
 
-def test_the_selector_takes_the_task_that_knows_an_input_best() -> None:
+def test_selector_returns_the_task_with_the_lowest_reconstruction_error() -> None:
     torch.manual_seed(0)
     selector = TaskSelector(8, 3)
     assert selector.select(torch.randn(2, 8)).tolist() == [NO_ROUTER, NO_ROUTER]
     known = [F.normalize(torch.randn(1, 8) + 0.2 * torch.randn(40, 8), dim=-1) for _ in range(3)]
     for task, features in enumerate(known):
         selector.add_task()
-        optimiser = torch.optim.Adam(selector.encoders[task].parameters(), lr=0.02)
+        optimizer = torch.optim.Adam(selector.encoders[task].parameters(), lr=0.02)
         for _ in range(60):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             selector.reconstruction_error(features[:30], task).mean().backward()
-            optimiser.step()
+            optimizer.step()
     with torch.no_grad():
         for task, features in enumerate(known):
             assert selector.select(features[30:]).tolist() == [task] * 10
 
 
-def test_the_error_is_that_of_a_sigmoid_autoencoder() -> None:
+def test_selector_error_is_that_of_a_sigmoid_autoencoder() -> None:
     torch.manual_seed(0)
     selector = TaskSelector(4, 3)
     selector.add_task()
@@ -195,34 +183,21 @@ def test_the_error_is_that_of_a_sigmoid_autoencoder() -> None:
 # -- the method -----------------------------------------------------------------------------------------
 
 
-def _task(folder: Path, name: str, *, videos: int = 4, captions: int = 1) -> TaskData:
-    rng = np.random.default_rng(list(name.encode()))
-    clips = []
-    for number in range(videos):
-        path = folder / f"{name}-{number}.npy"
-        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
-        texts = tuple(f"{name} number {number} again {c}" for c in range(captions))
-        clips.append(Clip(f"{name}-{number}", number, path, texts, "train"))
-    return TaskData(name, name, tuple(clips))
-
-
-def _start(backbone: Backbone, release: ReleaseState | None = None, **settings: Any) -> MoeAdapter:
+def moe_method(backbone: Backbone, release: ReleaseState | None = None, **settings: Any) -> MoeAdapter:
     settings = {
-        "epochs": 2,
-        "batch_size": 2,
         "experts": 6,
         "rank": 4,
         "learning_rate": 1e-2,
         "selector_width": 8,
         **settings,
     }
-    method = start_method("moe_adapter", backbone, settings, release)
+    method = create_method("moe_adapter", backbone, release, **settings)
     assert isinstance(method, MoeAdapter)
     return method
 
 
-def test_the_loss_is_contrast_and_reconstruction(backbone: Backbone) -> None:
-    method = _start(backbone, logit_scale=20.0)
+def test_loss_is_contrast_plus_reconstruction_error(backbone: Backbone) -> None:
+    method = moe_method(backbone, logit_scale=20.0)
     method.begin_task("one", "one")
     for parameter in [*method.visual.parameters(), *method.text.parameters()]:
         if parameter.requires_grad:
@@ -230,19 +205,20 @@ def test_the_loss_is_contrast_and_reconstruction(backbone: Backbone) -> None:
     ids = backbone.tokenize(TEXTS)
     with torch.no_grad():
         queries = encode_texts_with_experts(backbone, ids, method.text, [0] * 3)
-        videos = method.encode_videos(_frames(1)).clone()
+        videos = method.encode_videos(random_frames(1, 3)).clone()
         error = method.selector.reconstruction_error(encode_texts(backbone, ids)[0], 0).mean()
         expected = in_task_loss(queries, videos, 20.0) + error
-        torch.testing.assert_close(method.loss(_frames(1), TEXTS, None), expected)
-    alone = _start(backbone, selector=False)
+        torch.testing.assert_close(method.loss(random_frames(1, 3), TEXTS, None), expected)
+    alone = moe_method(backbone, selector=False)
     alone.begin_task("one", "one")
-    assert [len(group["params"]) for group in alone.parameter_groups()] == [2 * 4 * (6 * 4 + 2)]
+    blocks = len(backbone.visual_blocks) + len(backbone.text_blocks)
+    assert [len(group["params"]) for group in alone.parameter_groups()] == [blocks * (6 * 4 + 2)]
     assert len(method.parameter_groups()) == 2
 
 
-def test_later_tasks_leave_what_earlier_ones_rely_on(backbone: Backbone, tmp_path: Path) -> None:
-    method = _start(backbone)
-    learn_task(method, _task(tmp_path, "one"))
+def test_later_tasks_do_not_change_frozen_experts_and_earlier_routers(backbone: Backbone) -> None:
+    method = moe_method(backbone)
+    learn_steps(method, "one", range(4), TEXTS)
     frozen = {}
     for side in ("visual", "text"):
         for number, layer in enumerate(getattr(method, side).blocks):
@@ -251,10 +227,11 @@ def test_later_tasks_leave_what_earlier_ones_rely_on(backbone: Backbone, tmp_pat
                 frozen[f"moe.{side}.layers.{number}.experts.{expert}."] = True
             frozen[f"moe.{side}.layers.{number}.routers.0"] = True
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
-    learn_task(method, _task(tmp_path, "two"))
+    learn_steps(method, "two", range(4), TEXTS)
     after = method.state_dict()
     kept = {name for name in before if name.startswith(tuple(frozen))}
-    assert len(kept) == 2 * 4 * (2 * 4 + 1)
+    blocks = len(backbone.visual_blocks) + len(backbone.text_blocks)
+    assert len(kept) == blocks * (2 * 4 + 1)
     assert all(torch.equal(after[name], before[name]) for name in kept)
     moved = {name for name in before if name not in kept and not torch.equal(after[name], before[name])}
     assert any(".experts." in name for name in moved)
@@ -263,32 +240,11 @@ def test_later_tasks_leave_what_earlier_ones_rely_on(backbone: Backbone, tmp_pat
     assert method.routers == [0, 1]
 
 
-def test_a_resumed_second_task_ends_with_the_same_bits(backbone: Backbone, tmp_path: Path) -> None:
-    first, second = _task(tmp_path, "one"), _task(tmp_path, "two")
-    method = _start(backbone)
-    learn_task(method, first)
-    release = method.release()
-    whole = _start(backbone, release)
-    learn_task(whole, second)
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", "run")
-    with pytest.raises(Killed):
-        learn_task(_start(backbone, release), second, checkpoints=checkpoints, report=kill_at(3))
-    resumed = _start(backbone, release)
-    steps: list[int] = []
-    learn_task(resumed, second, checkpoints=checkpoints, report=lambda p: steps.append(p.step))
-    assert steps == [3, 4]
-    expected, tensors = whole.release().tensors, resumed.release().tensors
-    assert expected.keys() == tensors.keys()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors.items())
-    assert resumed.fingerprint() == whole.fingerprint()
-    assert resumed.learned_tasks[0].fingerprint != resumed.learned_tasks[1].fingerprint
-
-
-def test_queries_take_the_selected_router_or_each_shards_own(backbone: Backbone, tmp_path: Path) -> None:
+def test_queries_use_the_selected_router_or_that_of_each_shard(backbone: Backbone, tmp_path: Path) -> None:
     for selector in (True, False):
-        method = _start(backbone, selector=selector)
+        method = moe_method(backbone, selector=selector)
         for name in ("one", "two"):
-            learn_task(method, _task(tmp_path, name))
+            learn_steps(method, name, range(4), TEXTS)
         folder = tmp_path / str(selector)
         folder.mkdir()
         write_release(folder, method.release())
@@ -298,24 +254,24 @@ def test_queries_take_the_selected_router_or_each_shards_own(backbone: Backbone,
         vectors = encoder.encode(TEXTS, ["two", "one"])
         ids = backbone.tokenize(TEXTS)
         with torch.no_grad():
-            chosen = method.selector.select(encode_texts(backbone, ids)[0])
-            for place, task in enumerate([1, 0]):
-                tasks = chosen if selector else torch.tensor([task] * 3)
+            selected = method.selector.select(encode_texts(backbone, ids)[0])
+            for position, task in enumerate([1, 0]):
+                tasks = selected if selector else torch.tensor([task] * 3)
                 expected = encode_texts_with_experts(backbone, ids, method.text, tasks)
-                np.testing.assert_allclose(vectors[:, place], expected.numpy(), atol=1e-6)
+                np.testing.assert_allclose(vectors[:, position], expected.numpy(), atol=1e-6)
         assert np.allclose(vectors[:, 0], vectors[:, 1], atol=1e-4) == selector
         assert encoder.modes == ("latest",)
 
 
-def test_untrained_tasks_borrow_the_newest_router_or_none(backbone: Backbone, tmp_path: Path) -> None:
-    frozen = start_method("zero_shot", backbone, {}, None)
-    learn_task(frozen, _task(tmp_path, "bare"))
-    method = _start(backbone, frozen.release(), selector=False)
-    learn_task(method, _task(tmp_path, "mute", captions=0))
+def test_task_without_training_uses_the_newest_router_or_none(backbone: Backbone) -> None:
+    frozen = create_method("zero_shot", backbone)
+    index_task(frozen, "bare")
+    method = moe_method(backbone, frozen.release(), selector=False)
+    index_task(method, "mute")
     assert method.routers == [NO_ROUTER, NO_ROUTER]
     assert method.fingerprint() == frozen.fingerprint()
-    learn_task(method, _task(tmp_path, "one"))
-    learn_task(method, _task(tmp_path, "silent", captions=0))
+    learn_steps(method, "one", range(4), TEXTS)
+    index_task(method, "silent")
     assert method.routers == [NO_ROUTER, NO_ROUTER, 0, 0]
     assert method.learned_tasks[3].fingerprint == method.learned_tasks[2].fingerprint
     encoder = method.query_encoder()
@@ -325,35 +281,19 @@ def test_untrained_tasks_borrow_the_newest_router_or_none(backbone: Backbone, tm
     assert not np.allclose(vectors[:, 0], vectors[:, 1], atol=1e-3)
 
 
-def test_with_every_expert_frozen_a_router_is_still_learned(backbone: Backbone, tmp_path: Path) -> None:
-    method = _start(backbone, experts=2)
-    learn_task(method, _task(tmp_path, "one"))
+def test_router_is_trained_when_all_experts_are_frozen(backbone: Backbone) -> None:
+    method = moe_method(backbone, experts=2)
+    learn_steps(method, "one", range(4), TEXTS)
     before = method.text.blocks[0].experts[0].state_dict()["up.weight"].clone()
-    learn_task(method, _task(tmp_path, "two"))
+    learn_steps(method, "two", range(4), TEXTS)
     assert torch.equal(method.text.blocks[0].experts[0].state_dict()["up.weight"], before)
     assert method.text.blocks[0].routers[1].abs().max() > 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"experts": 0}, "experts: "),
-        ({"dropout": 1, "top_k": 0}, "top_k: .*dropout: "),
-        ({"selector_width": 0}, "selector_width: "),
-        ({"threshold": 0.06}, "threshold: Extra inputs"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(MethodError, match=says):
-        configure("moe_adapter", "tiny", settings)
-
-
-def test_a_library_keeps_its_experts(backbone: Backbone, tmp_path: Path) -> None:
-    method = _start(backbone, epochs=1)
-    learn_task(method, _task(tmp_path, "one", videos=2))
+def test_release_with_mismatched_rank_is_refused(backbone: Backbone) -> None:
+    method = moe_method(backbone)
+    learn_steps(method, "one", range(4), TEXTS)
     release = method.release()
-    with pytest.raises(MethodError, match="experts is 6"):
-        _start(backbone, release, experts=7)
     release.config["rank"] = 5
     with pytest.raises(ReleaseError, match="the experts of the release do not fit its configuration"):
         open_query_encoder(backbone, release, {})

@@ -1,0 +1,158 @@
+"""Helpers that drive learning methods on random videos and a very small backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from open_clip.model import CLIP
+from torch import Tensor
+
+from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.open_clip_backbone import OpenClipBackbone
+from models.backbones.tokenizer import small_tokenizer
+from models.releases.release_state import ReleaseState
+from trainer.methods import METHODS, Method, start_method
+from trainer.task_data import Clip, Split, TaskData
+from trainer.training_loop import TrainingProgress
+
+FRAMES, SIDE = 2, 16  # frames per video and their size in pixels
+TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
+
+_CONTEXT, _VOCABULARY = 32, 8192
+#: Small values of settings that determine the cost of a step; a method uses those that it has.
+_SMALL_SETTINGS: dict[str, Any] = {
+    "dropout": 0.0,
+    "experts": 3,
+    "fusion_layers": 1,
+    "image_rank": 2,
+    "memory": 4,
+    "queue": 5,
+    "rank": 2,
+    "replay_batch": 2,
+    "selector_width": 4,
+    "sentences": 5,
+    "words": 3,
+}
+
+
+class InterruptedTraining(BaseException):
+    """Simulates the end of the process during training; no handler of the product catches it."""
+
+
+def interrupt_at(step: int) -> Callable[[TrainingProgress], None]:
+    """Return a progress listener that ends training after a step."""
+
+    def report(progress: TrainingProgress) -> None:
+        if progress.step == step:
+            raise InterruptedTraining
+
+    return report
+
+
+def random_backbone(seed: int = 0) -> Backbone:
+    """Return an untrained CLIP with two blocks of width 32 per tower, which uses the recipes of ``tiny``."""
+    torch.manual_seed(seed)
+    clip = CLIP(
+        embed_dim=16,
+        vision_cfg={"image_size": SIDE, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2},
+        text_cfg={
+            "context_length": _CONTEXT,
+            "vocab_size": _VOCABULARY,
+            "width": 32,
+            "heads": 2,
+            "layers": 2,
+        },
+    )
+    tokenizer = small_tokenizer(_VOCABULARY, _CONTEXT)
+    spec = FrameSpec(FRAMES, SIDE)
+    return OpenClipBackbone("tiny", clip, tokenizer, spec, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+
+def random_frames(seed: int, videos: int = len(TEXTS)) -> Tensor:
+    """Return frames of random pixels, ``uint8 [videos, FRAMES, SIDE, SIDE, 3]``."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, 256, (videos, FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+
+
+def write_task(
+    folder: Path,
+    name: str,
+    captions: Sequence[Sequence[str]],
+    splits: Sequence[Split] = (),
+    *,
+    identical: bool = False,
+) -> TaskData:
+    """Write random videos and return their task.
+
+    Args:
+        folder: Folder of the frame files.
+        name: Identifier and name of the task; determines the frames.
+        captions: Captions of each video.
+        splits: Split of the first videos; the others are training videos.
+        identical: Whether all videos have the same frames.
+    """
+    clips = []
+    for number, texts in enumerate(captions):
+        path = folder / f"{name}-{number}.npy"
+        rng = np.random.default_rng([*name.encode(), 0 if identical else number])
+        np.save(path, rng.integers(0, 256, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8))
+        split = splits[number] if number < len(splits) else "train"
+        clips.append(Clip(f"{name}-{number}", number, path, tuple(texts), split))
+    return TaskData(name, name, tuple(clips))
+
+
+def create_method(
+    name: str, backbone: Backbone, previous: ReleaseState | None = None, **settings: Any
+) -> Any:
+    """Return a method with small settings, which ``settings`` override."""
+    fields = METHODS[name].config_class.model_fields
+    small = {key: value for key, value in _SMALL_SETTINGS.items() if key in fields}
+    return start_method(name, backbone, {**small, **settings}, previous)
+
+
+def run_steps(
+    method: Method,
+    seeds: Iterable[int],
+    optimizer: torch.optim.Optimizer | None = None,
+    texts: Sequence[str] = TEXTS,
+) -> None:
+    """Run one training step per seed; a seed determines the frames of its step."""
+    optimizer = optimizer or torch.optim.AdamW(method.parameter_groups())
+    for seed in seeds:
+        optimizer.zero_grad()
+        method.loss(random_frames(seed, len(texts)), texts, None).backward()
+        optimizer.step()
+        method.after_step()
+
+
+def learn_steps(method: Method, task: str, seeds: Iterable[int], texts: Sequence[str] = TEXTS) -> None:
+    """Learn a task of a few steps without training data on disk."""
+    method.begin_task(task, task)
+    if method.is_trainable:
+        method.train(True)
+        run_steps(method, seeds, texts=texts)
+        method.train(False)
+    method.end_task()
+    method.record_task(task, task, texts)
+
+
+def index_task(method: Method, task: str) -> None:
+    """Add a task without captions, which is not trained."""
+    method.begin_task(task, task, trained=False)
+    method.end_task()
+    method.record_task(task, task, [])
+
+
+def weights(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Return copies of all parameters by name."""
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+
+
+def equal_tensors(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+    """Return whether two mappings have the same names and the same values."""
+    assert left.keys() == right.keys()
+    return all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,116 @@
+"""FFA + TAME: equation 9, experts and prototypes of each task, and the parts that can be switched off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from models.adapters.tame import NO_EXPERT, ROUTED
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder
+from tests.trainer.methods.method_driver import TEXTS, create_method, index_task, learn_steps, random_frames
+from trainer.losses import cross_task_loss, in_task_loss
+from trainer.methods import Method
+
+
+def current_queries(method: Method) -> torch.Tensor:
+    """Return the query vectors ``[n, dim]`` of the texts for the task in progress."""
+    method.record_task("current", "current", TEXTS)
+    vectors = method.query_encoder().encode(TEXTS, ["current"])[:, 0]
+    method.learned_tasks.pop()
+    return torch.from_numpy(vectors)
+
+
+def test_equation_9(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone, cross_task=0.25)
+    learn_steps(method, "one", [1, 1])
+    method.begin_task("two", "two")
+    references = F.normalize(torch.randn(5, backbone.dim), dim=-1)
+    frames = random_frames(3)
+    with torch.no_grad():
+        videos = method.encode_videos(frames).clone()
+        queries = current_queries(method)
+        scale = method.config.logit_scale
+        in_task = in_task_loss(queries, videos, scale)
+        expected = 0.75 * in_task + 0.25 * cross_task_loss(queries, videos, references, scale)
+        torch.testing.assert_close(method.loss(frames, TEXTS, references), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(method.loss(frames, TEXTS, None), in_task, atol=1e-4, rtol=1e-4)
+
+
+def test_first_task_trains_one_expert_and_second_task_copies_it(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone)
+    learn_steps(method, "one", [1, 1])
+    b = method.tame.b
+    assert b[:, :, 0].abs().max() > 0
+    assert b[:, :, 1:].abs().max() == 0
+    method.begin_task("two", "two")
+    assert method.tame.task_experts == [0, ROUTED]
+    assert torch.equal(b[:, :, 1], b[:, :, 0])
+    assert method.tame.router.requires_grad
+
+
+def test_routed_first_task_trains_the_router(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone, first_task="routed")
+    method.begin_task("one", "one")
+    assert method.tame.task_experts == [ROUTED]
+    assert method.tame.router.requires_grad
+
+
+def test_prototypes_of_earlier_tasks_do_not_change(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone)
+    for seed, task in enumerate(["one", "two"]):
+        learn_steps(method, task, [seed])
+    before = method.tame.prototypes[1].detach().clone()
+    learn_steps(method, "three", [3, 3])
+    assert torch.equal(method.tame.prototypes[1], before)
+
+
+def test_without_tame_the_frozen_text_tower_encodes_queries(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone, tame=False)
+    for seed, task in enumerate(["one", "two"]):
+        learn_steps(method, task, [seed])
+    encoder = method.query_encoder()
+    queries = encoder.encode(TEXTS, ["two"])[:, 0]
+    np.testing.assert_allclose(queries, encoder.encode_with_backbone(TEXTS), atol=1e-6)
+    assert any(gate.abs() > 0 for gate in method.fusion.gates())
+
+
+def test_without_ffa_the_frozen_image_tower_encodes_videos(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone, ffa_layers=0)
+    learn_steps(method, "one", [1])
+    zero_shot = create_method("zero_shot", backbone)
+    torch.testing.assert_close(
+        method.encode_videos(random_frames(1)), zero_shot.encode_videos(random_frames(1))
+    )
+
+
+@pytest.mark.parametrize(("ffa_layers", "expected"), [(0, 2), (1, 1), (2, 0), (12, 0)])
+def test_frozen_image_blocks_are_those_before_the_first_ffa(
+    backbone: Backbone, ffa_layers: int, expected: int
+) -> None:
+    assert create_method("ffa_tame", backbone, ffa_layers=ffa_layers).frozen_image_block_count == expected
+
+
+def test_task_without_captions_copies_the_newest_prototype(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone)
+    for seed, task in enumerate(["one", "two"]):
+        learn_steps(method, task, [seed])
+    index_task(method, "bare")
+    assert method.tame.task_experts == [0, ROUTED, ROUTED]
+    assert torch.equal(method.tame.prototypes[2], method.tame.prototypes[1])
+
+
+def test_shards_of_a_zero_shot_library_keep_the_plain_text_tower(backbone: Backbone) -> None:
+    zero_shot = create_method("zero_shot", backbone)
+    index_task(zero_shot, "bare")
+    first = zero_shot.release()
+    method = create_method("ffa_tame", backbone, first)
+    learn_steps(method, "one", [1, 1])
+    second = method.release()
+    assert method.tame.task_experts == [NO_EXPERT, 0]
+    encoder = open_query_encoder(backbone, second, {"bare": first, "one": second})
+    for mode in encoder.modes:
+        queries = encoder.encode(TEXTS, ["bare"], mode)[:, 0]
+        np.testing.assert_allclose(queries, encoder.encode_with_backbone(TEXTS), atol=1e-6)

@@ -1,0 +1,384 @@
+"""Contract of every registered learning method.
+
+A new method needs no change here: its settings are shrunk by their names, and all tests run over the registry.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder, read_query_release, read_video_release
+from models.encoders.video_encoder import VideoEncoder
+from models.errors import ReleaseError
+from models.releases.release_files import read_release, write_release
+from models.releases.release_state import ReleaseState
+from tests.trainer.methods.method_driver import (
+    TEXTS,
+    InterruptedTraining,
+    create_method,
+    equal_tensors,
+    index_task,
+    interrupt_at,
+    learn_steps,
+    random_backbone,
+    random_frames,
+    run_steps,
+    write_task,
+)
+from trainer.errors import TrainingDiverged
+from trainer.methods import METHODS, Method, MethodError, start_method
+from trainer.task_data import StoredVectors, TaskData
+from trainer.training_checkpoint import CheckpointStore
+from trainer.training_loop import learn_task
+from trainer.video_embedding import embed_clips
+
+NAMES = sorted(METHODS)
+TRAINABLE = [name for name in NAMES if METHODS[name].is_trainable]
+#: Two epochs of two steps; the last epoch starts within a window of RWalk and an interval of ZSCL.
+TRAINING = {"epochs": 2, "batch_size": 2}
+#: Settings that change the state of a method; resuming is tested with and without them.
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "bmu_moco": [{"variant": "fixed"}],
+    "ccmr": [{"tied": True, "regulariser": "mas", "cross_task_negatives": True}],
+    "ctp": [{"masked_language": False}],
+    "der": [{"fill": "ring", "replay": 0.5}],
+    "rwalk": [{"window": 3}],
+    "zscl": [{"ensemble_interval": 3}],
+}
+RESUMED = [(name, settings) for name in TRAINABLE for settings in ({}, *VARIANTS.get(name, ()))]
+CHANGED_SETTINGS = [(name, setting) for name in TRAINABLE for setting in METHODS[name].architecture_settings]
+
+
+class LearnedLibrary(NamedTuple):
+    """Result of two tasks in order.
+
+    Attributes:
+        tasks: Training data of both tasks.
+        releases: Release after each task.
+        folder: Folder with one release folder per task.
+        method: Method after the second task.
+        losses: Mean loss of each epoch, for each task.
+    """
+
+    tasks: list[TaskData]
+    releases: list[ReleaseState]
+    folder: Path
+    method: Method
+    losses: list[list[float]]
+
+
+class _Shard:
+    """Stored vectors of earlier tasks."""
+
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        vectors = np.random.default_rng(7).normal(size=(6, 16)).astype(np.float32)
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[ids]
+
+
+def stored_vectors(task: int) -> StoredVectors:
+    """Return the stored vectors that a task's training sees."""
+    return StoredVectors([(_Shard(), np.arange(6))] if task else [])
+
+
+@cache
+def contract_backbone() -> Backbone:
+    return random_backbone()
+
+
+@cache
+def learned_library(name: str, settings: tuple[tuple[str, Any], ...] = ()) -> LearnedLibrary:
+    """Learn two tasks with a method; tests share the result and must not change it."""
+    folder = Path(mkdtemp(prefix="cinestrata-contract-"))
+    tasks, releases, losses = [], [], []
+    for number, task_name in enumerate(("one", "two")):
+        captions = [[f"{text} {task_name}"] for text in TEXTS]
+        task = write_task(folder, task_name, captions, ["val"])
+        method = create_method(
+            name, contract_backbone(), releases[-1] if releases else None, **TRAINING, **dict(settings)
+        )
+        losses.append(learn_task(method, task, stored_vectors(number)))
+        tasks.append(task)
+        releases.append(method.release())
+        (folder / f"release-{task_name}").mkdir()
+        write_release(folder / f"release-{task_name}", releases[-1])
+    return LearnedLibrary(tasks, releases, folder, method, losses)
+
+
+def continue_library(name: str, library: LearnedLibrary, **settings: Any) -> Any:
+    """Return a method that continues the first release of a library."""
+    return create_method(name, contract_backbone(), library.releases[0], **TRAINING, **settings)
+
+
+# -- reproducibility ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "settings"), RESUMED)
+def test_interrupted_task_resumes_to_the_same_bits(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    library = learned_library(name, tuple(settings.items()))
+    checkpoints = CheckpointStore(tmp_path, "run")
+    with pytest.raises(InterruptedTraining):
+        learn_task(
+            continue_library(name, library, **settings),
+            library.tasks[1],
+            stored_vectors(1),
+            checkpoints=checkpoints,
+            report=interrupt_at(3),
+        )
+    torch.rand(3)  # the state of the global generator must not matter
+    resumed = continue_library(name, library, **settings)
+    steps: list[int] = []
+    learn_task(
+        resumed,
+        library.tasks[1],
+        stored_vectors(1),
+        checkpoints=checkpoints,
+        report=lambda progress: steps.append(progress.step),
+    )
+    assert steps == [3, 4]
+    assert equal_tensors(resumed.release().tensors, library.releases[1].tensors)
+    assert resumed.learned_tasks == library.releases[1].tasks
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_seed_determines_the_result(name: str) -> None:
+    library = learned_library(name)
+    for seed, is_equal in ((42, True), (43, False)):
+        method = create_method(name, contract_backbone(), **TRAINING, seed=seed)
+        losses = learn_task(method, library.tasks[0], stored_vectors(0))
+        assert (losses == library.losses[0]) == is_equal
+        assert (method.fingerprint() == library.releases[0].fingerprint) == is_equal
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_dict_round_trip_within_a_task(name: str) -> None:
+    library = learned_library(name)
+    source, target = (continue_library(name, library) for _ in range(2))
+    for method in (source, target):
+        method.begin_task("two", "two")
+    if source.is_trainable:
+        run_steps(source, range(1))
+        source.after_epoch(())
+    state = {key: tensor.clone() for key, tensor in source.state_dict().items()}
+    target.load_state_dict(state)
+    assert equal_tensors(target.state_dict(), state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_release_round_trip_keeps_the_method(name: str) -> None:
+    library = learned_library(name)
+    release = read_release(library.folder / "release-two")
+    assert equal_tensors(release.tensors, library.releases[1].tensors)
+    resumed = create_method(name, contract_backbone(), release, **TRAINING)
+    frames = random_frames(5)
+    assert [task.task_id for task in resumed.learned_tasks] == ["one", "two"]
+    assert resumed.fingerprint() == library.method.fingerprint() == release.tasks[1].fingerprint
+    assert torch.equal(resumed.encode_videos(frames), library.method.encode_videos(frames))
+    assert equal_tensors(resumed.release().tensors, release.tensors)
+
+
+# -- training -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_training_lowers_the_loss_and_keeps_the_backbone(name: str, backbone: Backbone) -> None:
+    torch.manual_seed(0)  # of random sentences and masked words
+    weights_before = {key: tensor.clone() for key, tensor in backbone.tensors().items()}
+    method = create_method(name, backbone, learning_rate=1e-3)
+    method.begin_task("one", "one")
+    with torch.no_grad():
+        first_loss = float(method.loss(random_frames(1), TEXTS, None))
+    run_steps(method, [1] * 10)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        assert float(method.loss(random_frames(1), TEXTS, None)) < first_loss
+    assert equal_tensors(backbone.tensors(), weights_before)
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_minimal_tasks_give_finite_unit_vectors(name: str, tmp_path: Path) -> None:
+    tasks = [
+        write_task(tmp_path, "one-video", [["a red circle moves left", "a circle", "it moves"]]),
+        write_task(tmp_path, "one-caption", [["a blue square"]]),
+        write_task(tmp_path, "identical", [["a ring"], ["a ring"], ["a ring"]], identical=True),
+    ]
+    releases: dict[str, ReleaseState] = {}
+    release: ReleaseState | None = None
+    for task in tasks:
+        method = create_method(name, contract_backbone(), release, epochs=1, batch_size=4)
+        losses = learn_task(method, task, StoredVectors())
+        assert len(losses) == 1
+        assert np.isfinite(losses).all()
+        vectors = embed_clips(method.encode_videos, task.clips)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+        releases[task.task_id] = release = method.release()
+    assert release is not None
+    encoder = open_query_encoder(contract_backbone(), release, releases)
+    for mode in encoder.modes:
+        vectors = encoder.encode(["a ring"], list(releases), mode)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_nan_in_the_loss_stops_the_task_with_a_clear_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = learned_library(name)
+    method = continue_library(name, library)
+    loss = method.loss
+    monkeypatch.setattr(method, "loss", lambda *batch: loss(*batch) * float("nan"))
+    with pytest.raises(TrainingDiverged, match=r"loss became nan at step 1 with learning rate"):
+        learn_task(method, library.tasks[1], stored_vectors(1))
+    assert [task.task_id for task in method.learned_tasks] == ["one"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_task_without_captions_changes_no_video_encoder(name: str, backbone: Backbone) -> None:
+    library = learned_library(name)
+    method = continue_library(name, library)
+    fingerprint = method.fingerprint()
+    index_task(method, "bare")
+    assert [task.fingerprint for task in method.learned_tasks] == [fingerprint, fingerprint]
+    encoder = method.query_encoder()
+    vectors = encoder.encode(TEXTS, ["one", "bare"])
+    np.testing.assert_allclose(vectors[:, 0], vectors[:, 1], atol=1e-6)
+
+
+# -- releases and their encoders ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_query_encoder_of_a_stored_release_equals_that_of_the_method(name: str) -> None:
+    library = learned_library(name)
+    releases = {task: read_query_release(library.folder / f"release-{task}") for task in ("one", "two")}
+    stored = open_query_encoder(contract_backbone(), releases["two"], releases)
+    current = library.method.query_encoder(dict(zip(("one", "two"), library.releases, strict=True)))
+    for mode in stored.modes:
+        vectors = stored.encode(TEXTS, ["two", "one"], mode)
+        assert vectors.shape == (len(TEXTS), 2, contract_backbone().dim)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-5)
+        assert np.array_equal(vectors, current.encode(TEXTS, ["two", "one"], mode))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_video_encoder_of_a_stored_release_equals_the_method(name: str) -> None:
+    library = learned_library(name)
+    releases = {task: read_video_release(library.folder / f"release-{task}") for task in ("one", "two")}
+    fingerprints = {task.task_id: task.fingerprint for task in library.releases[1].tasks}
+    encoder = VideoEncoder(contract_backbone(), fingerprints, releases)
+    frames = random_frames(9)
+    vectors = encoder.encode(frames, ["one", "two"])
+    first = create_method(name, contract_backbone(), library.releases[0], **TRAINING)
+    for position, method in enumerate((first, library.method)):
+        np.testing.assert_allclose(vectors[:, position], method.encode_videos(frames).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pinned_queries_never_change(name: str) -> None:
+    library = learned_library(name)
+    releases = dict(zip(("one", "two"), library.releases, strict=True))
+    earlier = open_query_encoder(contract_backbone(), releases["one"], releases)
+    later = open_query_encoder(contract_backbone(), releases["two"], releases)
+    if "pinned" not in later.modes:
+        with pytest.raises(ReleaseError, match="mode 'pinned'"):
+            later.encode(TEXTS, ["one"], "pinned")
+        return
+    before = earlier.encode(TEXTS, ["one"], "pinned")
+    assert np.array_equal(later.encode(TEXTS, ["one"], "pinned"), before)
+    together = later.encode(TEXTS, ["one", "two"], "pinned")
+    np.testing.assert_allclose(together[:, :1], before, atol=1e-6)
+    assert (METHODS[name].is_trainable) == (
+        not np.allclose(later.encode(TEXTS, ["one"], "latest"), before, atol=1e-4)
+    )
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_zero_shot_library_can_be_continued(name: str, backbone: Backbone) -> None:
+    zero_shot = create_method("zero_shot", backbone)
+    index_task(zero_shot, "bare")
+    method = create_method(name, backbone, zero_shot.release())
+    learn_steps(method, "one", range(2))
+    releases = {"bare": zero_shot.release(), "one": method.release()}
+    encoder = open_query_encoder(backbone, releases["one"], releases)
+    assert encoder.tasks == ["bare", "one"]
+    mode = "pinned" if "pinned" in encoder.modes else "latest"
+    bare, learned = encoder.encode(TEXTS, ["bare", "one"], mode).transpose(1, 0, 2)
+    frozen = zero_shot.query_encoder().encode(TEXTS, ["bare"])[:, 0]
+    if mode == "pinned":
+        np.testing.assert_allclose(bare, frozen, atol=1e-6)
+    assert not np.array_equal(learned, frozen)
+
+
+def test_unknown_task_is_refused_by_name() -> None:
+    encoder = learned_library("finetune").method.query_encoder()
+    with pytest.raises(ReleaseError, match="three"):
+        encoder.encode(TEXTS, ["three"])
+
+
+# -- refusals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_release_of_another_method_is_refused(name: str) -> None:
+    other = "ffa_tame" if name != "ffa_tame" else "finetune"
+    release = learned_library(other).releases[0]
+    with pytest.raises(MethodError, match=f"learned with method '{other}', which '{name}' cannot continue"):
+        create_method(name, contract_backbone(), release)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_release_of_another_backbone_is_refused(name: str) -> None:
+    other, release = random_backbone(seed=9), learned_library(name).releases[0]
+    with pytest.raises(MethodError, match="learned on backbone"):
+        create_method(name, other, release)
+    with pytest.raises(ReleaseError, match="another backbone"):
+        open_query_encoder(other, release, {"one": release})
+
+
+@pytest.mark.parametrize(("name", "setting"), CHANGED_SETTINGS)
+def test_changed_architecture_setting_is_refused(name: str, setting: str) -> None:
+    release = learned_library(name).releases[0]
+    value = release.config[setting]
+    choices = METHODS[name].config_class.model_fields[setting].annotation
+    literals = getattr(choices, "__args__", ())
+    if isinstance(value, bool):
+        changed: Any = not value
+    elif isinstance(value, str):
+        changed = next(choice for choice in literals if choice != value)
+    else:
+        changed = value + 1
+    with pytest.raises(MethodError, match=f"{setting} is {value!r}"):
+        create_method(name, contract_backbone(), release, **{setting: changed})
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in CHANGED_SETTINGS}))
+def test_architecture_settings_default_to_those_of_the_release(name: str) -> None:
+    release = learned_library(name).releases[0]
+    config = start_method(name, contract_backbone(), {}, release).config.model_dump()
+    for setting in METHODS[name].architecture_settings:
+        assert config[setting] == release.config[setting]
+
+
+# -- routing --------------------------------------------------------------------------------------------
+
+
+def test_routing_profile_counts_the_words_of_the_training_captions(backbone: Backbone) -> None:
+    method = create_method("zero_shot", backbone)
+    learn_steps(method, "one", ())
+    encoder = method.query_encoder()
+    presence, other = (
+        encoder.token_presence(["a red circle"])[0],
+        encoder.token_presence(["zebras sleeping"])[0],
+    )
+    profile = method.profiles.to_dense()[0]
+    assert presence @ profile > 10
+    assert other @ profile == 0
