@@ -29,8 +29,9 @@ def test_every_recipe_is_valid_for_every_backbone(name: str) -> None:
 
 
 def test_service_offers_every_method_that_does_not_need_old_videos() -> None:
-    assert METHOD_NAMES == tuple(
-        sorted(name for name, method in METHODS.items() if not method.requires_all_videos)
+    assert (
+        tuple(sorted(name for name, method in METHODS.items() if not method.requires_all_videos))
+        == METHOD_NAMES
     )
 
 
