@@ -112,15 +112,14 @@ class InvalidInput(CinestrataError):
         return cls(detail, errors)
 
     @classmethod
-    def from_pydantic(cls, errors: Iterable[Mapping[str, Any]], *, skip: int = 0) -> InvalidInput:
+    def from_pydantic(cls, errors: Iterable[Mapping[str, Any]]) -> InvalidInput:
         """The error of a failed validation.
 
         Args:
-            errors: what ``ValidationError.errors()`` returns.
-            skip: leading parts of each location to leave out (FastAPI puts ``body`` there).
+            errors: The result of ``ValidationError.errors()``.
         """
         return cls.of(
-            [FieldError(field_path(tuple(e["loc"])[skip:]), _sentence(str(e["msg"]))) for e in errors]
+            [FieldError(field_path(e["loc"]), _sentence(str(e["msg"]))) for e in errors]
             or [FieldError("body", "The request is not valid.")]
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import select
@@ -16,26 +15,12 @@ from service.core.schemas import VideoDetails, VideoMoment
 from service.storage import library_paths
 
 __all__ = [
-    "AcceptedVideo",
-    "accepted_videos",
     "get_video",
     "stream_path",
     "stream_url",
     "thumbnail_path",
     "thumbnail_url",
 ]
-
-
-@dataclass(frozen=True)
-class AcceptedVideo:
-    """A video that a task is learned from, or that is only indexed."""
-
-    vector_id: int
-    id: str
-    uri: str
-    content_hash: str
-    captions: list[str]
-    split: str | None  # the effective one: train, val or test; None: no captions, only indexed
 
 
 def get_video(video_id: str) -> VideoDetails:
@@ -102,20 +87,6 @@ def stream_path(video_id: str) -> Path:
         raise NotFound(
             f"The file of video {video_id!r} is not in the media root any more. It can still be found, not played."
         ) from error
-
-
-def accepted_videos(task_id: str) -> list[AcceptedVideo]:
-    """The accepted videos of a task, by vector id."""
-    with session_scope() as session:
-        rows = session.scalars(
-            select(Video)
-            .where(Video.task_id == task_id, Video.status == "accepted")
-            .order_by(Video.vector_id)
-        )
-        return [
-            AcceptedVideo(v.vector_id, v.id, v.uri, v.content_hash or "", v.captions, v.effective_split)
-            for v in rows
-        ]
 
 
 def _uri(video_id: str) -> str:

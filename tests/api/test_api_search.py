@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from benchmarks.data.world import DOMAINS
-from service.library import video_details as service_library
 from service.search.requests.cursors import parse_cursor
+from tests.catalog_rows import accepted_videos
 
 FIRST, SECOND = list(DOMAINS)[:2]
 
@@ -34,7 +34,7 @@ def test_every_video_of_every_split_is_found_by_a_search_for_all(
     client: TestClient, library: list[str]
 ) -> None:
     found = client.get("/search", params={"q": "anything", "k": 100}).json()["results"]
-    accepted = [video.id for task in library for video in service_library.accepted_videos(task)]
+    accepted = [video.id for task in library for video in accepted_videos(task)]
     assert sorted(result["video_id"] for result in found) == sorted(accepted)
     assert len(accepted) == 24
 
@@ -342,7 +342,7 @@ def test_pages_over_http(client: TestClient, library: list[str]) -> None:
 def test_search_by_example_over_http(client: TestClient, library: list[str]) -> None:
     video = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["video_id"]
     answer = client.get(f"/videos/{video}/similar", params={"k": 100}).json()
-    accepted = [one.id for task in library for one in service_library.accepted_videos(task)]
+    accepted = [one.id for task in library for one in accepted_videos(task)]
     assert len(answer["results"]) == 11
     assert {result["task"] for result in answer["results"]} == {answer["task"]}
     assert {result["video_id"] for result in answer["results"]} < {*accepted} - {video}

@@ -21,6 +21,7 @@ from service.library import video_details as library
 from service.tasks import commands, lifecycle, probing
 from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import shutdown
+from tests.catalog_rows import accepted_videos
 
 Make = Callable[..., Path]
 
@@ -74,7 +75,7 @@ def test_good_videos_wait_to_be_learned(with_clips: Settings) -> None:
         "test": 1,
     }
     spec = frame_spec(settings().backbone, settings().frames)
-    for video in library.accepted_videos(view.id):
+    for video in accepted_videos(view.id):
         frames = load_frames(
             frame_cache_path(settings().cache_dir, spec.frames, spec.size, video.content_hash)
         )
@@ -188,7 +189,7 @@ def test_given_splits_stay(with_clips: Settings) -> None:
     task = commands.create_task(TaskSpec.model_validate({"name": "clips", "videos": videos})).task
     view = _probe(task.id)
     assert view.held_out == "given"
-    assert [v.split for v in library.accepted_videos(task.id)] == ["test", "val", "train", None]
+    assert [v.effective_split for v in accepted_videos(task.id)] == ["test", "val", "train", None]
 
 
 def test_unknown_videos_have_no_files(with_clips: Settings) -> None:

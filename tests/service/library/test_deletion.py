@@ -30,6 +30,7 @@ from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import record
+from tests.catalog_rows import accepted_videos
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
@@ -453,9 +454,9 @@ def test_a_video_that_waits_is_deleted_and_not_learned(
     sqlite_catalog: Settings, post_probed: Callable[..., TaskDetails]
 ) -> None:
     task = post_probed("birds", 3)
-    videos = [video.id for video in catalog_library.accepted_videos(task.id)]
+    videos = [video.id for video in accepted_videos(task.id)]
     assert delete_videos(videos[:1]).deleted == videos[:1]
-    assert [video.id for video in catalog_library.accepted_videos(task.id)] == videos[1:]
+    assert [video.id for video in accepted_videos(task.id)] == videos[1:]
     counts = _counts(task.id)
     assert (counts["videos"], counts["accepted"], counts["train"]) == (2, 2, 2)
 
@@ -484,7 +485,7 @@ def test_a_video_that_is_being_examined_does_not_come_back(
     assert claim is not None
     with claim:
         probing.probe(claim)
-    assert [video.id for video in catalog_library.accepted_videos(task.id)] == [second.id]
+    assert [video.id for video in accepted_videos(task.id)] == [second.id]
     assert not library_paths.thumbnail_path(first.id).exists()
     assert library_paths.thumbnail_path(second.id).exists()
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 1
