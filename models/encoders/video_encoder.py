@@ -25,8 +25,6 @@ from models.releases.release_state import ReleaseState, video_fingerprint
 
 __all__ = ["VideoEncoder"]
 
-Vectors = npt.NDArray[np.float32]
-
 _CACHE_BYTES = 512 * 1024**2
 
 
@@ -61,7 +59,7 @@ class VideoEncoder:
         self._family_encoders: dict[type[FamilyVideoEncoder], FamilyVideoEncoder] = {}
 
     @torch.inference_mode()
-    def encode(self, frames: Tensor, tasks: Sequence[str]) -> Vectors:
+    def encode(self, frames: Tensor, tasks: Sequence[str]) -> npt.NDArray[np.float32]:
         """Unit vectors of each clip for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
 
         Args:
@@ -78,7 +76,7 @@ class VideoEncoder:
         unknown = [task for task in tasks if task not in self._fingerprints]
         if unknown:
             raise ReleaseError(f"the release has not learned {', '.join(unknown)}")
-        encoded: dict[str, Vectors] = {}
+        encoded: dict[str, npt.NDArray[np.float32]] = {}
         with self._lock:
             for task in tasks:
                 fingerprint = self._fingerprints[task]

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 __all__ = ["RoutingProfiles"]
 
-Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.integer]
 
 
@@ -31,7 +30,7 @@ class RoutingProfiles:
     """
 
     tokens: Ints
-    values: Floats
+    values: npt.NDArray[np.float32]
     ends: Ints
     vocabulary: int
 
@@ -99,7 +98,7 @@ class RoutingProfiles:
             self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary
         )
 
-    def to_dense(self, tasks: Sequence[int] | None = None) -> Floats:
+    def to_dense(self, tasks: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
         """Dense matrix ``[T, V]``, or ``[len(tasks), V]`` of the tasks at some positions."""
         chosen = range(len(self)) if tasks is None else tasks
         starts = self.ends - np.diff(self.ends, prepend=0)

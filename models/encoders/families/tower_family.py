@@ -96,9 +96,8 @@ class TowerVideoEncoder(FamilyVideoEncoder):
 
     def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
         if self._tower is None:
-            with torch.inference_mode(
-                False
-            ):  # inference tensors could not be overwritten outside inference mode
+            # Tensors made in inference mode could not be overwritten outside it.
+            with torch.inference_mode(False):
                 self._tower = self._backbone.clone_image_tower()
         tower = self._tower
         tower.clip.visual.load_state_dict(tensors_with_prefix(_VISUAL, release.tensors))
