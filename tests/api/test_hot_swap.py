@@ -79,7 +79,7 @@ def test_nothing_fails_and_no_answer_mixes_releases(library: Probed, server: str
         # What is to be expected is written down first: it may be served before publishing returns.
         generation = len(names)
         published[generation] = ("", {f"{task}-{n}" for task in names for n in range(3)})
-        manifest = library.lay_down(name, captions)
+        manifest = library.add_task(name, captions)
         assert manifest.generation == generation
         published[generation] = (str(manifest.release), published[generation][1])
         return generation

@@ -72,8 +72,8 @@ def learning(configured: Settings, backbone: Backbone) -> Library:
     from tests.service.search.caption_library import BIRDS, CARS, Library
 
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     return library
 
 

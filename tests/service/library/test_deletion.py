@@ -42,8 +42,8 @@ Served = tuple[Library, SearchEngine]
 def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> Served:
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     facts = [{"extra": {"place": f"spot {n}"}, "duration": float(n + 1)} for n in range(3)]
-    library.lay_down("birds", BIRDS, facts=facts)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS, facts=facts)
+    library.add_task("cars", CARS)
     assert service.refresh()
     return library, service
 
@@ -107,7 +107,7 @@ def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None
     library, service = served
     first = service.search("an owl", 1)
     everything = _found(service)
-    library.lay_down("sea", CARS)
+    library.add_task("sea", CARS)
     assert service.refresh()
     delete_videos([everything[2]])
     anew = SearchEngine(service.settings)  # which has to load the earlier release
@@ -122,7 +122,7 @@ def test_with_a_long_video_go_its_moments(served: Served) -> None:
     """Its rows, and its vectors: of those no search finds any, and none takes another video's place in a list."""
     library, service = served
     seen = {1: [f"an owl sleeps in tree {n}" for n in range(30)], 2: ["an owl hunts", "an owl eats"]}
-    library.lay_down("lake", CARS, moments=seen)
+    library.add_task("lake", CARS, moments=seen)
     assert service.refresh()
     text = "an owl sleeps in tree 3"
     first = service.search(text, 1, task="lake", moments=1)
@@ -249,7 +249,7 @@ def test_counts_and_shares_say_what_is_left(served: Served) -> None:
         ("cars", 3, 2, True),
     ]
     assert [d.task_id for d in compaction.storage_usage("cars")] == ["tsk_cars"]
-    library.lay_down("tsk_cars", SEA)
+    library.add_task("tsk_cars", SEA)
     assert [d.task_id for d in compaction.storage_usage("tsk_cars")] == ["tsk_cars"], (
         "whose id it is, not whose name"
     )

@@ -57,8 +57,8 @@ def served(
     monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
     configured = settings_factory(tmp_path)
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     _record(library)
     service = SearchEngine(configured)
     assert service.refresh(), service.last_error
@@ -201,7 +201,7 @@ def test_lists_of_earlier_releases_go_on_without_it(served: Served) -> None:
     text = CARS[0]
     page, whole = service.search(text, 1), [video for video, _ in _told(service.search(text, 50))]
     assert whole[0] == "cars-0"
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     assert service.refresh(), service.last_error
     rest = service.search(text, 50, cursor=page.next_cursor)
     assert [result.video_id for result in rest.results] == whole[1:]
@@ -222,7 +222,7 @@ def test_a_library_of_which_nothing_is_left_answers_and_learns_on(served: Served
         _gone(library, name)
         assert service.refresh(), service.last_error
     assert (service.search("an owl", 50).results, service.degraded()) == ([], {})
-    library.lay_down("birds anew", BIRDS)
+    library.add_task("birds anew", BIRDS)
     assert service.refresh(), service.last_error
     assert {r.task for r in service.search("an owl", 50).results} == {"birds anew"}
 

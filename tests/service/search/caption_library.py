@@ -1,4 +1,4 @@
-"""A library that is learned from captions alone, for tests of what is searched in it."""
+"""A library learned from captions alone, for tests of search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SEA = ["waves break over rocks", "a ferry leaves the harbour", "a whale jumps"]
 
 @contextmanager
 def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Settings]:
-    """Settings of an empty library that is searched with a backbone: for one that the tests of a file share."""
+    """Settings of an empty library with a given backbone, for a library that the tests of a file share."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"data_dir": folder, **overrides}.items():
             patch.setenv(f"CINESTRATA_{name.upper()}", str(value))
@@ -50,18 +50,18 @@ def settled(folder: Path, backbone: Backbone, **overrides: Any) -> Iterator[Sett
 
 
 class Library:
-    """Learns tasks without videos: the vector of a video is the feature of its caption."""
+    """Learns tasks without video files: the vector of a video is the feature of its caption."""
 
     def __init__(self, configured: Settings, backbone: Backbone, method: str, **fields: Any) -> None:
         self.settings = configured
         self.store = ShardStore(configured.index_dir)
         self.method: Method = start_method(method, backbone, fields, None)
-        self.confidence: ConfidenceModel | None = None  # of the releases that follow
-        self.before: ParentRelease | None = None  # what the next release goes on from
+        self.confidence: ConfidenceModel | None = None  # of the following releases
+        self.before: ParentRelease | None = None  # parent of the next release
         self._known: list[ReleaseTask] = []
         self._backbone = backbone
 
-    def lay_down(
+    def add_task(
         self,
         name: str,
         captions: Sequence[str],
@@ -71,15 +71,15 @@ class Library:
         facts: Sequence[Mapping[str, Any]] = (),
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> Manifest:
-        """Learn, store and publish a task ``tsk_<name>`` with a video for each caption.
+        """Learn, store and publish a task ``tsk_<name>`` with one video per caption.
 
         Args:
-            facts: further columns of each video in the catalog.
-            moments: by number of the video, what is seen in each of its moments; the n-th is from 10 n to 10 n + 20 s.
+            facts: Additional catalog columns of each video.
+            moments: Video number → captions of its moments; moment n spans 10 n to 10 n + 20 seconds.
         """
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
-        if hasattr(self.method, "tame"):  # as if it had been trained
+        if hasattr(self.method, "tame"):  # stands for training
             torch.manual_seed(len(self.method.learned_tasks))
             torch.nn.init.normal_(self.method.tame.a, std=0.1)
             torch.nn.init.normal_(self.method.tame.b, std=0.1)
@@ -138,7 +138,7 @@ class Library:
         return self.method.query_encoder().encode_with_backbone(texts)
 
     def stored(self, captions: Sequence[str]) -> np.ndarray:
-        """Features as a shard keeps them."""
+        """Features with the precision of a shard."""
         return self.features(captions).astype(np.float16).astype(np.float32)
 
     def _catalogue(

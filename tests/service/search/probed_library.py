@@ -1,4 +1,4 @@
-"""The library of captions with releases that carry probes, whole ones or wrong ones."""
+"""The caption library with probe queries in its releases, correct or altered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Probed(Library):
     """Publishes releases with probes, as the worker does.
 
     Attributes:
-        change: what is done to the probes of the next release before they are written.
+        change: Function applied to the probes of the next release before they are written.
     """
 
     change: Callable[[ProbeQueries], ProbeQueries] = staticmethod(lambda probes: probes)

@@ -1,4 +1,4 @@
-"""Searching videos by their moments: every video once, at its best, and where in it."""
+"""Text search over moments: each video once, with its best score and its best moments."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, sett
 torch.set_num_threads(1)
 
 
-# -- grouping, against a slow loop --------------------------------------------------------------------------
+# -- grouping, compared with a loop -------------------------------------------------------------------------
 
 
 @st.composite
 def _shards(draw: st.DrawFn) -> Hits:
-    """All vectors of a shard as hits: few different scores, so that many are equal."""
+    """Hits of all vectors of a shard, with few distinct scores, so that many are equal."""
     ids: list[int] = []
     for video in draw(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=8)):
         ids += [video, *moment_ids(video, draw(st.integers(0, 6))).tolist()]
@@ -56,43 +56,47 @@ def _slow(hits: Hits, wanted: Callable[[int], bool]) -> list[tuple[int, float]]:
 @given(
     everything=_shards(), orders=st.lists(st.randoms(use_true_random=False), max_size=4), k=st.integers(1, 10)
 )
-def test_the_nearest_videos_are_those_of_all_hits_together(
+def test_nearest_videos_equal_those_of_all_hits(
     everything: Hits, orders: list[random.Random], k: int
 ) -> None:
-    """For several queries at once, some of which have to go deeper than others."""
+    """For several queries at once, some of which need a greater depth than others."""
     scores = [everything.scores]
     for order in orders:
         again = everything.scores.tolist()
         order.shuffle(again)
         scores.append(np.array(again, np.float32))
-    every = [Hits(everything.ids, theirs) for theirs in scores]
-    asked: dict[int, list[int]] = {}
+    rankings = [Hits(everything.ids, row) for row in scores]
+    depths: dict[int, list[int]] = {}
 
     def search(rows: np.ndarray, depth: int) -> list[Hits]:
-        asked[depth] = rows.tolist()
-        ranked = [(every[row], np.lexsort((every[row].ids, -every[row].scores))[:depth]) for row in rows]
+        depths[depth] = rows.tolist()
+        ranked = [
+            (rankings[row], np.lexsort((rankings[row].ids, -rankings[row].scores))[:depth]) for row in rows
+        ]
         return [Hits(hits.ids[best], hits.scores[best]) for hits, best in ranked]
 
     for reduced, wanted in ((best_per_video, lambda _: True), (drop_moments, lambda i: i < 2**62)):
-        found = nearest_videos(search, len(every), k, reduced)
-        for hits, mine in zip(every, found, strict=True):
-            assert list(zip(mine.ids.tolist(), mine.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
-            assert mine.scores.dtype == np.float32
-    assert max(asked) <= 4 * max(4 * k, len(everything.ids)), "not much deeper than there is"
-    assert asked[4 * k] == list(range(len(every))), "the first step is taken together"
+        found = nearest_videos(search, len(rankings), k, reduced)
+        for hits, actual in zip(rankings, found, strict=True):
+            assert (
+                list(zip(actual.ids.tolist(), actual.scores.tolist(), strict=True)) == _slow(hits, wanted)[:k]
+            )
+            assert actual.scores.dtype == np.float32
+    assert max(depths) <= 4 * max(4 * k, len(everything.ids)), "the depth is bounded by the size of the shard"
+    assert depths[4 * k] == list(range(len(rankings))), "all queries share the first fetch"
 
 
 @given(
     st.dictionaries(st.integers(0, 40), st.integers(0, 5), max_size=10),
     st.lists(st.integers(0, 45), unique=True),
 )
-def test_rows_of_moments_are_found_by_video(counts: dict[int, int], asked: list[int]) -> None:
+def test_moment_spans_finds_the_rows_of_videos(counts: dict[int, int], selected: list[int]) -> None:
     ids = [i for video, count in sorted(counts.items()) for i in moment_ids(video, count).tolist()]
     moments = MomentSpans([(i, float(n), n + 0.5) for n, i in enumerate(ids)])
-    videos = np.array(asked, np.int64)
-    expected = [n for video in asked for n, i in enumerate(ids) if video_ids_of(np.array([i]))[0] == video]
+    videos = np.array(selected, np.int64)
+    expected = [n for video in selected for n, i in enumerate(ids) if video_ids_of(np.array([i]))[0] == video]
     assert moments.rows_of(videos).tolist() == expected
-    assert moments.with_moments(videos).tolist() == [*asked, *(ids[n] for n in expected)]
+    assert moments.with_moments(videos).tolist() == [*selected, *(ids[n] for n in expected)]
     assert moments.spans.shape == (len(ids), 2)
 
 
@@ -126,7 +130,7 @@ def served(
         library = Library(configured, backbone, "zero_shot")
         for name, captions in VIDEOS.items():
             facts = [{"extra": {"number": n}, "duration": 60.0 - n} for n in range(len(captions))]
-            library.lay_down(name, captions, facts=facts, moments=SEEN.get(name, {}))
+            library.add_task(name, captions, facts=facts, moments=SEEN.get(name, {}))
         service = SearchEngine(configured)
         assert service.refresh()
         yield library, service
@@ -135,14 +139,14 @@ def served(
 def _expected(
     library: Library, answer: SearchResponse, text: str
 ) -> list[tuple[str, float, list[tuple[float, float, float]]]]:
-    """Video, score, and moments with their scores; from all vectors, one by one."""
+    """Videos, scores and scored moments, computed from all vectors in a loop."""
     query_vector = library.features([text])[0]
     lift = {entry.task: settings().routing_prior * math.log(entry.weight) for entry in answer.routing}
     found = []
     for task in lift:
         captions = VIDEOS[task]
         whole = library.stored(captions) @ query_vector + lift[task]
-        # In the batch in which they were stored.
+        # Encoded in the same batch as the stored vectors.
         flat = [caption for seen in SEEN.get(task, {}).values() for caption in seen]
         scores = iter(library.stored(flat) @ query_vector + lift[task]) if flat else iter(())
         parts: dict[int, list[tuple[float, float, float]]] = {
@@ -150,15 +154,15 @@ def _expected(
             for n, seen in SEEN.get(task, {}).items()
         }
         for n in range(len(captions)):
-            theirs = sorted(parts.get(n, []), key=lambda part: (-part[2], part[0]))
-            found.append((f"{task}-{n}", max([float(whole[n]), *(part[2] for part in theirs)]), theirs))
+            moments = sorted(parts.get(n, []), key=lambda part: (-part[2], part[0]))
+            found.append((f"{task}-{n}", max([float(whole[n]), *(part[2] for part in moments)]), moments))
     return sorted(found, key=lambda one: -one[1])
 
 
 @pytest.mark.parametrize(
     "text", ["a heron stands in shallow water", "a bus turns left", "something happens", "an owl"]
 )
-def test_a_video_counts_once_at_the_best_of_its_whole_and_its_moments(
+def test_each_video_is_returned_once_with_its_best_score(
     served: tuple[Library, SearchEngine], text: str
 ) -> None:
     library, service = served
@@ -178,7 +182,7 @@ def test_a_video_counts_once_at_the_best_of_its_whole_and_its_moments(
             assert result.stream_url == f"/videos/{result.video_id}/stream"
 
 
-def test_the_moment_that_fits_is_the_first(served: tuple[Library, SearchEngine]) -> None:
+def test_best_moment_is_listed_first(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     answer = service.search("a heron stands in shallow water", k=2, task="birds")
     assert {result.video_id for result in answer.results} == {"birds-0", "birds-3"}
@@ -188,7 +192,7 @@ def test_the_moment_that_fits_is_the_first(served: tuple[Library, SearchEngine])
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 11])
-def test_k_videos_come_back_though_one_has_forty_moments_that_fit_better(
+def test_k_videos_are_returned_despite_one_with_forty_better_moments(
     served: tuple[Library, SearchEngine], k: int
 ) -> None:
     _, service = served
@@ -201,40 +205,44 @@ def test_k_videos_come_back_though_one_has_forty_moments_that_fit_better(
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"min_score": 0.3}, {"task": "cars"}, {"where": {"number": {"max": 3}}}], ids=str
+    "parameters", [{}, {"min_score": 0.3}, {"task": "cars"}, {"where": {"number": {"max": 3}}}], ids=str
 )
-def test_pages_are_the_list_in_parts(served: tuple[Library, SearchEngine], asked: dict[str, Any]) -> None:
+def test_pages_with_moments_equal_one_long_list(
+    served: tuple[Library, SearchEngine], parameters: dict[str, Any]
+) -> None:
     _, service = served
     text = "a bus number 7 turns left at the light"
-    whole = service.search(text, k=100, routes="all", **asked)
+    whole = service.search(text, k=100, routes="all", **parameters)
     found, cursor = [], None
     while True:
-        answer = service.search(text, k=2, routes="all", cursor=cursor, **asked)
+        answer = service.search(text, k=2, routes="all", cursor=cursor, **parameters)
         found += answer.results
         cursor = answer.next_cursor
         if cursor is None:
             break
     assert found == whole.results
-    least = asked.get("min_score", -math.inf)
+    least = parameters.get("min_score", -math.inf)
     assert [r.video_id for r in found if r.score >= least] == [r.video_id for r in found]
 
 
 @pytest.mark.parametrize("routes", ["auto", "all", 1, 2])
 @pytest.mark.parametrize(
-    "asked",
+    "parameters",
     [{}, {"min_score": 0.2}, {"where": {"number": {"max": 1}}}, {"task": ["birds", "cars"]}],
     ids=str,
 )
 @pytest.mark.parametrize("text", ["a bus number 7 turns left at the light", "an owl sleeps", "a ferry"])
-def test_whatever_the_routes_the_list_is_that_of_all_vectors_looked_at(
-    served: tuple[Library, SearchEngine], text: str, routes: Routes, asked: dict[str, Any]
+def test_results_equal_a_loop_over_all_vectors_for_all_routes(
+    served: tuple[Library, SearchEngine], text: str, routes: Routes, parameters: dict[str, Any]
 ) -> None:
-    """Against every vector of every task that counts, by hand: order, scores, and moments, page by page."""
+    """Order, scores and moments, page by page, compared with a loop over all vectors of the selected tasks."""
     library, service = served
-    first = service.search(text, k=2, routes=routes, moments=100, **asked)
+    first = service.search(text, k=2, routes=routes, moments=100, **parameters)
     found, answer = list(first.results), first
     while answer.next_cursor:
-        answer = service.search(text, k=3, routes=routes, moments=100, cursor=answer.next_cursor, **asked)
+        answer = service.search(
+            text, k=3, routes=routes, moments=100, cursor=answer.next_cursor, **parameters
+        )
         found += answer.results
     likeliest = [entry.task for entry in first.routing]
     tiers = [likeliest]
@@ -249,8 +257,8 @@ def test_whatever_the_routes_the_list_is_that_of_all_vectors_looked_at(
         for tier in tiers
         for one in _expected(library, first, text)
         if one[0].split("-")[0] in tier
-        and one[1] >= asked.get("min_score", -math.inf)
-        and ("where" not in asked or int(one[0].split("-")[1]) <= 1)
+        and one[1] >= parameters.get("min_score", -math.inf)
+        and ("where" not in parameters or int(one[0].split("-")[1]) <= 1)
     ]
     assert [result.video_id for result in found] == [video for video, _, _ in by_hand]
     assert [result.rank for result in found] == list(range(1, 1 + len(found)))
@@ -260,7 +268,7 @@ def test_whatever_the_routes_the_list_is_that_of_all_vectors_looked_at(
         assert [m.score for m in result.moments] == pytest.approx([s for _, _, s in moments], abs=1e-5)
 
 
-def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Library, SearchEngine]) -> None:
+def test_batch_with_moments_equals_single_searches(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     queries = [
         SearchQuery(q=text, k=k, moments=moments, where=where)
@@ -274,16 +282,16 @@ def test_many_searches_at_once_are_answered_each_as_by_itself(served: tuple[Libr
         assert (other.next_cursor is None) == (one.next_cursor is None)
 
 
-def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Library, SearchEngine]) -> None:
-    """Words find videos by their moments, a clip by the whole of them; both may be asked of a shard at once."""
+def test_scan_groups_the_hits_of_each_search_separately(served: tuple[Library, SearchEngine]) -> None:
+    """Text searches use moments and clip searches do not; one scan of a shard may serve both."""
     _, service = served
-    serving = service.snapshots.current()
-    (vector,) = serving.encode([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
-    shard = serving.shards["tsk_cars"]
+    snapshot = service.snapshots.current()
+    (vector,) = snapshot.encode([("a bus number 7 turns left at the light", "pinned", "tsk_cars")])
+    shard = snapshot.shards["tsk_cars"]
     everything = Hits(shard.ids, shard.vectors(shard.ids) @ vector)
     whole = [video for video, _ in _slow(everything, lambda i: i < 2**62)]
     among = np.array(sorted(whole)[:2], np.int64)
-    found = serving.scan(
+    found = snapshot.scan(
         [
             ShardScan("tsk_cars", vector, 3, None, drop_moments),
             ShardScan("tsk_cars", vector, 3, None),
@@ -292,13 +300,13 @@ def test_a_scan_is_told_for_each_search_how_hits_become_videos(served: tuple[Lib
     )
     expected = [_slow(everything, wanted) for wanted in (lambda i: i < 2**62, lambda _: True)]
     expected.append(_slow(everything, lambda i: i in among))
-    for hits, by_hand in zip(found, expected, strict=True):
-        assert hits.ids.tolist() == [video for video, _ in by_hand[:3]]
-        assert hits.scores == pytest.approx([score for _, score in by_hand[:3]], abs=1e-5)
+    for hits, reference in zip(found, expected, strict=True):
+        assert hits.ids.tolist() == [video for video, _ in reference[:3]]
+        assert hits.scores == pytest.approx([score for _, score in reference[:3]], abs=1e-5)
     assert expected[0] != expected[1]
 
 
-def test_where_no_video_has_moments_nothing_is_done_for_them(
+def test_shards_without_moments_have_no_additional_cost(
     served: tuple[Library, SearchEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, service = served
@@ -309,23 +317,23 @@ def test_where_no_video_has_moments_nothing_is_done_for_them(
         depths.setdefault(self.entry.task, []).append(k)
         return original(self, queries, k, *rest)
 
-    asked: list[str] = []
+    moment_reads: list[str] = []
     moments = VideoMetadataCache.moments
     monkeypatch.setattr(FaissShard, "search_many", search_many)
     monkeypatch.setattr(
         VideoMetadataCache,
         "moments",
-        lambda self, task, shard: asked.append(task) or moments(self, task, shard),
+        lambda self, task, shard: moment_reads.append(task) or moments(self, task, shard),
     )
     for text in ("a ferry", "a boat"):
         service.search(text, k=2, routes="all", where={"number": {"max": 9}}, task=["sea"])
-    assert (depths, asked) == ({"tsk_sea": [3, 3]}, [])
+    assert (depths, moment_reads) == ({"tsk_sea": [3, 3]}, [])
     service.search("a ferry", k=2, routes="all")
-    assert depths["tsk_sea"] == [3] * 3, "nor beside others that have some"
-    assert set(asked) <= {"tsk_birds", "tsk_cars"}
+    assert depths["tsk_sea"] == [3] * 3, "also in a search of shards with moments"
+    assert set(moment_reads) <= {"tsk_birds", "tsk_cars"}
 
 
-def test_a_filter_admits_the_moments_of_what_passes(served: tuple[Library, SearchEngine]) -> None:
+def test_filter_includes_the_moments_of_passing_videos(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     text = "a heron stands in shallow water"
     everything = {result.video_id: result for result in service.search(text, k=100).results}
@@ -340,7 +348,9 @@ def test_a_filter_admits_the_moments_of_what_passes(served: tuple[Library, Searc
 
 
 @pytest.mark.parametrize("moments", [0, 1, 5, 100])
-def test_as_many_moments_as_are_asked_for(served: tuple[Library, SearchEngine], moments: int) -> None:
+def test_moments_parameter_limits_the_listed_moments(
+    served: tuple[Library, SearchEngine], moments: int
+) -> None:
     _, service = served
     full = {r.video_id: r for r in service.search("a bus", k=100, moments=100).results}
     assert [len(full[video].moments) for video in ("cars-3", "birds-3", "birds-1", "sea-0")] == [40, 5, 3, 0]
@@ -351,20 +361,20 @@ def test_as_many_moments_as_are_asked_for(served: tuple[Library, SearchEngine], 
 
 
 @pytest.mark.parametrize("moments", [-1, 101, 10**50])
-def test_too_many_are_refused_by_name(served: tuple[Library, SearchEngine], moments: int) -> None:
+def test_search_refuses_invalid_number_of_moments(served: tuple[Library, SearchEngine], moments: int) -> None:
     _, service = served
     with pytest.raises(InvalidInput, match="Request 0 to 100") as refused:
         service.search("a bus", moments=moments)
     assert [error.field for error in refused.value.errors] == ["moments"]
 
 
-def test_a_cursor_goes_on_with_another_number_of_moments(served: tuple[Library, SearchEngine]) -> None:
+def test_cursor_accepts_another_number_of_moments(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     cursor = service.search("a bus", k=1, moments=0).next_cursor
     assert service.search("a bus", k=2, moments=5, cursor=cursor).results[0].rank == 2
 
 
-def test_search_by_example_compares_whole_videos(served: tuple[Library, SearchEngine]) -> None:
+def test_similar_search_compares_whole_videos(served: tuple[Library, SearchEngine]) -> None:
     library, service = served
     answer = service.search_similar("cars-3", k=100)
     vectors = library.stored(VIDEOS["cars"])
@@ -374,10 +384,10 @@ def test_search_by_example_compares_whole_videos(served: tuple[Library, SearchEn
     assert all(result.moments == [] for result in answer.results)
 
 
-def test_compaction_and_deletion_know_them_by_their_ids(
+def test_deletion_and_compaction_of_moments(
     served: tuple[Library, SearchEngine],
 ) -> None:
-    """The last test of these: it changes the library."""
+    """Runs last, because it changes the library."""
     library, service = served
     text = "a heron stands in shallow water"
     before = service.search(text, k=100).results
@@ -386,7 +396,7 @@ def test_compaction_and_deletion_know_them_by_their_ids(
     assert service.search(text, k=100).results == before
     shard = service.snapshots.current().shards["tsk_birds"]
     lake = int(video_ids_of(shard.ids[is_moment(shard.ids)][-1:])[0])
-    library.store.delete(moment_ids(lake, 5)[1:2])  # one of them, and no other
+    library.store.delete(moment_ids(lake, 5)[1:2])  # a single moment
     assert service.refresh()
     after = {result.video_id: result for result in service.search(text, k=100).results}["birds-3"]
     assert 10 not in [moment.start for moment in after.moments]
@@ -409,10 +419,10 @@ def test_compaction_and_deletion_know_them_by_their_ids(
         ("limits", {"max_moments": 2.5}),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
+def test_invalid_moment_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=name):
         Settings(**{name: value})
 
 
-def test_as_many_moments_may_be_had_as_there_are_ids_for() -> None:
+def test_number_of_moments_is_bounded_by_the_range_of_ids() -> None:
     assert Settings(limits={"max_moments": MAX_MOMENTS_PER_VIDEO}).limits.max_moments == MAX_MOMENTS_PER_VIDEO

@@ -57,8 +57,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def search_engine(configured: Settings, backbone: Backbone, service: SearchEngine) -> SearchEngine:
     library = Library(configured, backbone, "zero_shot")
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     assert service.refresh()
     return service
 

@@ -1,4 +1,4 @@
-"""Pages: put together they are the whole list, whatever is published in between."""
+"""Pages together equal the whole list, whatever is published in between."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ Served = tuple[Library, SearchEngine]
 
 @pytest.fixture
 def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> Served:
-    """Birds and cars, with adapters that differ from release to release; results are all different from run to run."""
+    """Birds and cars, with adapters that differ between releases; all scores are distinct."""
     library = Library(configured, backbone, "ffa_tame", experts=2, rank=2)
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
-        library.lay_down(name, [f"{c}, {n}" for n in range(4) for c in captions])
+        library.add_task(name, [f"{c}, {n}" for n in range(4) for c in captions])
     assert service.refresh()
     return library, service
 
 
 def _pages(
-    service: SearchEngine, sizes: list[int], between: Callable[[], None], **asked: Any
+    service: SearchEngine, sizes: list[int], between: Callable[[], None], **parameters: Any
 ) -> list[SearchResult]:
-    """All results, page by page; the last size again and again."""
+    """All results, page by page; the last page size is repeated."""
     found: list[SearchResult] = []
     cursor = None
     while True:
-        answer = service.search("an owl", sizes[0], cursor=cursor, **asked)
+        answer = service.search("an owl", sizes[0], cursor=cursor, **parameters)
         found += answer.results
         cursor, sizes = answer.next_cursor, sizes[1:] or sizes
         if cursor is None:
@@ -55,23 +55,25 @@ def _pages(
 
 
 @pytest.mark.parametrize("sizes", [[1], [5], [24], [100], [3, 10, 1, 7]])
-@pytest.mark.parametrize("asked", [{}, {"task": "cars"}, {"mode": "latest"}, {"min_score": 0.5}], ids=str)
-def test_pages_are_the_list_in_parts(served: Served, sizes: list[int], asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "parameters", [{}, {"task": "cars"}, {"mode": "latest"}, {"min_score": 0.5}], ids=str
+)
+def test_pages_equal_one_long_list(served: Served, sizes: list[int], parameters: dict[str, Any]) -> None:
     _, service = served
-    whole = service.search("an owl", 100, **asked)
+    whole = service.search("an owl", 100, **parameters)
     assert whole.next_cursor is None
     assert len(whole.results) >= 3
-    assert _pages(service, sizes, lambda: None, **asked) == whole.results
+    assert _pages(service, sizes, lambda: None, **parameters) == whole.results
 
 
 @pytest.mark.parametrize("mode", ["pinned", "latest"])
-def test_a_list_goes_on_by_the_release_that_began_it(served: Served, mode: str) -> None:
+def test_later_pages_are_answered_by_the_release_of_the_first(served: Served, mode: str) -> None:
     library, service = served
     whole = service.search("an owl", 100, mode=mode)
     names = iter("abcdefg")
 
     def publish() -> None:
-        library.lay_down(f"sea-{next(names)}", SEA)
+        library.add_task(f"sea-{next(names)}", SEA)
         assert service.refresh()
 
     first = service.search("an owl", 5, mode=mode)
@@ -82,23 +84,21 @@ def test_a_list_goes_on_by_the_release_that_began_it(served: Served, mode: str) 
     assert (second.release, second.generation) == (first.release, first.generation)
     assert second.release != newest.release
     assert {entry.task for entry in second.routing} == {"birds", "cars"}
-    assert second.degraded == {}, "tasks that came later are not missing"
-    anew = SearchEngine(service.settings)  # another process, which was not there
-    anew.refresh()
-    again = anew.search("an owl", 5, mode=mode, cursor=first.next_cursor)
+    assert second.degraded == {}, "tasks published later are not degraded"
+    other_process = SearchEngine(service.settings)  # another process, started later
+    other_process.refresh()
+    again = other_process.search("an owl", 5, mode=mode, cursor=first.next_cursor)
     assert [result.video_id for result in again.results] == [result.video_id for result in second.results]
     assert [result.score for result in again.results] == pytest.approx(
         [r.score for r in second.results], abs=1e-6
     )
 
 
-def test_earlier_releases_are_loaded_once_for_each_generation(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_releases_are_cached_per_generation(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     library, service = served
     cursors = [service.search("an owl", 5).next_cursor]
     for name in ("sea", "lake", "pond"):
-        library.lay_down(name, SEA)
+        library.add_task(name, SEA)
         service.refresh()
         cursors.append(service.search("an owl", 5).next_cursor)
     loaded: list[str | None] = []
@@ -113,18 +113,18 @@ def test_earlier_releases_are_loaded_once_for_each_generation(
     monkeypatch.setattr(SearchSnapshot, "load", classmethod(watched))
     for number in (3, 2, 1, 2, 1, 3):
         service.search("an owl", 5, cursor=cursors[number])
-    assert len(loaded) == 2, "two earlier ones, once each"
+    assert len(loaded) == 2, "each of two earlier releases is loaded once"
     for _ in range(3):
         service.search("an owl", 5, cursor=cursors[0])
     assert len(loaded) == 3
     assert len(service.snapshots.cached_releases) == 2
-    library.lay_down("river", SEA)
+    library.add_task("river", SEA)
     service.refresh()
-    assert not service.snapshots.cached_releases, "what the new generation holds is not held twice"
+    assert not service.snapshots.cached_releases, "a new generation clears the cache"
     assert service.search("an owl", 5, cursor=cursors[0]).results
 
 
-def test_ranks_go_on_where_the_catalog_no_longer_knows_a_video(served: Served) -> None:
+def test_ranks_continue_after_videos_missing_in_the_catalog(served: Served) -> None:
     _, service = served
     everything = [result.video_id for result in service.search("an owl", 100).results]
     with session_scope(write=True) as session:
@@ -134,26 +134,26 @@ def test_ranks_go_on_where_the_catalog_no_longer_knows_a_video(served: Served) -
     assert [result.rank for result in found] == list(range(1, len(everything) - 1))
 
 
-def test_pages_in_a_batch(served: Served) -> None:
+def test_batch_mixes_pages_and_first_pages(served: Served) -> None:
     library, service = served
     words = ["an owl", "a taxi", "waves"]
-    # With all tasks, for one long list goes to more of them than one that begins with a short page.
+    # With all routes, because with auto a long first page searches more tasks than a short one.
     whole = [service.search(text, 10, routes="all").results for text in words]
     first = service.search_many([SearchQuery(q=text, k=4, routes="all") for text in words])
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     service.refresh()
-    asked = [
+    parameters = [
         SearchQuery(q=text, k=6, routes="all", cursor=one.next_cursor)
         for text, one in zip(words, first, strict=True)
     ]
-    answers = service.search_many([*asked[:2], SearchQuery(q="waves", k=4), asked[2]])
+    answers = service.search_many([*parameters[:2], SearchQuery(q="waves", k=4), parameters[2]])
     assert answers[2].generation == 3
     for one, two, both in zip(first, [*answers[:2], answers[3]], whole, strict=True):
         assert [r.video_id for r in (*one.results, *two.results)] == [r.video_id for r in both]
         assert two.generation == one.generation == 2
 
 
-def test_a_list_ends_at_the_greatest_depth(
+def test_list_ends_at_the_maximum_depth(
     tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, service = served
@@ -177,21 +177,23 @@ def test_a_list_ends_at_the_greatest_depth(
     ],
     ids=str,
 )
-def test_a_cursor_of_another_search_is_refused_by_name(
+def test_cursor_of_another_search_is_refused_with_the_differing_parameters(
     served: Served, change: dict[str, Any], differs: str | None
 ) -> None:
     _, service = served
-    asked: dict[str, Any] = {"q": "an owl", "k": 3, "task": ["cars", "birds"]}
-    cursor = service.search(**asked).next_cursor
+    parameters: dict[str, Any] = {"q": "an owl", "k": 3, "task": ["cars", "birds"]}
+    cursor = service.search(**parameters).next_cursor
     if differs is None:
-        assert service.search(**{**asked, **change}, cursor=cursor).results[0].rank == 4
+        assert service.search(**{**parameters, **change}, cursor=cursor).results[0].rank == 4
         return
     with pytest.raises(InvalidInput, match=f"The cursor belongs to another search: {differs}") as refused:
-        service.search(**{**asked, **change}, cursor=cursor)
+        service.search(**{**parameters, **change}, cursor=cursor)
     assert [error.field for error in refused.value.errors] == ["cursor"]
 
 
-def test_a_server_that_weighs_otherwise_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cursor_is_refused_after_the_routing_prior_changed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, service = served
     cursor = service.search("an owl", 3).next_cursor
     monkeypatch.setattr(service, "settings", service.settings.model_copy(update={"routing_prior": 0.5}))
@@ -199,7 +201,7 @@ def test_a_server_that_weighs_otherwise_says_so(served: Served, monkeypatch: pyt
         service.search("an owl", 3, cursor=cursor)
 
 
-def test_a_list_goes_on_with_the_tasks_that_it_began_with_and_then_with_the_others(served: Served) -> None:
+def test_list_continues_with_the_tasks_of_its_first_page_before_other_tasks(served: Served) -> None:
     _, service = served
     first = service.search("an owl lands on a branch", 2)
     (own,) = (entry.task for entry in first.routing if entry.searched)
@@ -214,7 +216,7 @@ def test_a_list_goes_on_with_the_tasks_that_it_began_with_and_then_with_the_othe
     assert [result.video_id for result in found] == [result.video_id for result in expected]
 
 
-def test_any_change_of_a_cursor_is_noticed(served: Served) -> None:
+def test_modified_cursor_is_refused(served: Served) -> None:
     _, service = served
     cursor = service.search("an owl", 3).next_cursor
     assert cursor is not None
@@ -229,12 +231,12 @@ def test_any_change_of_a_cursor_is_noticed(served: Served) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "é", "A" * 5000, "\ud800", "=" * 8, "null", "e30", " "])
-def test_what_is_no_cursor_is_refused(served: Served, text: str) -> None:
+def test_text_that_is_not_a_cursor_is_refused(served: Served, text: str) -> None:
     with pytest.raises(InvalidInput, match="not an intact cursor"):
         served[1].search("an owl", 3, cursor=text)
 
 
-def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
+def test_cursor_is_parsed_as_encoded_and_validated() -> None:
     cursor = Cursor("r" * 64, 7, "pinned", 20, 19, digest_parameters({"q": "an owl", "task": None}))
     assert parse_cursor(str(cursor)) == cursor
     assert list(cursor.parameters) == ["q"]
@@ -250,19 +252,19 @@ def test_a_cursor_reads_as_it_was_written_and_only_if_it_is_whole() -> None:
         assert parse_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
 
 
-def test_a_cursor_whose_release_is_gone_says_what_to_do(served: Served) -> None:
+def test_cursor_of_a_removed_release_is_gone(served: Served) -> None:
     library, service = served
     first = service.search("an owl", 3)
-    library.lay_down("sea", SEA)
-    anew = SearchEngine(service.settings)
-    anew.refresh()
+    library.add_task("sea", SEA)
+    other_process = SearchEngine(service.settings)
+    other_process.refresh()
     manifest: Manifest = library.store.manifest()
     shutil.rmtree(library.store.release_folder(str(first.release)))
     with pytest.raises(Gone, match=r"no longer kept intact: .*Search again without the cursor") as refused:
-        anew.search("an owl", 3, cursor=first.next_cursor)
+        other_process.search("an owl", 3, cursor=first.next_cursor)
     assert [error.field for error in refused.value.errors] == ["cursor"]
     cursor = parse_cursor(str(first.next_cursor))
     assert cursor is not None
     assert cursor.release in manifest.releases
     with pytest.raises(Gone, match=r"no longer kept\. Search again"):
-        anew.search("an owl", 3, cursor=str(Cursor(**{**vars(cursor), "release": "0" * 64})))
+        other_process.search("an owl", 3, cursor=str(Cursor(**{**vars(cursor), "release": "0" * 64})))

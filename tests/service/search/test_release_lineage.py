@@ -1,4 +1,4 @@
-"""A generation whose releases keep only what they learned: served as before, swapped without reading them again."""
+"""Releases that store only their own contributions: loading, reuse between snapshots, and damage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def library(request: pytest.FixtureRequest, configured: Settings, backbone: Back
     small = {"strata": {"rank": 2, "image_rank": 1}, "ffa_tame": {"experts": 2, "rank": 2}, "zero_shot": {}}
     library = Library(configured, backbone, request.param, **small[request.param])
     for name, captions in (("birds", BIRDS), ("cars", CARS), ("takes", TAKES)):
-        library.lay_down(name, captions)
+        library.add_task(name, captions)
     return library
 
 
@@ -72,7 +72,7 @@ def service(configured: Settings) -> Iterator[SearchEngine]:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every file of a release that is opened, whether for its checksum or for what is in it."""
+    """Paths of all release files that are opened, for checksums or for content."""
     opened: list[Path] = []
 
     def watched(path: Path, *args: object, **options: object) -> object:
@@ -109,10 +109,10 @@ def _answers(service: SearchEngine) -> list[object]:
     return [([(r.video_id, r.score) for r in a.results], a.routing, a.degraded) for a in found]
 
 
-# -- a swap -----------------------------------------------------------------------------------------------
+# -- replacement of a snapshot ----------------------------------------------------------------------------------
 
 
-def test_a_swap_reads_no_release_but_the_new_one(
+def test_new_snapshot_reads_only_the_new_release(
     library: Library, service: SearchEngine, backbone: Backbone, read: list[Path]
 ) -> None:
     service.refresh()
@@ -120,41 +120,39 @@ def test_a_swap_reads_no_release_but_the_new_one(
     assert _releases(read) == set(library.store.manifest().releases)
     everything = [(text, mode, task) for text in TEXTS for mode in first.modes for task in first.shards]
     before = first.encode(everything)
-    manifest = library.lay_down("sea", SEA)
+    manifest = library.add_task("sea", SEA)
     read.clear()
     assert service.refresh()
     assert _releases(read) == {manifest.release}
-    swapped, anew = (
+    replaced, loaded = (
         service.snapshots.current(),
         SearchSnapshot.load(IndexSnapshot.open(library.store), backbone),
     )
-    assert set(swapped.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
-    pairs = [(text, mode, task) for text in TEXTS for mode in swapped.modes for task in swapped.shards]
-    np.testing.assert_allclose(swapped.encode(pairs), anew.encode(pairs), atol=1e-6)
-    tasks = [list(swapped.shards)] * len(TEXTS)
-    assert swapped.route(TEXTS, tasks) == anew.route(TEXTS, tasks)
-    first.query_vectors.clear()  # a request that began with it goes on with it
+    assert set(replaced.shards) == {"tsk_birds", "tsk_cars", "tsk_takes", "tsk_sea"}
+    pairs = [(text, mode, task) for text in TEXTS for mode in replaced.modes for task in replaced.shards]
+    np.testing.assert_allclose(replaced.encode(pairs), loaded.encode(pairs), atol=1e-6)
+    tasks = [list(replaced.shards)] * len(TEXTS)
+    assert replaced.route(TEXTS, tasks) == loaded.route(TEXTS, tasks)
+    first.query_vectors.clear()  # running requests keep the former snapshot
     np.testing.assert_array_equal(first.encode(everything), before)
 
 
-def test_an_earlier_release_takes_over_what_the_current_one_holds(
+def test_snapshot_of_an_earlier_release_reuses_the_current_one(
     library: Library, backbone: Backbone, read: list[Path]
 ) -> None:
     snapshot = IndexSnapshot.open(library.store)
     current = SearchSnapshot.load(snapshot, backbone)
     earlier = snapshot.manifest.shards["tsk_cars"].release
-    anew = SearchSnapshot.load(snapshot, backbone, earlier)
+    loaded = SearchSnapshot.load(snapshot, backbone, earlier)
     read.clear()
     found = SearchSnapshot.load(snapshot, backbone, earlier, other=current)
     assert _releases(read) == {earlier}
-    assert list(found.shards) == list(anew.shards) == ["tsk_birds", "tsk_cars"]
-    pairs = [(text, mode, task) for text in TEXTS for mode in anew.modes for task in anew.shards]
-    np.testing.assert_array_equal(found.encode(pairs), anew.encode(pairs))
+    assert list(found.shards) == list(loaded.shards) == ["tsk_birds", "tsk_cars"]
+    pairs = [(text, mode, task) for text in TEXTS for mode in loaded.modes for task in loaded.shards]
+    np.testing.assert_array_equal(found.encode(pairs), loaded.encode(pairs))
 
 
-def test_what_was_broken_is_looked_at_again_and_nothing_else(
-    library: Library, backbone: Backbone, read: list[Path]
-) -> None:
+def test_only_broken_releases_are_read_again(library: Library, backbone: Backbone, read: list[Path]) -> None:
     whole = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     broken, newest = _folder(library, "cars"), library.store.manifest().release
     shutil.move(broken, broken.with_name("away"))
@@ -162,30 +160,32 @@ def test_what_was_broken_is_looked_at_again_and_nothing_else(
     assert list(degraded.degraded) == ["tsk_cars"]
     shutil.move(broken.with_name("away"), broken)
     read.clear()
-    mended = SearchSnapshot.load(
+    repaired = SearchSnapshot.load(
         IndexSnapshot.open(library.store, previous=degraded.index_snapshot), backbone, other=degraded
     )
     assert _releases(read) == {broken.name, newest}
-    assert (mended.degraded, mended.task_names) == ({}, whole.task_names)
+    assert (repaired.degraded, repaired.task_names) == ({}, whole.task_names)
     pairs = [(text, mode, task) for text in TEXTS for mode in whole.modes for task in whole.shards]
-    np.testing.assert_array_equal(mended.encode(pairs), whole.encode(pairs))
-    assert mended.route(TEXTS, [list(whole.shards)] * 4) == whole.route(TEXTS, [list(whole.shards)] * 4)
+    np.testing.assert_array_equal(repaired.encode(pairs), whole.encode(pairs))
+    assert repaired.route(TEXTS, [list(whole.shards)] * 4) == whole.route(TEXTS, [list(whole.shards)] * 4)
 
 
-def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backbone: Backbone) -> None:
+def test_replaced_snapshot_is_freed_at_once(library: Library, backbone: Backbone) -> None:
     snapshot = IndexSnapshot.open(library.store)
-    serving = SearchSnapshot.load(snapshot, backbone)
-    serving.encode([("an owl", mode, task) for mode in serving.modes for task in serving.shards])
-    gone = weakref.ref(serving.query_vectors.encoder)
+    snapshot_in_use = SearchSnapshot.load(snapshot, backbone)
+    snapshot_in_use.encode(
+        [("an owl", mode, task) for mode in snapshot_in_use.modes for task in snapshot_in_use.shards]
+    )
+    encoder_reference = weakref.ref(snapshot_in_use.query_vectors.encoder)
     gc.disable()
     try:
-        del serving
-        assert gone() is None
+        del snapshot_in_use
+        assert encoder_reference() is None
     finally:
         gc.enable()
 
 
-# -- what is broken -----------------------------------------------------------------------------------------
+# -- damaged releases ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_generation_that_is_over_leaves_memory_at_once(library: Library, backb
         ("birds", "release.json", "remove"),
     ],
 )
-def test_a_task_whose_words_are_lost_is_named_and_the_rest_is_served(
+def test_task_with_a_damaged_routing_profile_is_degraded_alone(
     library: Library, service: SearchEngine, backbone: Backbone, file: str, harm: str, task: str
 ) -> None:
     served = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
@@ -225,22 +225,20 @@ def test_a_task_whose_words_are_lost_is_named_and_the_rest_is_served(
     assert why in service.readiness().model_dump_json().replace("\\", "")
 
 
-def test_words_of_the_newest_that_are_broken_leave_the_old_one_serving(
+def test_damaged_profile_of_the_newest_release_keeps_the_current_snapshot(
     library: Library, service: SearchEngine
 ) -> None:
     service.refresh()
     before = _answers(service)
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     _flip(_folder(library, "sea") / "routing.safetensors")
     assert not service.refresh()
     assert "routing.safetensors was altered" in str(service.last_error)
     assert _answers(service) == before
 
 
-def test_a_line_that_does_not_fit_is_refused_by_name(
-    library: Library, service: SearchEngine, backbone: Backbone
-) -> None:
-    """One that was altered before it was published, so that its checksums are right."""
+def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine, backbone: Backbone) -> None:
+    """The lineage is altered before publishing, so that its checksums are valid."""
     service.refresh()
     before = _answers(service)
     for said, says in (
@@ -274,7 +272,7 @@ def _without(library: Library, task: str) -> tuple[list[ReleaseTask], RoutingPro
     )
 
 
-def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library, backbone: Backbone) -> None:
+def test_deletion_and_compaction_keep_the_lineage(library: Library, backbone: Backbone) -> None:
     before = SearchSnapshot.load(IndexSnapshot.open(library.store), backbone)
     library.store.delete([int(before.shards["tsk_cars"].ids[0])])
     library.store.compact("tsk_cars")
@@ -291,10 +289,10 @@ def test_what_is_deleted_and_compacted_leaves_the_line_as_it_is(library: Library
     assert after.route(TEXTS, [list(after.shards)] * 4) == before.route(TEXTS, [list(before.shards)] * 4)
 
 
-# -- the old layout -----------------------------------------------------------------------------------------
+# -- former layout ------------------------------------------------------------------------------------------
 
 
-def test_a_library_of_the_old_layout_answers_alike_and_is_gone_on_from(
+def test_library_of_the_former_layout_answers_equally_and_can_be_extended(
     library: Library, service: SearchEngine, backbone: Backbone, tmp_path: Path
 ) -> None:
     old = ShardStore(tmp_path / "old" / "index")
@@ -304,7 +302,7 @@ def test_a_library_of_the_old_layout_answers_alike_and_is_gone_on_from(
     assert elder.refresh()
     assert _answers(elder) == _answers(service)
 
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     assert service.refresh()
     goes_on = _whole(library.store, str(library.store.manifest().release))
     newest = _adopt(old, goes_on, lambda f, s: write_release(f, s, parent=_before(old)))
@@ -334,7 +332,7 @@ def _adopt(
 
 
 def _copy(source: ShardStore, target: ShardStore, write: Callable[[Path, ReleaseState], None]) -> None:
-    """All tasks, one after the other, with releases of another layout."""
+    """Copy all tasks in order, with releases in another layout."""
     for task, entry in source.manifest().shards.items():
         release = _adopt(target, _whole(source, entry.release), write)
         _shard(source, target, task, release)

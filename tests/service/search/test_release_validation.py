@@ -1,4 +1,4 @@
-"""A release is asked its own probes before it takes over, and shards are read after readiness where they are many."""
+"""Releases are validated with probe queries before they serve; large libraries are verified after readiness."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ torch.set_num_threads(1)
 @pytest.fixture
 def learning(configured: Settings, backbone: Backbone) -> Probed:
     library = Probed(configured, backbone, "ffa_tame", experts=2, rank=2)
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     return library
 
 
@@ -50,7 +50,7 @@ def _probes(library: Library) -> ProbeQueries:
 # -- probes -------------------------------------------------------------------------------------------------
 
 
-def test_probes_are_what_a_search_finds(learning: Probed, service: SearchEngine) -> None:
+def test_probes_equal_search_results(learning: Probed, service: SearchEngine) -> None:
     assert service.refresh(), service.last_error
     probes = _probes(learning)
     assert probes.texts == [*PROBE_TEXTS, PROBE_TEXTS[0]]
@@ -62,13 +62,13 @@ def test_probes_are_what_a_search_finds(learning: Probed, service: SearchEngine)
         assert {result.video_id for result in results} == names
         kept = probes.ids[row] >= 0
         assert probes.scores[row, kept] == pytest.approx([r.score for r in results], abs=1e-5)
-    # Those of an older task are any of its vectors, each with its own score.
+    # Probes of older tasks have arbitrary vectors of the task with their scores.
     birds = service.search(PROBE_TEXTS[0], k=3, task="birds", mode=probes.mode).results
     assert sorted(probes.scores[-1, :3], reverse=True) == pytest.approx([r.score for r in birds], abs=1e-5)
     assert not kept[3:].any()
 
 
-def test_the_number_of_probes_is_bounded(backbone: Backbone) -> None:
+def test_number_of_probes_is_bounded(backbone: Backbone) -> None:
     class Shard:
         ids = np.arange(7, 107)
 
@@ -111,13 +111,13 @@ def _raise(probes: ProbeQueries, row: int, by: float) -> ProbeQueries:
     ],
     ids=["vector", "vector of an older task", "score above", "score below", "no number", "width"],
 )
-def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
+def test_release_with_other_answers_is_refused_and_the_current_one_stays(
     learning: Probed, service: SearchEngine, change: Callable[[ProbeQueries], ProbeQueries], probe: int
 ) -> None:
     assert service.refresh()
     before = service.search("an owl", k=20)
     learning.change = change
-    manifest = learning.lay_down("sea", SEA)
+    manifest = learning.add_task("sea", SEA)
     assert not service.refresh()
     assert service.last_error is not None
     release = str(manifest.release)[:12]
@@ -128,25 +128,27 @@ def test_a_release_that_answers_otherwise_is_refused_and_the_last_one_goes_on(
     assert (ready.ready, ready.release) == (True, before.release)
     assert release in ready.checks["index"]
     learning.change = lambda probes: probes
-    learning.lay_down("lake", BIRDS)
+    learning.add_task("lake", BIRDS)
     assert service.refresh()
     assert service.search("an owl", k=20).generation == manifest.generation + 1
 
 
-def test_rounding_is_no_other_answer(learning: Probed, service: SearchEngine, backbone: Backbone) -> None:
+def test_rounding_differences_are_accepted(
+    learning: Probed, service: SearchEngine, backbone: Backbone
+) -> None:
     def bfloat16(probes: ProbeQueries) -> ProbeQueries:
-        """As a worker would have found them in bfloat16, twelve roundings deep."""
+        """Probes as recorded by a worker that computes in bfloat16, rounded twelve times."""
         rng = np.random.default_rng(0)
         noise = rng.normal(size=probes.vectors.shape) * 0.02 / np.sqrt(probes.vectors.shape[1])
         scores = torch.tensor(probes.scores).bfloat16().float().numpy()
         return replace(probes, vectors=(probes.vectors + noise).astype(np.float16), scores=scores)
 
     learning.change = bfloat16
-    learning.lay_down("sea", SEA)
+    learning.add_task("sea", SEA)
     assert service.refresh(), service.last_error
 
 
-def test_releases_without_probes_and_deleted_anchors_are_accepted(
+def test_releases_without_probes_and_probes_of_deleted_vectors_are_accepted(
     learning: Probed, service: SearchEngine, configured: Settings, backbone: Backbone
 ) -> None:
     probes = _probes(learning)
@@ -154,12 +156,12 @@ def test_releases_without_probes_and_deleted_anchors_are_accepted(
     assert service.refresh(), service.last_error
     learning.store.compact("tsk_cars")
     assert service.refresh(), service.last_error
-    Library.publish(learning, "sea", SEA)  # as an older version did
+    Library.publish(learning, "sea", SEA)  # as former versions did
     learning.method.record_task("tsk_sea", "sea", SEA)
     assert service.refresh() or service.last_error is None
 
 
-def test_probes_that_cannot_be_read_are_named(learning: Probed, tmp_path: Path) -> None:
+def test_unreadable_probes_are_reported(learning: Probed, tmp_path: Path) -> None:
     probes = _probes(learning)
     write_probes(tmp_path, replace(probes, tasks=probes.tasks[1:]))
     with pytest.raises(ReleaseError, match=r"have inconsistent shapes"):
@@ -185,11 +187,11 @@ def _flip(store: ShardStore, entry: SegmentEntry) -> Path:
     return path
 
 
-def test_a_large_library_is_served_before_it_is_read(
+def test_large_library_is_served_before_it_is_verified(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flipped byte in what was left for later is found all the same, and the rest is served."""
-    learning.lay_down("sea", SEA)
+    """A flipped byte in an unverified shard is found later, and the other shards stay served."""
+    learning.add_task("sea", SEA)
     shards = learning.store.manifest().shards
     monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", shards["tsk_sea"].bytes)
     path = _flip(learning.store, shards["tsk_birds"])
@@ -198,8 +200,8 @@ def test_a_large_library_is_served_before_it_is_read(
     assert service.readiness().checks["checksums"] == "2 of 3 shards (0.0 GB) are not verified yet"
     assert {r.task for r in service.search("an owl", k=20).results} == {"birds", "cars", "sea"}
     assert service.snapshots.verify_next_shard()
-    assert service.readiness().degraded == {}, "cars, the newer one, is whole"
-    learning.lay_down("lake", BIRDS)  # what was compared stays compared
+    assert service.readiness().degraded == {}, "the shard of cars is verified first and is intact"
+    learning.add_task("lake", BIRDS)  # verified shards stay verified
     assert service.refresh()
     assert [entry.task for entry in service.snapshots.current().index_snapshot.unverified_segments] == [
         "tsk_birds"
@@ -211,7 +213,7 @@ def test_a_large_library_is_served_before_it_is_read(
     assert "vectors.faiss was altered" in ready.degraded["birds"]
     assert "checksums" not in ready.checks
     assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
-    assert service.refresh(), "at once, and then without it"
+    assert service.refresh(), "the degraded shard is looked at again at once"
     assert list(service.readiness().degraded) == ["birds"]
     _flip(learning.store, shards["tsk_birds"])
     assert path.exists()
@@ -220,20 +222,20 @@ def test_a_large_library_is_served_before_it_is_read(
     assert (service.readiness().degraded, service.snapshots.verify_next_shard()) == ({}, False)
 
 
-def test_what_is_new_to_a_running_process_is_read_before_it_is_served(
+def test_running_process_verifies_new_shards_before_serving_them(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", 0)
     assert service.refresh()
     while service.snapshots.verify_next_shard():
         pass
-    manifest = learning.lay_down("sea", SEA)
+    manifest = learning.add_task("sea", SEA)
     _flip(learning.store, manifest.shards["tsk_sea"])
     assert service.refresh()
     assert list(service.readiness().degraded) == ["sea"]
 
 
-def test_sizes_are_compared_at_once(
+def test_file_sizes_are_verified_before_readiness(
     learning: Probed, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_manager, "BYTES_BEFORE_READY", 0)

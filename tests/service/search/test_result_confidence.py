@@ -1,4 +1,4 @@
-"""How sure results are: where the numbers come from, what they do not depend on, and what they cut off."""
+"""Confidence of results: computation, independence of pages, and thresholds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WORDS = "an owl lands on a branch"
 def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, SearchEngine]]:
-    """Three tasks of twelve videos, calibrated; for tests that change nothing."""
+    """Three calibrated tasks of twelve videos, shared by tests that change nothing."""
     with settled(tmp_path_factory.mktemp("shared"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
         library.confidence = FITTED
         for name, captions in (("birds", BIRDS), ("cars", CARS), ("sea", SEA)):
-            library.lay_down(
+            library.add_task(
                 name,
                 [f"{text}{more}" for more in ("", " again", " at night", " in snow") for text in captions],
             )
@@ -46,7 +46,7 @@ def service(shared: tuple[Library, SearchEngine]) -> SearchEngine:
     return shared[1]
 
 
-def test_confidence_is_that_of_the_release_for_the_scores_and_words(
+def test_confidence_equals_the_calibration_of_scores_and_tokens(
     shared: tuple[Library, SearchEngine], backbone: Backbone
 ) -> None:
     library, service = shared
@@ -58,7 +58,7 @@ def test_confidence_is_that_of_the_release_for_the_scores_and_words(
 
 
 def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> np.ndarray:
-    """Of a list of all tasks, by its scores from the first on."""
+    """Expected confidences of a list over all tasks, by its scores."""
     state = library.method.release()
     presence = open_query_encoder(
         backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)
@@ -68,13 +68,13 @@ def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> 
     return FITTED(np.array(scores), known, fit)
 
 
-def test_pages_of_the_likeliest_tasks_are_as_sure_as_their_one_list(
+def test_pages_with_auto_routes_have_the_confidences_of_one_list(
     shared: tuple[Library, SearchEngine], backbone: Backbone
 ) -> None:
     library, service = shared
     page = service.search(WORDS, routes="auto", k=2)
     chosen = {task.task_id for task in page.routing if task.searched}
-    assert len(chosen) < 3, "there is a domain left that the first page passed over"
+    assert len(chosen) < 3, "the first page leaves out a domain"
     listed, overall = [*page.results], {page.confidence}
     while page.next_cursor:
         page = service.search(WORDS, routes="auto", k=5, cursor=page.next_cursor)
@@ -88,7 +88,7 @@ def test_pages_of_the_likeliest_tasks_are_as_sure_as_their_one_list(
     assert max(overall) - min(overall) < 1e-6  # type: ignore[operator, type-var]
 
 
-def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(service: SearchEngine) -> None:
+def test_confidence_is_independent_of_k_page_and_thresholds(service: SearchEngine) -> None:
     whole = service.search(WORDS, routes="all", k=36)
     sure = [result.confidence for result in whole.results]
     assert sure == sorted(sure, reverse=True)
@@ -105,7 +105,7 @@ def test_confidence_depends_neither_on_k_nor_on_the_page_nor_on_thresholds(servi
     np.testing.assert_allclose([result.confidence for result in batch[-1].results], sure[:3], rtol=1e-5)
 
 
-def test_a_lowest_confidence_cuts_the_list(service: SearchEngine) -> None:
+def test_min_confidence_cuts_the_list(service: SearchEngine) -> None:
     whole = service.search(WORDS, routes="all", k=36)
     least = whole.results[6].confidence
     cut = service.search(WORDS, routes="all", k=36, min_confidence=least)
@@ -119,7 +119,7 @@ def test_a_lowest_confidence_cuts_the_list(service: SearchEngine) -> None:
     assert service.search(WORDS, routes="all", k=36, min_confidence=0.0).results == whole.results
 
 
-def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: SearchEngine) -> None:
+def test_auto_and_all_routes_have_equal_confidences(service: SearchEngine) -> None:
     everywhere = service.search(WORDS, k=8, routes="all")
     likely = service.search(WORDS, k=8, routes="auto")
     assert len([task for task in likely.routing if task.searched]) <= 3
@@ -130,20 +130,20 @@ def test_the_likeliest_tasks_are_as_sure_as_all_of_them(service: SearchEngine) -
     )
 
 
-def test_a_cursor_belongs_to_its_lowest_confidence(service: SearchEngine) -> None:
+def test_cursor_is_bound_to_min_confidence(service: SearchEngine) -> None:
     first = service.search(WORDS, k=2, min_confidence=0.0)
     with pytest.raises(InvalidInput, match="min_confidence"):
         service.search(WORDS, k=2, min_confidence=0.001, cursor=first.next_cursor)
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.1, float("nan"), float("inf")])
-def test_what_is_no_probability_is_refused(service: SearchEngine, least: float) -> None:
+def test_invalid_probability_is_refused(service: SearchEngine, least: float) -> None:
     with pytest.raises(InvalidInput) as caught:
         service.search(WORDS, min_confidence=least)
     assert [error.field for error in caught.value.errors] == ["min_confidence"]
 
 
-def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: SearchEngine) -> None:
+def test_other_modes_have_no_confidence(service: SearchEngine) -> None:
     answer = service.search(WORDS, mode="latest")
     assert answer.confidence is None
     assert {result.confidence for result in answer.results} == {None}
@@ -154,11 +154,9 @@ def test_what_the_release_was_not_calibrated_for_has_no_confidence(service: Sear
     assert [error.field for error in caught.value.errors] == ["queries[1].min_confidence"]
 
 
-def test_a_release_without_calibration_answers_without_confidence(
-    configured: Settings, backbone: Backbone
-) -> None:
+def test_release_without_calibration_has_no_confidence(configured: Settings, backbone: Backbone) -> None:
     library = Library(configured, backbone, "zero_shot")
-    library.lay_down("birds", BIRDS)
+    library.add_task("birds", BIRDS)
     service = SearchEngine(configured)
     assert service.refresh()
     answer = service.search(WORDS)
@@ -167,6 +165,6 @@ def test_a_release_without_calibration_answers_without_confidence(
     with pytest.raises(InvalidInput, match="not calibrated"):
         service.search(WORDS, min_confidence=0.1)
     library.confidence = FITTED
-    library.lay_down("cars", CARS)
+    library.add_task("cars", CARS)
     assert service.refresh()
     assert service.search(WORDS).results[0].confidence is not None

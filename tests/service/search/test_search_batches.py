@@ -1,4 +1,4 @@
-"""Many queries at once: each is answered as by itself."""
+"""Batches and concurrent queries have the results of single queries."""
 
 from __future__ import annotations
 
@@ -49,46 +49,50 @@ def _same(one: SearchResponse, other: SearchResponse) -> None:
     ]
 
 
-def test_a_batch_is_answered_as_its_queries_one_by_one(service: SearchEngine) -> None:
+def test_batch_equals_single_queries(service: SearchEngine) -> None:
     words = [*BIRDS, *CARS, "a", "a very long " * 12, "an owl in a taxi"]
-    asked = [
+    queries = [
         SearchQuery(q=text, k=1 + number % 7, task=task, mode=mode)
         for number, text in enumerate(words)
         for task, mode in ((None, None), ("cars", "latest"), (["tsk_cars", "birds"], None))
     ]
-    single = [service.search(one.q, one.k, one.task, one.mode) for one in asked]
-    fresh = SearchEngine(service.settings)  # one that remembers nothing
+    single = [service.search(one.q, one.k, one.task, one.mode) for one in queries]
+    fresh = SearchEngine(service.settings)  # with empty caches
     assert fresh.refresh()
-    for one, other in zip(fresh.search_many(asked), single, strict=True):
+    for one, other in zip(fresh.search_many(queries), single, strict=True):
         _same(one, other)
 
 
-def test_texts_are_encoded_together_and_each_once_for_each_of_its_tasks(
+def test_batch_encodes_each_text_once_per_task_in_one_forward_pass(
     service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    encoded_tasks: list[list[str]] = []
     encode = QueryEncoder.encode_pairs
 
     def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         assert len({(tuple(text), task) for text, task in zip(texts, tasks, strict=True)}) == len(texts)
-        asked.append(sorted(tasks))
+        encoded_tasks.append(sorted(tasks))
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
-    everything = [SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")]  # in no caption
+    everything = [
+        SearchQuery(q=text) for text in ("7", "8", "7", " 8 ")
+    ]  # in no caption, so that no task is likelier
     service.search_many([everything[0], SearchQuery(q="7", task="cars"), *everything[1:]])
-    assert asked == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
+    assert encoded_tasks == [["tsk_birds", "tsk_birds", "tsk_cars", "tsk_cars"]]
     service.search_many(everything)
-    assert len(asked) == 1, "they are remembered"
+    assert len(encoded_tasks) == 1, "the vectors are cached"
     monkeypatch.setattr(executor, "MAX_VECTORS_PER_BATCH", 6)
     service.search_many([SearchQuery(q=str(number)) for number in range(10, 17)])
-    assert [len(tasks) for tasks in asked[1:]] == [6, 6, 2], "no more at a time than there is room for"
+    assert [len(tasks) for tasks in encoded_tasks[1:]] == [6, 6, 2], (
+        "the number of vectors per forward pass is bounded"
+    )
 
 
-def test_searches_at_the_same_time_are_answered_as_one_by_one(
+def test_concurrent_searches_equal_single_searches(
     service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their texts go through one forward, and nobody gets another's vector."""
+    """Concurrent texts share forward passes, and each search has its own vector."""
     texts = [
         f"{caption} {word}"
         for caption in (*BIRDS, *CARS)
@@ -102,7 +106,7 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
 
     def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
         sizes.append(len(texts))
-        time.sleep(0.02)  # so that others come meanwhile
+        time.sleep(0.02)  # lets other threads arrive
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
@@ -110,7 +114,7 @@ def test_searches_at_the_same_time_are_answered_as_one_by_one(
         for answer in pool.map(lambda text: fresh.search(text, 20, routes="all"), texts):
             _same(answer, expected[answer.query])
     assert sum(sizes) == 2 * len(texts)
-    assert len(sizes) < len(texts), "they were gathered"
+    assert len(sizes) < len(texts), "texts share forward passes"
 
 
 def test_query_vector_cache_is_bounded_in_bytes(service: SearchEngine) -> None:
@@ -131,7 +135,7 @@ def test_query_vector_cache_is_bounded_in_bytes(service: SearchEngine) -> None:
     assert cache.size_bytes == cache.max_bytes
 
 
-def test_the_order_in_which_tasks_are_named_does_not_matter(service: SearchEngine) -> None:
+def test_order_of_named_tasks_is_irrelevant(service: SearchEngine) -> None:
     both, all_of_them = (service.search("an owl", 20, task) for task in (["cars", "birds", "tsk_cars"], None))
     assert both.results == all_of_them.results
 
@@ -146,7 +150,7 @@ def test_the_order_in_which_tasks_are_named_does_not_matter(service: SearchEngin
         ({"q": "a", "mode": "tomorrow"}, "queries[1].mode", "Use latest or pinned"),
     ],
 )
-def test_a_wrong_field_is_named_with_the_place_of_its_query(
+def test_invalid_field_is_reported_with_the_position_of_its_query(
     service: SearchEngine, wrong: dict[str, Any], field: str, says: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -156,18 +160,20 @@ def test_a_wrong_field_is_named_with_the_place_of_its_query(
 
 
 @pytest.mark.parametrize("number", [0, 41, 1000])
-def test_a_batch_of_another_size_is_refused(service: SearchEngine, number: int) -> None:
+def test_batch_of_invalid_size_is_refused(service: SearchEngine, number: int) -> None:
     with pytest.raises(InvalidInput, match="Send 1 to 40") as refused:
         service.search_many([SearchQuery(q="a")] * number)
     assert [error.field for error in refused.value.errors] == ["queries"]
 
 
-def test_no_more_errors_than_one_can_mend_are_told(service: SearchEngine) -> None:
+def test_number_of_reported_errors_is_bounded(service: SearchEngine) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search_many([SearchQuery(q="", k=0)] * 40)
     assert len(refused.value.errors) == 20
 
 
-def test_before_anything_is_learned(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+def test_batch_is_unavailable_before_a_snapshot_is_loaded(
+    tmp_path: Path, settings_factory: Callable[..., Settings]
+) -> None:
     with pytest.raises(Unavailable):
         SearchEngine(settings_factory(tmp_path)).search_many([SearchQuery(q="a")])

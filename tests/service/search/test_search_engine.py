@@ -1,4 +1,4 @@
-"""Searching a published library: what comes back, what is refused, and how one generation follows another."""
+"""The search engine: results, refused requests, and the sequence of snapshots."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.search.text_search import planner
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, settled
 
-# Small tensors: a second thread costs more than it brings, most of all beside other processes.
+# Tensors are small: a second thread costs more than it saves, in particular on a busy machine.
 torch.set_num_threads(1)
 
 
@@ -52,10 +52,10 @@ def overrides() -> dict[str, Any]:
 
 @pytest.fixture
 def library(configured: Settings, backbone: Backbone) -> Library:
-    """Birds and cars, in the space of the backbone."""
+    """Birds and cars, in the embedding space of the backbone."""
     library = Library(configured, backbone, "zero_shot")
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     return library
 
 
@@ -63,27 +63,27 @@ def library(configured: Settings, backbone: Backbone) -> Library:
 def shared(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, SearchEngine]]:
-    """Birds and cars, and who searches them: for tests that change nothing."""
+    """A library of birds and cars and its engine, shared by tests that change nothing."""
     with settled(tmp_path_factory.mktemp("shared"), backbone, limits__max_results=20) as configured:
         library = Library(configured, backbone, "zero_shot")
-        library.lay_down("birds", BIRDS)
-        library.lay_down("cars", CARS)
+        library.add_task("birds", BIRDS)
+        library.add_task("cars", CARS)
         service = SearchEngine(configured)
         assert service.refresh()
         yield library, service
 
 
 @pytest.fixture
-def half_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let time pass for the query service."""
-    passed = [0.0]
+def pass_retry_interval(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Function that advances the clock of the snapshot manager by more than a retry interval."""
+    elapsed = [0.0]
 
-    def pass_on() -> None:
-        passed[0] += 31
+    def advance() -> None:
+        elapsed[0] += 31
 
-    clock = SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + passed[0])
+    clock = SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: time.monotonic() + elapsed[0])
     monkeypatch.setattr(snapshot_manager, "time", clock)
-    return pass_on
+    return advance
 
 
 def _flip(path: Path) -> None:
@@ -92,10 +92,10 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-# -- answers ------------------------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------------------------
 
 
-def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
+def test_best_match_comes_first_with_its_metadata(
     shared: tuple[Library, SearchEngine],
 ) -> None:
     library, service = shared
@@ -113,7 +113,7 @@ def test_the_video_that_fits_comes_first_with_all_that_is_known_of_it(
     assert answer.degraded == {}
 
 
-def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, SearchEngine]) -> None:
+def test_ranking_equals_that_of_all_vectors(shared: tuple[Library, SearchEngine]) -> None:
     library, service = shared
     text = "something turns left"
     answer = service.search(text, k=20)
@@ -121,7 +121,7 @@ def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, Sear
     lift = [
         settings().routing_prior * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)
     ]
-    # In the batches in which they were stored: another batch's last bits may round to another neighbour.
+    # Encoded in the batches of the stored vectors: in another batch the last bits may round differently.
     stored = np.concatenate([library.stored(captions) for captions in (BIRDS, CARS)])
     scores = stored @ library.features([text])[0] + np.array(lift)
     names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
@@ -131,7 +131,7 @@ def test_the_ranking_is_that_of_all_vectors_together(shared: tuple[Library, Sear
     )
 
 
-def test_routing_weighs_every_task_best_first(shared: tuple[Library, SearchEngine]) -> None:
+def test_routing_lists_tasks_by_falling_weight(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
         routing = service.search(captions[0]).routing
@@ -141,7 +141,7 @@ def test_routing_weighs_every_task_best_first(shared: tuple[Library, SearchEngin
         assert sum(entry.weight for entry in routing) == pytest.approx(1)
 
 
-def test_the_parts_of_the_time_add_up(shared: tuple[Library, SearchEngine]) -> None:
+def test_stage_times_add_up_to_the_total(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     timing = service.search("a taxi").timing_ms
     assert timing.encode + timing.route + timing.search + timing.merge == pytest.approx(timing.total)
@@ -149,92 +149,92 @@ def test_the_parts_of_the_time_add_up(shared: tuple[Library, SearchEngine]) -> N
 
 
 @pytest.mark.parametrize("task", ["birds", "tsk_birds"])
-def test_a_known_task_is_searched_alone_and_encoded_alone(
+def test_query_in_a_known_task_is_encoded_for_that_task_only(
     shared: tuple[Library, SearchEngine], task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, service = shared
-    asked: list[Sequence[str]] = []
+    calls: list[Sequence[str]] = []
     encode = QueryEncoder.encode_pairs
 
     def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        asked.append(tuple(tasks))
+        calls.append(tuple(tasks))
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
     answer = service.search(f"{CARS[0]}, {task}", k=20, task=task)
     assert {result.task for result in answer.results} == {"birds"}
     assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
-    assert asked == [("tsk_birds",)]
+    assert calls == [("tsk_birds",)]
 
 
-def test_a_query_is_encoded_once_for_all_tasks_and_remembered(
+def test_query_is_encoded_once_and_cached(
     learning: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.refresh()
-    asked: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
     encode = QueryEncoder.encode_pairs
 
     def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
-        asked.append((*sorted(tasks), mode))
+        calls.append((*sorted(tasks), mode))
         return encode(self, texts, tasks, mode)
 
     monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
-    first = service.search("a 7")  # nothing tells which task is meant
-    assert asked == [("tsk_birds", "tsk_cars", "pinned")]
+    first = service.search("a 7")  # no task is likelier
+    assert calls == [("tsk_birds", "tsk_cars", "pinned")]
     assert service.search(" a 7 ").results == first.results
-    assert len(asked) == 1
+    assert len(calls) == 1
     service.search("a 7", mode="latest")
-    assert asked[1:] == [("tsk_birds", "tsk_cars", "latest")]
+    assert calls[1:] == [("tsk_birds", "tsk_cars", "latest")]
     service.search("a 8", task="cars")
     service.search("a 8")
-    assert asked[2:] == [("tsk_cars", "pinned"), ("tsk_birds", "pinned")], "only what is not known yet"
-    learning.lay_down("sea", SEA)
+    assert calls[2:] == [("tsk_cars", "pinned"), ("tsk_birds", "pinned")], "only missing vectors are encoded"
+    learning.add_task("sea", SEA)
     service.refresh()
-    asked.clear()
+    calls.clear()
     service.search("a 7", routes="all")
-    assert sorted(task for *tasks, _ in asked for task in tasks) == ["tsk_birds", "tsk_cars", "tsk_sea"]
+    assert sorted(task for *tasks, _ in calls for task in tasks) == ["tsk_birds", "tsk_cars", "tsk_sea"]
 
 
-def test_the_catalog_is_asked_once_and_what_it_no_longer_has_is_left_out(
+def test_catalog_is_read_once_and_missing_videos_are_left_out(
     library: Library, service: SearchEngine
 ) -> None:
     service.refresh()
     with session_scope(write=True) as session:
         session.query(Video).filter(Video.id == "cars-1").delete()
-    asked: list[str] = []
+    calls: list[str] = []
 
     def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("SELECT"):
-            asked.append(statement)
+            calls.append(statement)
 
     event.listen(engine(), "before_cursor_execute", count)
     try:
         answer = service.search(CARS[1], k=20)
     finally:
         event.remove(engine(), "before_cursor_execute", count)
-    assert len(asked) == 1
+    assert len(calls) == 1
     assert "cars-1" not in {result.video_id for result in answer.results}
     assert [result.rank for result in answer.results] == [1, 2, 3, 4, 5]
 
 
-def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service: SearchEngine) -> None:
+def test_pinned_scores_are_stable_and_latest_scores_change(learning: Library, service: SearchEngine) -> None:
     def scores(mode: str) -> list[float]:
         return [result.score for result in service.search("an owl", task="birds", mode=mode).results]
 
     service.refresh()
     before = {mode: scores(mode) for mode in ("pinned", "latest")}
-    learning.lay_down("sea", SEA)
+    learning.add_task("sea", SEA)
     assert service.refresh()
     assert scores("pinned") == pytest.approx(before["pinned"], abs=1e-6)
     assert scores("latest") != pytest.approx(before["latest"], abs=1e-3)
     assert service.search("an owl").mode == "pinned"
 
 
-# -- what is refused ----------------------------------------------------------------------------------------
+# -- refused requests --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("q", "fields", "field", "says"),
+    ("q", "fields", "field", "message"),
     [
         ("", {}, "q", "empty"),
         (" \n\t ", {}, "q", "empty"),
@@ -250,28 +250,28 @@ def test_pinned_queries_never_move_and_the_latest_do(learning: Library, service:
         ("a", {"mode": "tomorrow"}, "mode", "Use latest or pinned"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_mend(
-    shared: tuple[Library, SearchEngine], q: str, fields: dict[str, Any], field: str, says: str
+def test_invalid_field_is_reported_with_a_hint(
+    shared: tuple[Library, SearchEngine], q: str, fields: dict[str, Any], field: str, message: str
 ) -> None:
     _, service = shared
     with pytest.raises(InvalidInput) as refused:
         service.search(q, **fields)
     assert [error.field for error in refused.value.errors] == [field]
-    assert says in refused.value.detail
+    assert message in refused.value.detail
 
 
-def test_all_wrong_fields_are_named_at_once(shared: tuple[Library, SearchEngine]) -> None:
+def test_all_invalid_fields_are_reported(shared: tuple[Library, SearchEngine]) -> None:
     _, service = shared
     with pytest.raises(InvalidInput) as refused:
         service.search("", k=0)
     assert [error.field for error in refused.value.errors] == ["q", "k"]
 
 
-def test_a_method_without_snapshots_answers_with_the_latest(
+def test_method_without_pinned_queries_answers_in_mode_latest(
     configured: Settings, service: SearchEngine, backbone: Backbone
 ) -> None:
     library = Library(configured, backbone, "finetune")
-    library.lay_down("birds", BIRDS)
+    library.add_task("birds", BIRDS)
     service.refresh()
     assert configured.query_mode == "pinned"
     assert service.search("an owl").mode == "latest"
@@ -279,18 +279,18 @@ def test_a_method_without_snapshots_answers_with_the_latest(
         service.search("an owl", mode="pinned")
 
 
-def test_without_a_wish_the_best_mode_answers(
+def test_default_mode_is_the_best_offered_mode(
     configured: Settings, service: SearchEngine, backbone: Backbone
 ) -> None:
     library = Library(configured, backbone, "drift_adapter")
-    library.lay_down("birds", BIRDS)
+    library.add_task("birds", BIRDS)
     library.method.maps = -library.method.maps  # type: ignore[attr-defined]
-    library.lay_down("cars", CARS)
+    library.add_task("cars", CARS)
     service.refresh()
 
     def scores(task: str, mode: str | None = None) -> dict[str, float]:
         answer = service.search("an owl", k=20, task=task, mode=mode)
-        assert answer.mode == (mode or "mapped"), "there is nothing to pin"
+        assert answer.mode == (mode or "mapped"), "the method does not pin queries"
         return {result.video_id: result.score for result in answer.results}
 
     assert scores("birds") == scores("birds", "mapped")
@@ -304,15 +304,15 @@ def test_without_a_wish_the_best_mode_answers(
 @pytest.mark.parametrize(
     "text", ["🚕 → left", "כדור אדום זז שמאלה", "'; DROP TABLE videos; --", "%", "a " * 400]
 )
-def test_any_text_is_a_query(shared: tuple[Library, SearchEngine], text: str) -> None:
+def test_any_unicode_text_is_a_valid_query(shared: tuple[Library, SearchEngine], text: str) -> None:
     _, service = shared
     assert len(service.search(text, k=20).results) == 6
 
 
-# -- before there is anything -------------------------------------------------------------------------------
+# -- empty library and start-up -----------------------------------------------------------------------------
 
 
-def test_an_empty_library_is_ready_and_says_that_nothing_was_learned(
+def test_empty_library_is_ready_and_searches_are_unavailable(
     configured: Settings, service: SearchEngine
 ) -> None:
     assert not service.readiness().ready
@@ -320,21 +320,21 @@ def test_an_empty_library_is_ready_and_says_that_nothing_was_learned(
         service.search("a taxi")
     assert not service.refresh()
     ready = service.readiness()
-    assert ready.ready  # or nobody who waits for readiness would ever post the first task
+    assert ready.ready  # otherwise a client that waits for readiness never posts the first task
     assert (ready.tasks, ready.generation) == (0, 0)
     assert "POST /tasks" in ready.checks["index"]
     with pytest.raises(Unavailable, match="no domain has been learned yet; POST /tasks") as refused:
         service.search("a taxi")
     assert refused.value.retry_after > 0
-    assert not configured.index_dir.exists()  # a reader creates nothing
+    assert not configured.index_dir.exists()  # reading creates no folder
 
 
-def test_wrong_fields_are_named_even_then(configured: Settings, service: SearchEngine) -> None:
+def test_invalid_fields_are_reported_without_a_snapshot(configured: Settings, service: SearchEngine) -> None:
     with pytest.raises(InvalidInput):
         service.search("", k=5)
 
 
-def test_a_backbone_that_cannot_be_loaded_is_not_ready(
+def test_process_without_backbone_is_not_ready(
     configured: Settings, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[str] = []
@@ -351,30 +351,30 @@ def test_a_backbone_that_cannot_be_loaded_is_not_ready(
     with pytest.raises(Unavailable, match="no-such-model"):
         service.search("a taxi")
     service.refresh()
-    assert len(attempts) == 1  # not at every poll
+    assert len(attempts) == 1  # the failed load is not repeated at every poll
 
 
-# -- from generation to generation --------------------------------------------------------------------------
+# -- sequence of snapshots ----------------------------------------------------------------------------------
 
 
-def test_nothing_is_opened_while_nothing_changes(
+def test_unchanged_manifest_is_not_loaded_again(
     library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert service.refresh()
-    serving = service.snapshots.current()
+    snapshot = service.snapshots.current()
     path = library.store.manifest_path
     copy = path.with_suffix(".copy")
     shutil.copy(path, copy)
-    copy.replace(path)  # another file, but the same generation
+    copy.replace(path)  # another file of the same generation
     assert not service.refresh()
-    assert service.snapshots.current() is serving
+    assert service.snapshots.current() is snapshot
     opened: list[int] = []
     monkeypatch.setattr(IndexSnapshot, "open", lambda *arguments, **named: opened.append(1))
     assert not service.refresh()
     assert opened == []
 
 
-def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
+def test_running_search_is_answered_by_its_snapshot(
     library: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.refresh()
@@ -383,7 +383,7 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
 
     def swap_first(hits: Any, k: int) -> Any:
         monkeypatch.setattr(planner, "merge_hits", merge)
-        library.lay_down("sea", SEA)
+        library.add_task("sea", SEA)
         assert service.refresh()
         assert service.search_many([SearchQuery(q="a whale", k=1)])[0].results[0].task == "sea"
         return merge(hits, k)
@@ -396,33 +396,35 @@ def test_a_request_in_flight_is_answered_by_the_generation_it_began_with(
     assert service.search(SEA[2], k=20).generation == before.generation + 1
 
 
-def test_searches_go_on_while_generations_change(library: Library, service: SearchEngine) -> None:
+def test_concurrent_searches_succeed_while_snapshots_are_replaced(
+    library: Library, service: SearchEngine
+) -> None:
     service.refresh()
     releases = {2: library.store.manifest().release}
     failures: list[BaseException] = []
     answers: list[Any] = []
     done = threading.Event()
 
-    def ask(number: int) -> None:
+    def search(number: int) -> None:
         try:
             while not done.is_set():
                 answers.append(service.search(f"{CARS[0]} {number}", k=20))
         except BaseException as error:
             failures.append(error)
 
-    askers = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
-    for asker in askers:
-        asker.start()
+    searchers = [threading.Thread(target=search, args=(number,)) for number in range(3)]
+    for thread in searchers:
+        thread.start()
     try:
         for number in range(3):
-            manifest = library.lay_down(f"sea-{number}", SEA)
+            manifest = library.add_task(f"sea-{number}", SEA)
             releases[manifest.generation] = manifest.release
             assert service.refresh()
             service.search("a last one, so that each generation answers")
     finally:
         done.set()
-        for asker in askers:
-            asker.join()
+        for thread in searchers:
+            thread.join()
     assert not failures
     assert answers
     for answer in answers:
@@ -431,12 +433,12 @@ def test_searches_go_on_while_generations_change(library: Library, service: Sear
         assert answer.results[0].video_id == "cars-0"
 
 
-def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
-    learning: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
+def test_damaged_release_is_refused_and_the_current_one_stays(
+    learning: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     service.refresh()
     before = service.search("an owl")
-    manifest = learning.lay_down("sea", SEA)
+    manifest = learning.add_task("sea", SEA)
     assert manifest.release is not None
     path = learning.store.release_folder(manifest.release) / "weights.safetensors"
     _flip(path)
@@ -449,14 +451,14 @@ def test_a_release_that_cannot_be_served_is_refused_and_the_old_one_goes_on(
     assert ready.ready
     assert "was altered" in ready.checks["index"]
     _flip(path)
-    assert not service.refresh()  # not at every poll
-    half_a_minute_later()
+    assert not service.refresh()  # the failed load is not repeated at every poll
+    pass_retry_interval()
     assert service.refresh()
     assert service.last_error is None
     assert service.search("a whale", task="sea").generation == manifest.generation
 
 
-def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, service: SearchEngine) -> None:
+def test_release_with_nan_queries_is_refused(learning: Library, service: SearchEngine) -> None:
     service.refresh()
     learning.method.begin_task("tsk_sea", "sea")
     torch.nn.init.constant_(learning.method.tame.a, float("nan"))  # type: ignore[attr-defined]
@@ -469,7 +471,7 @@ def test_a_release_whose_queries_are_not_numbers_is_refused(learning: Library, s
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"schema": 99, "checksum": "x"}'])
-def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
+def test_broken_manifest_is_refused_and_the_current_snapshot_stays(
     library: Library, service: SearchEngine, text: str
 ) -> None:
     service.refresh()
@@ -483,8 +485,8 @@ def test_a_broken_manifest_is_refused_and_the_old_one_goes_on(
     assert service.search("a taxi").generation == 2
 
 
-def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_before(
-    library: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
+def test_process_starts_with_an_earlier_release_where_the_newest_is_refused(
+    library: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     manifest = library.store.manifest()
     assert manifest.release is not None
@@ -504,19 +506,19 @@ def test_a_process_that_starts_under_a_refused_release_begins_with_the_one_befor
     assert "weights.safetensors was altered" in found.degraded["cars"]
     with pytest.raises(Unavailable, match="'cars' cannot be searched: the newest release is refused"):
         service.search("a taxi", task="cars")
-    half_a_minute_later()
+    pass_retry_interval()
     assert not service.refresh()
     assert service.search(BIRDS[0]).release == ready.release
     weights.write_bytes(whole)
-    half_a_minute_later()
-    half_a_minute_later()
+    pass_retry_interval()
+    pass_retry_interval()
     assert service.refresh()
     assert (service.readiness().release, service.readiness().degraded) == (manifest.release, {})
     assert service.search(CARS[1]).results[0].video_id == "cars-1"
 
 
-def test_a_lost_manifest_is_not_taken_for_an_empty_library(
-    library: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
+def test_lost_manifest_is_not_an_empty_library(
+    library: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     aside = library.store.manifest_path.rename(library.store.root / "manifest.aside")
     assert not service.refresh()
@@ -526,13 +528,13 @@ def test_a_lost_manifest_is_not_taken_for_an_empty_library(
     with pytest.raises(Unavailable, match=r"manifest.json is gone, .* restore it from a backup"):
         service.search("a taxi")
     aside.rename(library.store.manifest_path)
-    half_a_minute_later()
+    pass_retry_interval()
     assert service.refresh()
     assert service.readiness().ready
 
 
-def test_a_broken_shard_is_named_and_the_others_are_searched(
-    library: Library, service: SearchEngine, half_a_minute_later: Callable[[], None]
+def test_broken_shard_is_degraded_and_other_shards_are_searched(
+    library: Library, service: SearchEngine, pass_retry_interval: Callable[[], None]
 ) -> None:
     shard = library.store.manifest().shards["tsk_birds"]
     path = library.store.shard_folder(shard.id) / "vectors.faiss"
@@ -547,43 +549,41 @@ def test_a_broken_shard_is_named_and_the_others_are_searched(
     assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be searched: .*was altered"):
         service.search("an owl", task="birds")
-    half_a_minute_later()
-    serving = service.snapshots.current()
-    assert not service.refresh()  # still broken, nothing to swap
-    assert service.snapshots.current() is serving
+    pass_retry_interval()
+    snapshot = service.snapshots.current()
+    assert not service.refresh()  # still broken
+    assert service.snapshots.current() is snapshot
     _flip(path)
-    half_a_minute_later()
+    pass_retry_interval()
     assert service.refresh()
     assert service.search("an owl", task="birds").degraded == {}
 
 
-def test_a_shard_of_another_encoder_is_never_asked(
+def test_shard_of_another_encoder_is_not_searched(
     configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
     library = Library(configured, backbone, "zero_shot")
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS, fingerprint="f" * 64)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS, fingerprint="f" * 64)
     service.refresh()
     answer = service.search("a taxi", k=20)
     assert {result.task for result in answer.results} == {"birds"}
     assert "made by encoder ffffffffffff" in answer.degraded["cars"]
 
 
-def test_a_task_that_the_release_does_not_know_is_named(library: Library, service: SearchEngine) -> None:
+def test_task_unknown_to_the_release_is_degraded(library: Library, service: SearchEngine) -> None:
     library.method.learned_tasks[:] = [
         ReleaseTask(t.task_id, t.name, t.fingerprint) for t in library.method.learned_tasks[:1]
     ]
     library.method.profiles = RoutingProfiles.from_dense(library.method.profiles.to_dense([0]))
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     service.refresh()
     answer = service.search("a taxi")
     assert answer.degraded == {"tsk_cars": "the current release does not know it"}
     assert [entry.task for entry in answer.routing if entry.task != "birds"] == ["sea"]
 
 
-def test_a_broken_release_of_an_older_task_takes_only_that_task_down(
-    learning: Library, service: SearchEngine
-) -> None:
+def test_broken_pinned_release_degrades_its_task_only(learning: Library, service: SearchEngine) -> None:
     older = learning.store.manifest().shards["tsk_birds"].release
     (learning.store.release_folder(older) / "weights.safetensors").unlink()
     assert service.refresh()
@@ -592,7 +592,7 @@ def test_a_broken_release_of_an_older_task_takes_only_that_task_down(
     assert "weights.safetensors is missing" in answer.degraded["birds"]
 
 
-def test_when_nothing_is_left_that_is_said(library: Library, service: SearchEngine) -> None:
+def test_library_without_searchable_shards_is_unavailable(library: Library, service: SearchEngine) -> None:
     shutil.rmtree(library.settings.index_dir / "shards")
     assert not service.refresh()
     with pytest.raises(Unavailable, match=r"no shard can be searched: .*folder is missing"):
@@ -600,7 +600,7 @@ def test_when_nothing_is_left_that_is_said(library: Library, service: SearchEngi
     assert not service.readiness().ready
 
 
-def test_a_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
+def test_library_of_another_backbone_is_refused(library: Library, configured: Settings) -> None:
     torch.manual_seed(1)
     from models.backbones.backbone_loading import tiny_backbone
 
@@ -613,10 +613,10 @@ def test_a_library_of_another_backbone_is_refused(library: Library, configured: 
         service.search("a taxi")
 
 
-def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
-    library: Library, configured: Settings
-) -> None:
-    service = SearchEngine(configured.model_copy(update={"open_bytes": 0}))  # closed after every search
+def test_shard_that_breaks_while_served_is_degraded(library: Library, configured: Settings) -> None:
+    service = SearchEngine(
+        configured.model_copy(update={"open_bytes": 0})
+    )  # shards are closed after every search
     assert service.refresh()
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
     folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
@@ -627,7 +627,7 @@ def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
     assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match="folder is missing"):
         service.search("an owl", task="birds")
-    assert service.refresh()  # at once, and then without it
+    assert service.refresh()  # the degraded shard is looked at again at once
     assert (service.readiness().tasks, list(service.readiness().degraded)) == (1, ["birds"])
     assert not service.refresh()
     folder.with_suffix(".away").rename(folder)
@@ -637,13 +637,13 @@ def test_a_shard_that_breaks_while_it_serves_is_named_and_the_rest_is_found(
     assert {result.task for result in service.search("an owl").results} == {"birds", "cars"}
 
 
-def test_the_background_thread_follows_the_index(
+def test_background_thread_loads_new_generations(
     configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
     service.start()
     library = Library(configured, backbone, "zero_shot")
     for name, captions in (("birds", BIRDS), ("cars", CARS)):
-        generation = library.lay_down(name, captions).generation
+        generation = library.add_task(name, captions).generation
         deadline = time.monotonic() + 30
         while service.readiness().generation < generation and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -653,22 +653,24 @@ def test_the_background_thread_follows_the_index(
     assert not service.snapshots.is_following
 
 
-@pytest.mark.parametrize(("asked", "given"), [(None, 1), (3, 3)])
-def test_a_query_takes_one_thread_unless_told_otherwise(
+@pytest.mark.parametrize(("configured_threads", "expected"), [(None, 1), (3, 3)])
+def test_number_of_torch_threads_is_one_by_default(
     tmp_path: Path,
     settings_factory: Callable[..., Settings],
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
-    asked: int | None,
-    given: int,
+    configured_threads: int | None,
+    expected: int,
 ) -> None:
     monkeypatch.setattr(snapshot_manager, "load_backbone", lambda name, frames: backbone)
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    service = SearchEngine(settings_factory(tmp_path, **({"torch_threads": asked} if asked else {})))
+    service = SearchEngine(
+        settings_factory(tmp_path, **({"torch_threads": configured_threads} if configured_threads else {}))
+    )
     service.start()
     service.close()
-    assert threads == [given]
+    assert threads == [expected]
 
 
 @pytest.fixture
@@ -721,7 +723,7 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
 ) -> None:
     """A search of all domains, one per wave, while a newer release is loaded."""
     monkeypatch.setattr(planner, "_MAX_FIRST_WAVE", 1)
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     search_engine = SearchEngine(configured)
     assert search_engine.refresh()
     all_tasks = SearchQuery(q="a red bird", k=20, routes="all")
@@ -743,7 +745,7 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
     async def main() -> Any:
         first = asyncio.create_task(search(all_tasks))
         assert await asyncio.to_thread(started.wait, 10)
-        library.lay_down("more", BIRDS)
+        library.add_task("more", BIRDS)
         assert search_engine.refresh()
         later = asyncio.create_task(search(one_task))
         wrong = asyncio.create_task(search(SearchQuery(q="a boat", mode="unknown")))
@@ -778,7 +780,7 @@ def lagging(library: Library, configured: Settings) -> SearchEngine:
     """An engine without a poller whose snapshot lacks the task ``sea``, which the catalog reports as ready."""
     search_engine = SearchEngine(configured)
     assert search_engine.refresh()
-    library.lay_down("sea", SEA)
+    library.add_task("sea", SEA)
     assert search_engine.readiness().tasks == 2
     return search_engine
 
@@ -884,5 +886,5 @@ def test_first_published_task_is_searchable_before_the_next_poll(
 ) -> None:
     search_engine = SearchEngine(configured)
     assert not search_engine.refresh()
-    Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
+    Library(configured, backbone, "zero_shot").add_task("birds", BIRDS)
     assert search_engine.search("an owl", task="birds").results

@@ -1,4 +1,4 @@
-"""Search by example: what is nearest by stored vectors, and never a comparison that means nothing."""
+"""Search by example: nearest stored vectors, and only among comparable encoders."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ VIDEOS = {"birds": [*BIRDS, BIRDS[0]], "cars": CARS, "sea": SEA}
 def served(
     tmp_path_factory: pytest.TempPathFactory, backbone: Backbone
 ) -> Iterator[tuple[Library, SearchEngine]]:
-    """Birds and the sea by one encoder, cars by another; and videos without a vector."""
+    """Birds and sea embedded by one encoder, cars by another, and videos without a vector."""
     with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
-        library.lay_down("birds", VIDEOS["birds"])
+        library.add_task("birds", VIDEOS["birds"])
         encoder = library.method.release().fingerprint
         with pytest.MonkeyPatch.context() as other:
             other.setattr("trainer.methods.base.video_fingerprint", lambda *_: "f" * 64)
-            library.lay_down("cars", VIDEOS["cars"])
-        library.lay_down("sea", VIDEOS["sea"])
+            library.add_task("cars", VIDEOS["cars"])
+        library.add_task("sea", VIDEOS["sea"])
         shards = library.store.manifest().shards
         assert [shards[f"tsk_{name}"].fingerprint == encoder for name in VIDEOS] == [True, False, True]
         with session_scope(write=True) as session:
@@ -66,7 +66,7 @@ def served(
 
 
 def _expected(library: Library, video: str, tasks: list[str]) -> list[tuple[str, float]]:
-    """By numpy, over the vectors as they are stored."""
+    """Expected results, computed with NumPy from the stored vectors."""
     name, _, number = video.partition("-")
     vector = library.stored(VIDEOS[name])[int(number)]
     scored = [
@@ -85,7 +85,7 @@ def _same(answer: SimilarVideosResponse, expected: list[tuple[str, float]]) -> N
 
 
 @pytest.mark.parametrize("video", ["birds-1", "cars-2", "sea-0"])
-def test_the_nearest_of_its_own_task(served: tuple[Library, SearchEngine], video: str) -> None:
+def test_nearest_videos_of_the_own_task(served: tuple[Library, SearchEngine], video: str) -> None:
     library, service = served
     name = video.partition("-")[0]
     answer = service.search_similar(video)
@@ -94,7 +94,7 @@ def test_the_nearest_of_its_own_task(served: tuple[Library, SearchEngine], video
     _same(service.search_similar(video, k=1), _expected(library, video, [name])[:1])
 
 
-def test_itself_is_left_out_and_its_copy_is_not(served: tuple[Library, SearchEngine]) -> None:
+def test_the_video_itself_is_left_out_and_a_copy_is_not(served: tuple[Library, SearchEngine]) -> None:
     _, service = served
     for video, copy in (("birds-0", "birds-3"), ("birds-3", "birds-0")):
         best = service.search_similar(video).results[0]
@@ -102,7 +102,9 @@ def test_itself_is_left_out_and_its_copy_is_not(served: tuple[Library, SearchEng
         assert best.score == pytest.approx(1, abs=1e-3)  # stored vectors are rounded
 
 
-def test_across_tasks_only_where_one_encoder_made_both(served: tuple[Library, SearchEngine]) -> None:
+def test_other_tasks_are_searched_only_where_the_encoder_is_equal(
+    served: tuple[Library, SearchEngine],
+) -> None:
     library, service = served
     answer = service.search_similar("birds-1", 100, "all")
     _same(answer, _expected(library, "birds-1", ["birds", "sea"]))
@@ -113,7 +115,7 @@ def test_across_tasks_only_where_one_encoder_made_both(served: tuple[Library, Se
         service.search_similar("cars-0", scope="all")
 
 
-def test_a_least_score(served: tuple[Library, SearchEngine]) -> None:
+def test_min_score_cuts_similar_videos(served: tuple[Library, SearchEngine]) -> None:
     library, service = served
     expected = _expected(library, "birds-1", ["birds"])
     found = service.search_similar("birds-1").results
@@ -121,7 +123,7 @@ def test_a_least_score(served: tuple[Library, SearchEngine]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("parameters", "field"),
     [
         ({"k": 0}, "k"),
         ({"k": 10**6}, "k"),
@@ -131,16 +133,16 @@ def test_a_least_score(served: tuple[Library, SearchEngine]) -> None:
     ],
     ids=["none", "a million", "a monster", "scope", "nan"],
 )
-def test_a_wrong_field_is_named(
-    served: tuple[Library, SearchEngine], asked: dict[str, Any], field: str
+def test_invalid_field_is_reported(
+    served: tuple[Library, SearchEngine], parameters: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        served[1].search_similar("birds-0", **asked)
+        served[1].search_similar("birds-0", **parameters)
     assert [error.field for error in refused.value.errors] == [field]
 
 
 @pytest.mark.parametrize(
-    ("video", "error", "says"),
+    ("video", "error", "message"),
     [
         ("nobody", NotFound, "no video 'nobody'"),
         ("broken", Conflict, "was rejected. The file is empty."),
@@ -148,22 +150,22 @@ def test_a_wrong_field_is_named(
         ("forgotten", Conflict, "was not available when its task was indexed"),
     ],
 )
-def test_a_video_without_a_vector_says_why(
-    served: tuple[Library, SearchEngine], video: str, error: type[Exception], says: str
+def test_video_without_a_vector_is_a_conflict_with_a_reason(
+    served: tuple[Library, SearchEngine], video: str, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         served[1].search_similar(video)
 
 
-def test_a_broken_shard_and_an_empty_library(
+def test_broken_shard_and_empty_library_are_unavailable(
     configured: Settings, backbone: Backbone, service: SearchEngine
 ) -> None:
     service.refresh()
     with pytest.raises(Unavailable, match="no domain has been learned yet"):
         service.search_similar("birds-0")
     library = Library(configured, backbone, "zero_shot")
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     shard = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
     np.save(shard / "ids.npy", np.arange(3))
     (shard / "vectors.faiss").write_bytes(b"")
@@ -175,12 +177,12 @@ def test_a_broken_shard_and_an_empty_library(
     assert service.search_similar("cars-0").degraded == {}
 
 
-def test_a_shard_that_breaks_while_it_serves_is_unavailable_and_set_aside(
+def test_shard_that_breaks_while_served_is_unavailable_and_set_aside(
     configured: Settings, backbone: Backbone, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(configured, backbone, "zero_shot")
-    library.lay_down("birds", BIRDS)
-    library.lay_down("cars", CARS)
+    library.add_task("birds", BIRDS)
+    library.add_task("cars", CARS)
     service.refresh()
 
     def lost(self: Any, ids: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Filters: exactly what passes is found, with the scores that it has without them."""
+"""Filtered searches return exactly the passing videos, with their unfiltered scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUMBER = 24  # videos of a task
 
 
 def _facts(task: int, number: int) -> dict[str, Any]:
-    """Of a video; every kind of value, and every kind left out somewhere."""
+    """Metadata of a video: values of every kind, each missing in some videos."""
     dice = random.Random(100 * task + number)
     metadata: dict[str, Any] = {
         "place": dice.choice(PLACES),
@@ -53,18 +53,18 @@ ARRIVED = {name: NEW_YEAR + timedelta(days=day) for day, name in enumerate(FACTS
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, backbone: Backbone) -> Iterator[SearchEngine]:
-    """Three tasks whose videos are as ``FACTS`` says."""
+    """Three tasks whose videos have the columns of ``FACTS``."""
     with settled(tmp_path_factory.mktemp("data"), backbone) as configured:
         library = Library(configured, backbone, "zero_shot")
         for name, about in FACTS.items():
             captions = [f"{BIRDS[n % 3]}, {name} {n}" for n in range(NUMBER)]
-            library.lay_down(name, captions, arrived=ARRIVED[name], facts=about)
+            library.add_task(name, captions, arrived=ARRIVED[name], facts=about)
         service = SearchEngine(configured)
         assert service.refresh()
         yield service
 
 
-# -- an independent, slow way to say the same -----------------------------------------------------------------
+# -- independent reference implementation ---------------------------------------------------------------------
 
 
 def _is(found: Any, wanted: Any) -> bool:
@@ -85,19 +85,19 @@ def _holds(found: Any, condition: Any) -> bool:
     return condition.get("min", found) <= found <= condition.get("max", found)
 
 
-def _passes(video_id: str, asked: SearchQuery) -> bool:
+def _passes(video_id: str, query: SearchQuery) -> bool:
     name, number = video_id.split("-")
     about = FACTS[name][int(number)]
     seconds, metadata = about["duration"], about["extra"]
-    if asked.min_duration is not None and (seconds is None or seconds < asked.min_duration):
+    if query.min_duration is not None and (seconds is None or seconds < query.min_duration):
         return False
-    if asked.max_duration is not None and (seconds is None or seconds > asked.max_duration):
+    if query.max_duration is not None and (seconds is None or seconds > query.max_duration):
         return False
-    if asked.arrived_after is not None and ARRIVED[name] < asked.arrived_after:
+    if query.arrived_after is not None and ARRIVED[name] < query.arrived_after:
         return False
-    if asked.arrived_before is not None and ARRIVED[name] >= asked.arrived_before:
+    if query.arrived_before is not None and ARRIVED[name] >= query.arrived_before:
         return False
-    conditions = (asked.where or {}).items()
+    conditions = (query.where or {}).items()
     return all(field in metadata and _holds(metadata[field], condition) for field, condition in conditions)
 
 
@@ -130,22 +130,24 @@ FILTERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("chosen", FILTERS, ids=str)
-def test_what_passes_is_found_as_without_the_filter(service: SearchEngine, chosen: dict[str, Any]) -> None:
-    asked = SearchQuery(q="an owl turns", **chosen)
-    everything = _found(service.search(asked.q, 100))
+def test_filtered_search_equals_the_unfiltered_search_of_passing_videos(
+    service: SearchEngine, chosen: dict[str, Any]
+) -> None:
+    query = SearchQuery(q="an owl turns", **chosen)
+    everything = _found(service.search(query.q, 100))
     assert len(everything) == 3 * NUMBER
-    passing = [(video, score) for video, score in everything if _passes(video, asked)]
+    passing = [(video, score) for video, score in everything if _passes(video, query)]
     for k in (1, 5, 100):
-        found = _found(service.search(asked.q, k, **chosen))
-        assert found == passing[:k], "k results, or fewer only if there are fewer"
+        found = _found(service.search(query.q, k, **chosen))
+        assert found == passing[:k], "fewer than k results only where fewer videos pass"
 
 
-def test_the_filters_of_this_file_tell_videos_apart(service: SearchEngine) -> None:
+def test_filters_of_this_file_are_selective(service: SearchEngine) -> None:
     sizes = [len(service.search("x", 100, **chosen).results) for chosen in FILTERS]
     assert sum(0 < size < 3 * NUMBER for size in sizes) >= len(FILTERS) - 2
 
 
-def test_a_filter_within_tasks(service: SearchEngine) -> None:
+def test_filter_within_named_tasks(service: SearchEngine) -> None:
     answer = service.search("an owl", 100, ["birds", "sea"], where={"live": True})
     wanted = {
         f"{name}-{n}"
@@ -157,14 +159,14 @@ def test_a_filter_within_tasks(service: SearchEngine) -> None:
     assert {entry.task for entry in answer.routing} == {"birds", "sea"}
 
 
-def test_a_batch_of_filters(service: SearchEngine) -> None:
-    asked = [SearchQuery(q="an owl", k=9, **chosen) for chosen in FILTERS]
-    for answer, chosen in zip(service.search_many(asked), FILTERS, strict=True):
+def test_batch_with_filters_equals_single_searches(service: SearchEngine) -> None:
+    queries = [SearchQuery(q="an owl", k=9, **chosen) for chosen in FILTERS]
+    for answer, chosen in zip(service.search_many(queries), FILTERS, strict=True):
         alone = service.search("an owl", 9, **chosen)
         assert [r.video_id for r in answer.results] == [r.video_id for r in alone.results]
 
 
-def test_a_time_without_a_zone_is_utc_and_another_zone_is_honoured(service: SearchEngine) -> None:
+def test_time_without_zone_is_utc(service: SearchEngine) -> None:
     at = ARRIVED["cars"]
     tasks = [
         {result.task for result in service.search("x", 100, arrived_after=given).results}
@@ -173,11 +175,11 @@ def test_a_time_without_a_zone_is_utc_and_another_zone_is_honoured(service: Sear
     assert tasks == [{"cars", "sea"}] * 3
 
 
-def test_what_never_changes_is_read_once(service: SearchEngine) -> None:
-    asked: list[str] = []
+def test_metadata_is_read_once(service: SearchEngine) -> None:
+    statements: list[str] = []
 
     def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
+        statements.append(statement)
 
     service.search("x", where={"live": True}, arrived_after=NEW_YEAR)
     event.listen(engine(), "before_cursor_execute", note)
@@ -185,11 +187,13 @@ def test_what_never_changes_is_read_once(service: SearchEngine) -> None:
         service.search("y", where={"place": "pond"}, max_duration=5, arrived_after=NEW_YEAR)
     finally:
         event.remove(engine(), "before_cursor_execute", note)
-    assert len([statement for statement in asked if statement.startswith("SELECT")]) == 1  # of the results
+    assert (
+        len([statement for statement in statements if statement.startswith("SELECT")]) == 1
+    )  # the read of the results
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field", "says"),
+    ("wrong", "field", "message"),
     [
         ({"min_duration": -1}, "min_duration", "0 or more"),
         ({"max_duration": float("nan")}, "max_duration", "0 or more"),
@@ -225,33 +229,33 @@ def test_what_never_changes_is_read_once(service: SearchEngine) -> None:
         ({"where": {str(n): 1 for n in range(17)}}, "where", "17 fields"),
     ],
 )
-def test_a_wrong_filter_is_named_with_its_mend(
-    service: SearchEngine, wrong: dict[str, Any], field: str, says: str
+def test_invalid_filter_is_reported_with_a_hint(
+    service: SearchEngine, wrong: dict[str, Any], field: str, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search("x", **wrong)
     assert [error.field for error in refused.value.errors] == [field]
-    assert says in refused.value.detail
+    assert message in refused.value.detail
     with pytest.raises(InvalidInput) as refused:
         service.search_many([SearchQuery(q="x"), SearchQuery.model_construct(q="x", **wrong)])
     assert [error.field for error in refused.value.errors] == [f"queries[1].{field}"]
 
 
-def test_a_field_of_tasks_that_are_not_searched_is_unknown(service: SearchEngine) -> None:
+def test_field_of_unsearched_tasks_is_unknown(service: SearchEngine) -> None:
     assert service.search("x", where={"only here": 1}).results
     with pytest.raises(InvalidInput, match="No video of the searched tasks has a field 'only here'"):
         service.search("x", task="birds", where={"only here": 1})
 
 
-def test_without_any_metadata_that_is_said(configured: Settings, backbone: Backbone) -> None:
-    Library(configured, backbone, "zero_shot").lay_down("birds", BIRDS)
+def test_filter_without_metadata_in_the_library_is_refused(configured: Settings, backbone: Backbone) -> None:
+    Library(configured, backbone, "zero_shot").add_task("birds", BIRDS)
     service = SearchEngine(configured)
     service.refresh()
     with pytest.raises(InvalidInput, match="The videos carry no metadata"):
         service.search("x", where={"place": "pond"})
 
 
-def test_a_column_compares_exactly() -> None:
+def test_column_compares_exactly() -> None:
     large = 2**62
     column = MetadataColumn(
         [(0, large), (1, large + 1), (2, float(large)), (3, -1), (4, True), (5, ["a", "a", "b"])]
@@ -279,7 +283,7 @@ def test_metadata_cache_is_bounded(service: SearchEngine) -> None:
 
 
 @pytest.mark.parametrize("where", [None, {"live": True}], ids=str)
-def test_a_least_score_cuts_the_ranking(service: SearchEngine, where: dict[str, Any] | None) -> None:
+def test_min_score_cuts_the_ranking(service: SearchEngine, where: dict[str, Any] | None) -> None:
     everything = _found(service.search("an owl", 100, where=where))
     for place in (0, 3, len(everything) - 1):
         score = everything[place][1]
@@ -292,7 +296,7 @@ def test_a_least_score_cuts_the_ranking(service: SearchEngine, where: dict[str, 
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_a_score_that_is_no_number_is_refused(service: SearchEngine, wrong: float) -> None:
+def test_score_that_is_not_finite_is_refused(service: SearchEngine, wrong: float) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search("an owl", min_score=wrong)
     assert [error.field for error in refused.value.errors] == ["min_score"]
