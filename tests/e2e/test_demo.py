@@ -1,4 +1,4 @@
-"""What ``make demo`` does, on a smaller world: from an empty folder to answers, killed in between, started again."""
+"""The demo on a reduced world: learning and search from an empty folder; repetition and a killed worker (slow)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def data(machine: Machine) -> Path:
 
 @pytest.fixture(scope="module")
 def report(machine: Machine, data: Path) -> dict[str, Any]:
-    """The facts of the demo on an empty folder."""
-    written = machine.folder / "report.json"
-    ran = machine.run("demo", "--exit", "--report", written, "--data", data, "--port", 0, *SMALL)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "BWF local" in ran.stdout
-    assert "BWF global" in ran.stdout
+    """Report of the demo on an empty data folder."""
+    path = machine.folder / "report.json"
+    completed = machine.run("demo", "--exit", "--report", path, "--data", data, "--port", 0, *SMALL)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "BWF local" in completed.stdout
+    assert "BWF global" in completed.stdout
     assert machine.processes(data) == []
-    facts: dict[str, Any] = json.loads(written.read_text())
+    facts: dict[str, Any] = json.loads(path.read_text())
     return facts
 
 
-def test_all_domains_are_learned_in_order(report: dict[str, Any]) -> None:
+def test_demo_learns_all_domains_in_order(report: dict[str, Any]) -> None:
     tasks = report["tasks"]
     assert [task["name"] for task in tasks] == DOMAINS
     assert [task["state"] for task in tasks] == ["ready", "ready"]
@@ -51,7 +51,7 @@ def test_all_domains_are_learned_in_order(report: dict[str, Any]) -> None:
     assert len({task["release"] for task in tasks}) == 2
 
 
-def test_the_recall_matrix_is_lower_triangular_and_bwf_follows_from_it(report: dict[str, Any]) -> None:
+def test_demo_report_has_a_triangular_recall_matrix_and_its_bwf(report: dict[str, Any]) -> None:
     assert report["domains"] == DOMAINS
     for matrix, bwf in (("matrix_local", "bwf_local"), ("matrix_global", "bwf_global")):
         (first, undefined), (later, second) = report[matrix]
@@ -61,12 +61,12 @@ def test_the_recall_matrix_is_lower_triangular_and_bwf_follows_from_it(report: d
     assert len(report["zero_shot"]) == 2
 
 
-def test_known_tasks_are_searched_as_on_their_first_day(report: dict[str, Any]) -> None:
+def test_demo_reports_no_local_forgetting_with_pinned_queries(report: dict[str, Any]) -> None:
     assert report["mode"] == "pinned"
     assert report["bwf_local"] == 0
 
 
-def test_searches_find_videos_of_every_domain(report: dict[str, Any]) -> None:
+def test_demo_searches_every_domain(report: dict[str, Any]) -> None:
     assert len(report["searches"]) == len(DOMAINS)
     for search in report["searches"]:
         assert len(search["results"]) == 10
@@ -77,13 +77,12 @@ def test_searches_find_videos_of_every_domain(report: dict[str, Any]) -> None:
         assert search["found"] == (search["sought"] in videos)
 
 
-def test_the_same_demo_again_learns_nothing_twice(
-    machine: Machine, data: Path, report: dict[str, Any]
-) -> None:
-    written = machine.folder / "again.json"
-    ran = machine.run("demo", "--exit", "--report", written, "--data", data, "--port", 0, *SMALL)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    again = json.loads(written.read_text())
+@pytest.mark.slow
+def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report: dict[str, Any]) -> None:
+    path = machine.folder / "again.json"
+    completed = machine.run("demo", "--exit", "--report", path, "--data", data, "--port", 0, *SMALL)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    again = json.loads(path.read_text())
     assert [task["id"] for task in again["tasks"]] == [task["id"] for task in report["tasks"]]
     for key in ("matrix_local", "matrix_global", "zero_shot"):
         assert again[key] == report[key]
@@ -91,9 +90,8 @@ def test_the_same_demo_again_learns_nothing_twice(
         assert [r["video_id"] for r in before["results"]] == [r["video_id"] for r in after["results"]]
 
 
-def test_a_worker_killed_while_it_learns_costs_nothing(
-    machine: Machine, data: Path, report: dict[str, Any]
-) -> None:
+@pytest.mark.slow
+def test_killed_learning_worker_loses_nothing(machine: Machine, data: Path, report: dict[str, Any]) -> None:
     up, url = machine.up(data)
     refused = machine.run("up", "--data", data, "--port", 0)
     assert refused.returncode == 1
@@ -112,11 +110,11 @@ def test_a_worker_killed_while_it_learns_costs_nothing(
         body = {"name": "third", "videos": videos, "settings": {"epochs": 6}}
         posted = client.post("/tasks", json=body, headers={"Idempotency-Key": "third"})
         assert posted.status_code == 202, posted.text
-        where = posted.headers["Location"]
+        location = posted.headers["Location"]
 
         def task() -> dict[str, Any]:
-            found: dict[str, Any] = client.get(where).raise_for_status().json()
-            return found
+            view: dict[str, Any] = client.get(location).raise_for_status().json()
+            return view
 
         machine.until(
             lambda: task()["state"] == "training" and (task()["progress"].get("epoch") or 0) >= 1, "training"
@@ -126,25 +124,25 @@ def test_a_worker_killed_while_it_learns_costs_nothing(
         after = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
         assert after["results"] == before["results"]
 
-        machine.until(lambda: task()["state"] == "ready", "the task goes on in another worker")
-        assert len(_learners(client, where)) == 2, "two workers had it"
+        machine.until(lambda: task()["state"] == "ready", "the task continues in another worker")
+        assert len(_learners(client, location)) == 2, "two workers have learned the task"
         machine.until(
-            lambda: len(client.get("/forgetting").json()["tasks"]) == 3, "three domains are measured"
+            lambda: len(client.get("/forgetting").json()["tasks"]) == 3, "three tasks are evaluated"
         )
         kept = client.get("/search", params={**query, "task": DOMAINS[0]}).raise_for_status().json()
         assert kept["results"] == before["results"]
 
     up.send_signal(signal.SIGINT)
     assert up.wait(60) == 0
-    machine.until(lambda: machine.processes(data) == [], "nothing is left running", 5)
+    machine.until(lambda: machine.processes(data) == [], "all processes have ended", 5)
 
 
-def _learners(client: httpx.Client, where: str) -> set[str]:
-    lines = client.get(f"{where}/events").text.splitlines()
+def _learners(client: httpx.Client, location: str) -> set[str]:
+    lines = client.get(f"{location}/events").text.splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    said = [event["data"].get("message", "") for event in events if event["kind"] == "log"]
-    # The first to take it is the one that examines its videos.
-    return set([message for message in said if message.startswith("Taken by ")][1:])
+    messages = [event["data"].get("message", "") for event in events if event["kind"] == "log"]
+    # The first worker that takes the task examines its videos.
+    return set([message for message in messages if message.startswith("Taken by ")][1:])
 
 
 def _write_third_domain(folder: Path) -> None:

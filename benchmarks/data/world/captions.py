@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from benchmarks.data.world.scene_model import Actor, Scene
 from benchmarks.data.world.verb_forms import VerbPhrase, verb_phrase
 
-__all__ = ["DETAILS", "caption"]
+__all__ = ["DETAILS", "ONE_EVENT_SENTENCES", "PREPOSITIONS", "TWO_EVENT_SENTENCES", "caption"]
 
 # Details a caption may leave out. The kind and the motion are always told.
 DETAILS = ("hue", "size", "setting", "companion")
 
 # {s}: the subject. {a3} "moves left", {ai} "moving left", {ab} "move left"; b is the second event.
-_ONE = (
+ONE_EVENT_SENTENCES = (
     "{s} {a3}",
     "{s} {ai}",
     "{s} {a3}",
@@ -34,7 +34,7 @@ _ONE = (
     "{s} can be watched {ai}",
     "someone filmed {s} {ai}",
 )
-_TWO = (
+TWO_EVENT_SENTENCES = (
     "{s} {a3} and then {b3}",
     "{s} {a3}, then {b3}",
     "first {s} {a3}, then it {b3}",
@@ -54,7 +54,7 @@ _TWO = (
     "watch {s} {ab} and finally {bb}",
     "as soon as {s} is done {ai}, it {b3}",
 )
-_BESIDE = ("next to", "beside", "near", "close to", "with", "alongside")
+PREPOSITIONS = ("next to", "beside", "near", "close to", "with", "alongside")
 
 
 def caption(
@@ -75,7 +75,7 @@ def caption(
     """
     subject = _noun(scene.main, sizes, "hue" in details, "size" in details, rng)
     if scene.companion and "companion" in details:
-        subject += f" {rng.choice(_BESIDE)} {_noun(scene.companion, sizes, True, False, rng)}"
+        subject += f" {rng.choice(PREPOSITIONS)} {_noun(scene.companion, sizes, True, False, rng)}"
     actions = [verb_phrase(rng.choice(verbs[event.motion])) for event in scene.events]
     sentence = _clause(subject, actions, rng)
     if "setting" in details:
@@ -89,9 +89,9 @@ def _clause(subject: str, actions: list[VerbPhrase], rng: random.Random) -> str:
     a = actions[0]
     words = {"s": subject, "a3": a.third, "ai": a.ing, "ab": a.base}
     if len(actions) == 1:
-        return rng.choice(_ONE).format(**words)
+        return rng.choice(ONE_EVENT_SENTENCES).format(**words)
     b = actions[1]
-    return rng.choice(_TWO).format(**words, b3=b.third, bi=b.ing, bb=b.base)
+    return rng.choice(TWO_EVENT_SENTENCES).format(**words, b3=b.third, bi=b.ing, bb=b.base)
 
 
 def _noun(

@@ -1,4 +1,4 @@
-"""Runs: what is measured and noted, joint training, re-indexing, and campaigns that stop and go on."""
+"""Method runs and campaigns: measurements, joint training, re-indexing, interruption and parallel processes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,30 @@ def backbone() -> Backbone:
     return load_backbone("tiny", 2)
 
 
+RunMethod = Callable[..., RunOutcome]
+
+
+@pytest.fixture(scope="module")
+def run(backbone: Backbone, tasks: list[TaskData]) -> RunMethod:
+    """Run a method on the small tasks with seed 1; equal runs are executed once."""
+    outcomes: dict[str, RunOutcome] = {}
+
+    def run(method: str, settings: dict[str, Any] = SETTINGS, **options: Any) -> RunOutcome:
+        key = repr((method, settings, options))
+        if key not in outcomes:
+            outcomes[key] = run_method(method, backbone, tasks, seed=1, settings=settings, **options)
+        return outcomes[key]
+
+    return run
+
+
 def _result(outcome: RunOutcome, tasks: list[TaskData], method: str = "finetune") -> RunResult:
     names = [task.task_id for task in tasks]
     return RunResult("small", method, method, 0, "d", "r", names, outcome.rows, before=outcome.before)
 
 
 def _local(method: Method, task: TaskData) -> float:
-    """R@1 of a task's held-out videos, embedded and asked with the method as it is now, in percent."""
+    """R@1 in percent of a task's held-out videos with the current encoders of the method."""
     encoder = method.query_encoder()
     position = [learned.task_id for learned in method.learned_tasks].index(task.task_id)
     texts = encoder.encode([clip.captions[0] for clip in task.test], [task.task_id])[:, 0]
@@ -68,7 +85,9 @@ def _local(method: Method, task: TaskData) -> float:
 # --- one run ---
 
 
-def test_a_method_fills_the_lower_triangle(backbone: Backbone, tasks: list[TaskData]) -> None:
+def test_sequential_run_fills_the_lower_triangle_of_the_matrix(
+    backbone: Backbone, tasks: list[TaskData]
+) -> None:
     lines: list[str] = []
     outcome = run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, report=lines.append)
     result = _result(outcome, tasks)
@@ -77,7 +96,7 @@ def test_a_method_fills_the_lower_triangle(backbone: Backbone, tasks: list[TaskD
             matrix = result.matrix(mode, gallery)
             assert [[cell is None for cell in row] for row in matrix] == [[False, True], [False, False]]
     pinned = result.matrix("pinned", "local")
-    assert pinned[1][0] == pinned[0][0], "a pinned query of a known task must not move"
+    assert pinned[1][0] == pinned[0][0]
     assert outcome.steps == [4, 4]  # 4 videos with 2 captions in batches of 4, twice
     assert [len(losses) for losses in outcome.losses] == [2, 2]
     assert (outcome.settings["seed"], outcome.settings["rank"]) == (1, 2)
@@ -87,8 +106,10 @@ def test_a_method_fills_the_lower_triangle(backbone: Backbone, tasks: list[TaskD
     ]
 
 
-def test_time_and_memory_are_noted_by_phase_and_task(backbone: Backbone, tasks: list[TaskData]) -> None:
-    meter = run_method("finetune", backbone, tasks, seed=0, settings=SETTINGS).meter
+def test_run_measures_time_and_memory_by_phase_and_task(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    meter = run("finetune").meter
     assert set(meter.seconds) == set(meter.peak_mib) == {*PHASES, "transfer"}
     assert {phase: len(values) for phase, values in meter.seconds.items()} == {
         **dict.fromkeys(PHASES, 2),
@@ -98,7 +119,7 @@ def test_time_and_memory_are_noted_by_phase_and_task(backbone: Backbone, tasks: 
     assert all(50 < value < 100_000 for values in meter.peak_mib.values() for value in values)
 
 
-def test_memory_is_that_of_the_phase() -> None:
+def test_peak_memory_is_that_of_the_phase() -> None:
     from benchmarks.learning.resource_meter import ResourceMeter
 
     meter = ResourceMeter(torch.device("cpu"))
@@ -114,22 +135,23 @@ def test_memory_is_that_of_the_phase() -> None:
     assert after < before + 100
 
 
-def test_the_seed_alone_decides(backbone: Backbone, tasks: list[TaskData]) -> None:
-    one, again, other = (
-        run_method("finetune", backbone, tasks, seed=seed, settings=SETTINGS) for seed in (1, 1, 2)
-    )
+def test_equal_seeds_give_equal_results(run: RunMethod, backbone: Backbone, tasks: list[TaskData]) -> None:
+    one = run("finetune")
+    again, other = (run_method("finetune", backbone, tasks, seed=seed, settings=SETTINGS) for seed in (1, 2))
     assert one.rows == again.rows
     assert one.losses == again.losses != other.losses
 
 
-def test_joint_training_learns_the_union_once(backbone: Backbone, tasks: list[TaskData]) -> None:
-    outcome = run_method("joint", backbone, tasks, seed=5, settings=SETTINGS)
-    in_sequence = run_method("finetune", backbone, tasks, seed=5, settings=SETTINGS)
+def test_joint_training_learns_the_union_of_all_tasks(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    outcome = run("joint")
+    in_sequence = run("finetune")
     assert sum(outcome.steps) == sum(in_sequence.steps) == 8
     assert outcome.rows[0] is None
-    # By hand: the same as to_json_value fine-tuning on one task that holds everything.
+    # Reference: fine-tuning on one task with all clips.
     union = TaskData("union", "union", tuple(clip for task in tasks for clip in task.clips))
-    method = start_method("finetune", backbone, {**SETTINGS, "seed": 5}, None)
+    method = start_method("finetune", backbone, {**SETTINGS, "seed": 1}, None)
     assert outcome.losses == [learn_task(method, union)]
     for task in tasks:
         method.record_task(task.task_id, task.name, task.training_captions)
@@ -144,35 +166,37 @@ def test_joint_training_learns_the_union_once(backbone: Backbone, tasks: list[Ta
     assert outcome.before == [None, None]
 
 
-def test_reindexing_asks_all_galleries_with_the_encoder_that_made_them(
-    backbone: Backbone, tasks: list[TaskData]
+def test_reindexing_embeds_all_galleries_with_the_current_encoder(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
 ) -> None:
     settings = {**SETTINGS, "learning_rate": 5e-3}  # enough to move videos
-    kept = _result(run_method("finetune", backbone, tasks, seed=3, settings=settings), tasks)
-    made = _result(run_method("finetune", backbone, tasks, seed=3, settings=settings, reindex=True), tasks)
+    kept = _result(run("finetune", settings), tasks)
+    made = _result(run("finetune", settings, reindex=True), tasks)
     previous = None
     for task in tasks:
-        method = start_method("finetune", backbone, {**settings, "seed": 3}, previous)
+        method = start_method("finetune", backbone, {**settings, "seed": 1}, previous)
         learn_task(method, task)
         previous = method.release()
     assert made.matrix("latest", "local")[1] == [_local(method, task) for task in tasks]
     assert made.rows[0] == kept.rows[0]
     assert made.rows[1] != kept.rows[1]
-    adapters = run_method("ffa_tame", backbone, tasks, seed=3, settings=SMALL_FFA, reindex=True)
+    adapters = run("ffa_tame", SMALL_FFA, reindex=True)
     assert _result(adapters, tasks).modes == ["latest"]
 
 
-def test_every_caption_may_be_a_query(backbone: Backbone, tasks: list[TaskData]) -> None:
-    def asked(outcome: RunOutcome) -> list[int]:
+def test_queries_option_selects_first_or_all_captions(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    def query_counts(outcome: RunOutcome) -> list[int]:
         row = outcome.rows[-1]
         assert row is not None
         return [recall["queries"] for recall in row["recalls"]["latest"]["local"].values()]
 
-    assert asked(run_method("zero_shot", backbone, tasks, seed=0)) == [6, 6]
-    assert asked(run_method("zero_shot", backbone, tasks, seed=0, queries="all")) == [12, 12]
+    assert query_counts(run("zero_shot", {})) == [6, 6]
+    assert query_counts(run("zero_shot", {}, queries="all")) == [12, 12]
 
 
-def test_new_measures_come_along_by_themselves() -> None:
+def test_to_json_value_includes_fields_of_subclasses() -> None:
     @dataclasses.dataclass
     class Richer(RecallRow):
         newest: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -186,9 +210,11 @@ def test_new_measures_come_along_by_themselves() -> None:
     json.dumps(content, allow_nan=False)
 
 
-def test_a_task_is_looked_for_before_it_is_learned(backbone: Backbone, tasks: list[TaskData]) -> None:
-    outcome = run_method("finetune", backbone, tasks, seed=4, settings=SETTINGS)
-    method = start_method("finetune", backbone, {**SETTINGS, "seed": 4}, None)
+def test_forward_transfer_uses_the_release_before_the_task(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    outcome = run("finetune")
+    method = start_method("finetune", backbone, {**SETTINGS, "seed": 1}, None)
     learn_task(method, tasks[0])
     texts = method.query_encoder().encode([c.captions[0] for c in tasks[1].test], [tasks[0].task_id])[:, 0]
     ids = [clip.vector_id for clip in tasks[1].test]
@@ -196,15 +222,17 @@ def test_a_task_is_looked_for_before_it_is_learned(backbone: Backbone, tasks: li
     assert outcome.before == [None, to_json_value(by_hand)]
 
 
-def test_queries_drift_unless_they_are_pinned(backbone: Backbone, tasks: list[TaskData]) -> None:
-    result = _result(run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA), tasks)
+def test_latest_queries_drift_and_pinned_queries_do_not(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    result = _result(run("ffa_tame", SMALL_FFA), tasks)
     latest, pinned = result.drift("latest"), result.drift("pinned")
     assert latest is not None
     assert latest > 0.01
     assert pinned == 0
 
 
-def test_rows_go_on_from_the_last_and_equal_rows_afresh(
+def test_ledger_gives_the_same_rows_as_a_full_evaluation(
     backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: list[dict[str, int]] = []
@@ -219,7 +247,7 @@ def test_rows_go_on_from_the_last_and_equal_rows_afresh(
         afresh = evaluate_row(*args, memory=noted, full=full, **fields)
         row = evaluate_row(*args, memory=memory, ledger=ledger, full=full, **fields)
         assert row == afresh
-        if not full:  # as a worker measures it
+        if not full:  # as in the learning job
             served.append(row)
             return row
         lean = served.pop()
@@ -237,7 +265,7 @@ def test_rows_go_on_from_the_last_and_equal_rows_afresh(
     assert known == [{}, {}, {"pinned": 1}, {"pinned": 1}]
     run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, reindex=True)
     run_method("finetune", backbone, tasks, seed=1, settings=SETTINGS)
-    assert known[4:] == [{}] * 8, "nothing stands still"
+    assert known[4:] == [{}] * 8, "no shard is unchanged"
     assert modes == ["pinned"] * 2 + ["latest"] * 4
 
 
@@ -251,7 +279,7 @@ def campaign(small: Protocol, tasks: list[TaskData], backbone: Backbone, tmp_pat
     )
 
 
-def test_seeds_are_counted_from_zero_and_what_never_trains_runs_once(campaign: Campaign) -> None:
+def test_campaign_runs_each_seed_and_untrained_methods_once(campaign: Campaign) -> None:
     entries = [*select_variants(campaign.protocol.methods, None), parse_variant("finetune@epochs=2")]
     labels = [(run.variant.label, run.seed) for run in campaign.runs(entries)]
     assert labels == [
@@ -267,7 +295,7 @@ def test_seeds_are_counted_from_zero_and_what_never_trains_runs_once(campaign: C
     assert len(campaign.runs(once, seeds=3)) == 3
 
 
-def test_a_result_holds_all_that_its_figures_need(campaign: Campaign) -> None:
+def test_result_file_has_all_fields(campaign: Campaign) -> None:
     (run,) = campaign.runs([parse_variant("finetune@prior=0")], seeds=1)
     assert campaign.execute([run]) == []
     path = result_path(campaign.out, run.variant.label, 0)
@@ -296,7 +324,7 @@ def test_a_result_holds_all_that_its_figures_need(campaign: Campaign) -> None:
     assert facts["protocol"]["settings"] == {"epochs": 1, "batch_size": 4}
 
 
-def test_a_campaign_that_was_stopped_makes_what_is_missing(campaign: Campaign) -> None:
+def test_interrupted_campaign_continues_with_missing_runs(campaign: Campaign) -> None:
     runs = campaign.runs(select_variants(campaign.protocol.methods, None))
 
     def stop(run: Run, line: str) -> None:
@@ -320,7 +348,7 @@ def test_a_campaign_that_was_stopped_makes_what_is_missing(campaign: Campaign) -
     ]
 
 
-def test_a_result_is_kept_for_the_same_data_and_settings_only(
+def test_existing_result_requires_equal_data_and_settings(
     campaign: Campaign, write: Callable[..., str]
 ) -> None:
     (run,) = campaign.runs([parse_variant("zero_shot")])
@@ -343,10 +371,10 @@ def test_a_result_is_kept_for_the_same_data_and_settings_only(
     assert not campaign.existing_result(reindexed)
     path = result_path(campaign.out, "zero_shot", 0)
     path.write_text(path.read_text()[:100])
-    assert not campaign.existing_result(run), "half a file is no result"
+    assert not campaign.existing_result(run), "a truncated file is not a result"
 
 
-def test_a_run_that_fails_spares_the_others(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_run_does_not_stop_the_others(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str, *arguments: Any, **more: Any) -> RunOutcome:
         if name == "finetune":
             raise TrainingDiverged("the loss became nan at step 3")
@@ -365,7 +393,16 @@ def test_a_run_that_fails_spares_the_others(campaign: Campaign, monkeypatch: pyt
     assert not log.exists()
 
 
-def test_several_processes_come_to_the_same_and_one_may_die(campaign: Campaign) -> None:
+def test_parallel_processes_execute_all_runs(campaign: Campaign) -> None:
+    runs = campaign.runs([parse_variant("zero_shot"), parse_variant("zero_shot@prior=0")], seeds=1)
+    assert campaign.execute(runs, jobs=2) == []
+    results = read_results(campaign.out)
+    assert sorted(result.label for result in results) == ["zero_shot", "zero_shot@prior=0"]
+    assert {result.facts["machine"]["threads"] for result in results} == {1}
+
+
+@pytest.mark.slow
+def test_parallel_processes_give_the_same_results_and_survive_a_crash(campaign: Campaign) -> None:
     entries = [parse_variant(name) for name in ("finetune", "zero_shot", "finetune@epochs=30")]
     runs = campaign.runs(entries, seeds=1)
     threads = torch.get_num_threads()
@@ -389,7 +426,7 @@ def test_several_processes_come_to_the_same_and_one_may_die(campaign: Campaign) 
     assert {r.facts["machine"]["threads"] for r in together} == {1}
 
 
-def test_a_task_without_queries_has_no_figures(tmp_path: Path) -> None:
+def test_task_without_queries_has_no_measures(tmp_path: Path) -> None:
     nothing = {"latest": {"local": {"a": None}, "global": {"a": None}}}
     row = {"recalls": nothing, "pooled": {"latest": {"local": None, "global": None}}, "to_text": nothing}
     result = RunResult("p", "x", "finetune", 0, "d", "r", ["a"], [row])
@@ -399,7 +436,7 @@ def test_a_task_without_queries_has_no_figures(tmp_path: Path) -> None:
         assert result.to_text("latest", gallery) is None
 
 
-def test_labels_become_file_names(tmp_path: Path) -> None:
+def test_result_path_replaces_special_characters(tmp_path: Path) -> None:
     path = result_path(tmp_path, "Base MoCo (½)/x", 3)
     assert path.parent == tmp_path / "results"
     assert path.name == "Base_MoCo_____x-seed3.json"
