@@ -59,6 +59,11 @@ class VideoDecoder:
         self.limits = limits or VideoLimits()
         self._child: subprocess.Popen[bytes] | None = None
 
+    @property
+    def child_pid(self) -> int | None:
+        """Process id of the child, which may have died; None before the first video and after a failure."""
+        return self._child.pid if self._child else None
+
     def __enter__(self) -> Self:
         return self
 
@@ -192,7 +197,8 @@ class VideoDecoder:
         except (_ChildDied, _ChildHangs) as error:
             status = self._end(grace=_GRACE_SECONDS)
             raise DecoderUnavailable(
-                f"the decoder process does not start ({_format_status(status)}); run `python -m media.decoder_process` to see why"
+                f"the decoder process does not start ({_format_status(status)}); "
+                "run `python -m media.decoder_process` to see why"
             ) from error
         return child
 

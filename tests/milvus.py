@@ -1,7 +1,11 @@
-"""A Milvus for tests: milvus-lite, or a database of its own on the server that ``CINESTRATA_TEST_MILVUS_URI`` names.
+"""Milvus servers for tests.
 
-Either can be lost for a while. A server is reached through a relay in this process, which hangs up; milvus-lite is
-stopped, and started anew by the next client.
+By default tests use milvus-lite, a local ``.db`` file. With ``CINESTRATA_TEST_MILVUS_URI=http://host:19530`` they use a
+database of their own on that server, so that the same tests cover a real server. ``tests/index/milvus/
+test_standalone_server.py`` (slow) starts the standalone server of the PyPI package ``milvus`` and runs them on it.
+
+Both kinds can be lost for a while: a server is reached through a relay in this process, which closes its connections;
+milvus-lite is stopped, and started again by the next client.
 """
 
 from __future__ import annotations
@@ -17,39 +21,43 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-VARIABLE = "CINESTRATA_TEST_MILVUS_URI"
+URI_VARIABLE = "CINESTRATA_TEST_MILVUS_URI"
 
 
 class Lite:
-    """A ``.db`` file, which one process at a time can open."""
+    """A ``.db`` file of milvus-lite, which one process at a time can open."""
 
     def __init__(self, path: Path) -> None:
         self.uri = str(path)
 
     def lose(self) -> None:
+        """Stop the server."""
         from milvus_lite.server_manager import server_manager_instance
 
         server_manager_instance.release_server(self.uri)
 
-    def find(self) -> None:
-        """The next client starts it."""
+    def restore(self) -> None:
+        """Do nothing: the next client starts the server."""
 
 
 class Server:
-    """A database behind a relay."""
+    """A database on a Milvus server, behind a relay."""
 
     def __init__(self, uri: str) -> None:
         self._relay = _Relay(uri)
         self.uri = urlsplit(uri)._replace(netloc=f"127.0.0.1:{self._relay.server_address[1]}").geturl()
 
     def lose(self) -> None:
-        self._relay.hang_up()
+        """Close all connections and reject new ones."""
+        self._relay.close_connections()
 
-    def find(self) -> None:
-        self._relay.open = True
+    def restore(self) -> None:
+        """Accept connections again."""
+        self._relay.is_open = True
 
     def close(self) -> None:
-        self._relay.hang_up()
+        """Stop the relay."""
+        self._relay.close_connections()
         self._relay.shutdown()
         self._relay.server_close()
 
@@ -59,8 +67,8 @@ Milvus = Lite | Server
 
 @contextmanager
 def fresh_milvus(folder: Path) -> Iterator[Milvus]:
-    """One with nothing in it; nothing is left of it afterwards."""
-    uri = os.environ.get(VARIABLE)
+    """An empty Milvus, which is removed afterwards."""
+    uri = os.environ.get(URI_VARIABLE)
     if uri is None:
         lite = Lite(folder / "vectors.db")
         try:
@@ -85,7 +93,7 @@ def fresh_milvus(folder: Path) -> Iterator[Milvus]:
 
 
 class _Relay(socketserver.ThreadingTCPServer):
-    """Passes bytes on in both directions, until it hangs up."""
+    """Forwards bytes in both directions until its connections are closed."""
 
     daemon_threads = True
     block_on_close = False
@@ -93,35 +101,35 @@ class _Relay(socketserver.ThreadingTCPServer):
     def __init__(self, uri: str) -> None:
         parts = urlsplit(uri)
         self.target = (parts.hostname or "127.0.0.1", parts.port or 19530)
-        self.open = True
+        self.is_open = True
         self.sockets: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), _Passing)
+        super().__init__(("127.0.0.1", 0), _RelayHandler)
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
-    def hang_up(self) -> None:
-        self.open = False
+    def close_connections(self) -> None:
+        self.is_open = False
         for each in list(self.sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
 
-class _Passing(socketserver.BaseRequestHandler):
+class _RelayHandler(socketserver.BaseRequestHandler):
     server: _Relay
 
     def handle(self) -> None:
-        if not self.server.open:
+        if not self.server.is_open:
             return
         with socket.create_connection(self.server.target) as there:
             both = {self.request, there}
             self.server.sockets |= both
-            back = threading.Thread(target=_pass, args=(there, self.request), daemon=True)
+            back = threading.Thread(target=_forward, args=(there, self.request), daemon=True)
             back.start()
-            _pass(self.request, there)
+            _forward(self.request, there)
             back.join()
             self.server.sockets -= both
 
 
-def _pass(source: Any, target: Any) -> None:
+def _forward(source: Any, target: Any) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

@@ -1,14 +1,17 @@
-"""A store, and tasks to lay down in it."""
+"""Stores, and functions that write and publish small tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from index.files.manifest_format import Manifest, ReleaseEntry, SegmentEntry
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from tests.milvus import Milvus
 
@@ -17,18 +20,28 @@ DIM = 8
 
 @pytest.fixture
 def store(tmp_path: Path) -> ShardStore:
+    """An empty store that keeps its vectors in files."""
     return ShardStore(tmp_path / "index")
 
 
 @pytest.fixture(scope="module")
 def server(milvus_server: Milvus) -> str:
-    """Address of a Milvus that the tests of a file share; each uses collections of its own."""
+    """Address of the Milvus that the tests of a module share; each test uses collections of its own."""
     return milvus_server.uri
 
 
 @pytest.fixture
+def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectorStore]:
+    """A vector store in Milvus, with collections of the test's own."""
+    digest = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"t_{digest}"))
+    yield vectors
+    vectors.close()
+
+
+@pytest.fixture
 def unit() -> Callable[..., np.ndarray]:
-    """Seeded unit vectors ``[count, dim]``, of numbers that half precision holds."""
+    """Returns seeded unit vectors ``[count, dim]`` of numbers that half precision represents exactly."""
 
     def make(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
         vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
@@ -40,7 +53,7 @@ def unit() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def adopt() -> Callable[..., ReleaseEntry]:
-    """Stage and adopt a release that holds one text."""
+    """Stages and adopts a release that contains one text."""
 
     def make(store: ShardStore, text: str) -> ReleaseEntry:
         staged = store.stage()
@@ -53,7 +66,7 @@ def adopt() -> Callable[..., ReleaseEntry]:
 
 @pytest.fixture
 def write(adopt: Callable[..., ReleaseEntry], unit: Callable[..., np.ndarray]) -> Callable[..., tuple]:
-    """Write the release and the shard of a task: ``(release, shard)``, not yet published."""
+    """Writes a release and the shard of a task; returns both, unpublished."""
 
     def make(
         store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, dim: int = DIM
@@ -73,8 +86,8 @@ def write(adopt: Callable[..., ReleaseEntry], unit: Callable[..., np.ndarray]) -
 
 
 @pytest.fixture
-def lay_down(write: Callable[..., tuple]) -> Callable[..., Manifest]:
-    """Write and publish a task."""
+def publish_task(write: Callable[..., tuple]) -> Callable[..., Manifest]:
+    """Writes and publishes a task."""
 
     def make(store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0) -> Manifest:
         release, shard = write(store, task, ids, seed=seed)

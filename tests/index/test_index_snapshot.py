@@ -1,4 +1,4 @@
-"""Reading a store in which something is broken: it is named, and the rest is served."""
+"""Snapshots of damaged stores: the damage is reported, and the other shards are served."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from index.shard_store import ShardStore
 
 
 @pytest.fixture
-def two(store: ShardStore, lay_down: Callable) -> ShardStore:
+def two(store: ShardStore, publish_task: Callable) -> ShardStore:
     """A store with tasks a and b."""
-    lay_down(store, "a", range(0, 5), seed=1)
-    lay_down(store, "b", range(5, 9), seed=2)
+    publish_task(store, "a", range(0, 5), seed=1)
+    publish_task(store, "b", range(5, 9), seed=2)
     return store
 
 
@@ -41,7 +41,7 @@ def _flip(path: Path, place: int = -1) -> None:
 
 @pytest.mark.parametrize("name", ["vectors.faiss", "ids.npy", "shard.json"])
 @pytest.mark.parametrize("harm", ["flip", "truncate", "lengthen", "remove", "empty"])
-def test_a_broken_shard_is_named_and_the_others_serve(
+def test_damaged_shard_is_degraded_and_others_are_served(
     two: ShardStore, unit: Callable, name: str, harm: str
 ) -> None:
     path = _folder(two, "a") / name
@@ -66,14 +66,14 @@ def test_a_broken_shard_is_named_and_the_others_serve(
     assert found.ids.tolist() == [7]
 
 
-def test_sizes_are_checked_even_when_hashes_are_not(two: ShardStore) -> None:
+def test_sizes_are_compared_without_verification(two: ShardStore) -> None:
     path = _folder(two, "a") / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-4])
     assert list(IndexSnapshot.open(two, verify=False).degraded) == ["a"]
 
 
-def test_every_single_flipped_byte_is_noticed(store: ShardStore, lay_down: Callable) -> None:
-    lay_down(store, "a", range(3))
+def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(store, "a", range(3))
     for path in _folder(store, "a").iterdir():
         for place in range(0, path.stat().st_size, 7):
             _flip(path, place)
@@ -82,33 +82,33 @@ def test_every_single_flipped_byte_is_noticed(store: ShardStore, lay_down: Calla
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_a_missing_folder_is_named(two: ShardStore) -> None:
+def test_missing_folder_degrades_shard(two: ShardStore) -> None:
     shutil.rmtree(_folder(two, "b"))
     snapshot = IndexSnapshot.open(two)
     assert snapshot.tasks == ["a"]
     assert "folder is missing" in snapshot.degraded["b"]
 
 
-def test_a_shard_in_another_shards_place_is_noticed(two: ShardStore) -> None:
-    # Whole files with right names, but not those that the manifest knows.
+def test_swapped_shard_folders_are_detected(two: ShardStore) -> None:
+    # Intact files with correct names, but of another shard.
     shutil.rmtree(_folder(two, "a"))
     shutil.copytree(_folder(two, "b"), _folder(two, "a"))
     for verify in (True, False):
         assert list(IndexSnapshot.open(two, verify=verify).degraded) == ["a"]
 
 
-def test_a_query_of_another_encoder_never_meets_the_shard(two: ShardStore) -> None:
+def test_foreign_fingerprint_raises(two: ShardStore) -> None:
     snapshot = IndexSnapshot.open(two)
     with pytest.raises(FingerprintMismatch, match="task a was made by encoder"):
         snapshot.shard("a", fingerprint="encoder of b")
 
 
-def test_an_unknown_task_has_no_shard(two: ShardStore) -> None:
+def test_unknown_task_raises(two: ShardStore) -> None:
     with pytest.raises(ShardMissing, match="task z has no shard"):
         IndexSnapshot.open(two).shard("z", fingerprint="")
 
 
-def test_a_broken_manifest_is_refused(two: ShardStore) -> None:
+def test_damaged_manifest_raises(two: ShardStore) -> None:
     body = json.loads(two.manifest_path.read_text())
     body["shards"]["a"]["fingerprint"] = "another"
     two.manifest_path.write_text(json.dumps(body))
@@ -117,7 +117,7 @@ def test_a_broken_manifest_is_refused(two: ShardStore) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
-def test_a_broken_release_is_refused_by_name(two: ShardStore, harm: str) -> None:
+def test_damaged_release_raises(two: ShardStore, harm: str) -> None:
     snapshot = IndexSnapshot.open(two)
     assert snapshot.release_id is not None
     path = two.release_folder(snapshot.release_id) / "weights.safetensors"
@@ -133,11 +133,11 @@ def test_a_broken_release_is_refused_by_name(two: ShardStore, harm: str) -> None
         snapshot.release_folder("0" * 64)
 
 
-def test_a_snapshot_does_not_change_under_its_reader(
-    two: ShardStore, lay_down: Callable, unit: Callable
+def test_snapshot_stays_the_same_after_publication(
+    two: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
     old = IndexSnapshot.open(two)
-    lay_down(two, "c", [20])
+    publish_task(two, "c", [20])
     new = IndexSnapshot.open(two, previous=old)
     assert (old.generation, old.tasks) == (2, ["a", "b"])
     assert (new.generation, new.tasks) == (3, ["a", "b", "c"])
@@ -146,7 +146,7 @@ def test_a_snapshot_does_not_change_under_its_reader(
     assert old.shard("a", fingerprint="encoder of a").search(unit(5, 1)[3], 1).ids.tolist() == [3]
 
 
-def test_a_mended_shard_is_served_again(two: ShardStore) -> None:
+def test_repaired_shard_is_served_again(two: ShardStore) -> None:
     path = _folder(two, "a") / "vectors.faiss"
     _flip(path)
     broken = IndexSnapshot.open(two)
@@ -157,12 +157,12 @@ def test_a_mended_shard_is_served_again(two: ShardStore) -> None:
     assert mended.tasks == ["a", "b"]
 
 
-def test_an_empty_store_has_nothing_to_show(store: ShardStore) -> None:
+def test_snapshot_of_empty_store_has_no_tasks(store: ShardStore) -> None:
     snapshot = IndexSnapshot.open(store)
     assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (0, None, [])
 
 
-def test_an_index_of_another_kind_is_refused(two: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_faiss_index_degrades_shard(two: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read = faiss.read_index
 
     def euclidean(*arguments: object) -> faiss.Index:
@@ -175,7 +175,7 @@ def test_an_index_of_another_kind_is_refused(two: ShardStore, monkeypatch: pytes
     assert all("vectors.faiss contradicts" in why for why in IndexSnapshot.open(two).degraded.values())
 
 
-def test_the_limit_reaches_the_thread_that_searches(
+def test_thread_limit_applies_to_searching_thread(
     two: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_search_threads(None)
@@ -197,7 +197,7 @@ def test_the_limit_reaches_the_thread_that_searches(
 
     for limited in (False, True):
         if limited:
-            use_one_thread_per_search()  # called here, in another thread than the one that searches
+            use_one_thread_per_search()  # in another thread than the search
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
@@ -206,8 +206,8 @@ def test_the_limit_reaches_the_thread_that_searches(
     assert after == [3, 3]
 
 
-def test_mapped_vectors_survive_the_replacement_of_their_file(two: ShardStore, unit: Callable) -> None:
-    # A search in place of a replaced file would end the process with SIGBUS, so it runs in one of its own.
+def test_open_shard_survives_replacement_of_its_file(two: ShardStore, unit: Callable) -> None:
+    # Reading a truncated mapped file ends the process with SIGBUS, so the search runs in a subprocess.
     path = _folder(two, "a") / "vectors.faiss"
     program = f"""
 import os, sys
@@ -230,8 +230,10 @@ print(shard.search(np.array({unit(5, 1)[4].tolist()}, np.float32), 1).ids.tolist
     assert (done.returncode, done.stdout.strip()) == (0, "[4]"), done.stderr
 
 
-def test_searches_run_beside_each_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", range(500))
+def test_concurrent_searches_return_same_results(
+    store: ShardStore, publish_task: Callable, unit: Callable
+) -> None:
+    publish_task(store, "a", range(500))
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     queries = unit(40, seed=3)
     expected = [shard.search(query, 10, exclude=range(0, 500, 3)).ids.tolist() for query in queries]

@@ -1,4 +1,4 @@
-"""Real video files, made on the fly."""
+"""Fixtures that write real video and audio files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MakeVideo = Callable[..., Path]
 
 @pytest.fixture
 def make_video(tmp_path: Path) -> MakeVideo:
-    """Write a video of plain grey frames; the grey tells which frame a sample came from."""
+    """Writes a video of plain gray frames; the gray level identifies the frame."""
 
     def make(
         name: str,
@@ -62,7 +62,7 @@ def make_video(tmp_path: Path) -> MakeVideo:
 
 @pytest.fixture
 def make_audio(tmp_path: Path) -> MakeVideo:
-    """Write a file that only sounds."""
+    """Writes a file with sound only."""
 
     def make(name: str) -> Path:
         path = tmp_path / name

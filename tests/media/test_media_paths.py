@@ -1,4 +1,4 @@
-"""URIs that a user wrote never lead outside the media root."""
+"""Resolution of URIs below the media root, and files of the frame cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_relative_absolute_and_file_uris_name_the_same_file(root: Path) -> None:
+def test_relative_absolute_and_file_uris_resolve_to_same_file(root: Path) -> None:
     soup = root / "cooking" / "soup of the day.mp4"
     for uri in (
         "cooking/soup of the day.mp4",
@@ -59,12 +59,12 @@ def test_percent_signs_are_only_decoded_in_uris(root: Path) -> None:
         "file:///etc/hostname",
     ],
 )
-def test_paths_outside_the_root_are_refused(root: Path, tmp_path: Path, uri: str) -> None:
+def test_paths_outside_root_raise(root: Path, tmp_path: Path, uri: str) -> None:
     with pytest.raises(MediaError, match="outside the media root"):
         resolve_uri(uri.format(root=root, tmp=tmp_path), root)
 
 
-def test_links_may_stay_inside_but_not_lead_out(root: Path, tmp_path: Path) -> None:
+def test_links_must_stay_inside_root(root: Path, tmp_path: Path) -> None:
     (root / "inner.mp4").symlink_to(root / "cooking" / "soup of the day.mp4")
     (root / "outer.mp4").symlink_to(tmp_path / "secret.mp4")
     (root / "folder").symlink_to(tmp_path)
@@ -77,7 +77,7 @@ def test_links_may_stay_inside_but_not_lead_out(root: Path, tmp_path: Path) -> N
         resolve_uri("loop.mp4", root)
 
 
-def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
+def test_linked_root_is_followed(root: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(root)
     assert resolve_uri("100%25.mp4", link) == (root / "100%25.mp4").resolve()
@@ -108,14 +108,14 @@ def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
         ("\udcff.mp4", "no valid Unicode"),
     ],
 )
-def test_what_is_no_file_is_refused_in_words(root: Path, uri: str, words: str) -> None:
+def test_uris_without_file_raise(root: Path, uri: str, words: str) -> None:
     with pytest.raises(MediaError, match=words) as caught:
         resolve_uri(uri, root)
     assert caught.value.reason == str(caught.value)
     assert str(root) not in caught.value.reason
 
 
-def test_devices_and_pipes_are_no_videos(root: Path) -> None:
+def test_devices_and_pipes_raise(root: Path) -> None:
     os.mkfifo(root / "pipe.mp4")
     with pytest.raises(MediaError, match="not a file below"):
         resolve_uri("pipe.mp4", root)
@@ -127,12 +127,12 @@ def test_content_hash_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
     assert content_hash(path) == hashlib.sha256(b"clip" * 100_000).hexdigest()
 
 
-def test_caches_of_different_shapes_do_not_meet(tmp_path: Path) -> None:
+def test_cache_paths_differ_by_shape(tmp_path: Path) -> None:
     places = {frame_cache_path(tmp_path, frames, size, "ab") for frames in (4, 8) for size in (32, 64)}
     assert len(places) == 4
 
 
-def test_frames_come_back_as_written_and_rubbish_is_refused(tmp_path: Path) -> None:
+def test_load_frames_returns_written_frames_and_rejects_others(tmp_path: Path) -> None:
     frames = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     np.save(tmp_path / "good.npy", frames)
     assert np.array_equal(load_frames(tmp_path / "good.npy"), frames)

@@ -422,7 +422,7 @@ def test_an_index_that_cannot_be_written_is_told(served: Served, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     delete_task("tsk_birds")
-    monkeypatch.setattr(ShardStore, "_publish", full)
+    monkeypatch.setattr(ShardStore, "replace_manifest", full)
     with pytest.raises(Unavailable, match=r"Task 'birds' cannot be compacted.*No space left"):
         compaction.compact("tsk_birds")
     monkeypatch.setattr(ShardStore, "collect_garbage", full)

@@ -1,4 +1,4 @@
-"""Vectors are stored in half precision and scored in single; libraries of single precision are still read."""
+"""Storage in half precision with scores in single precision, and libraries in single precision (schema 1)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
 
 
 def _by_hand(stored: np.ndarray, query: np.ndarray) -> list[float]:
-    """Inner products of rounded rows, added up one after the other without any rounding."""
+    """Inner products of rounded rows, in double precision."""
     return [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
 
 
 @pytest.mark.parametrize("dim", [7, 8, 33])
-def test_a_scan_ranks_as_brute_force_on_the_rounded_vectors(store: ShardStore, dim: int) -> None:
+def test_scan_ranks_like_brute_force_on_rounded_vectors(store: ShardStore, dim: int) -> None:
     vectors = _unrounded(200, dim, seed=dim)
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(200), vectors=vectors)
     shard = _open(store, entry)
@@ -47,12 +47,12 @@ def test_a_scan_ranks_as_brute_force_on_the_rounded_vectors(store: ShardStore, d
         (hits,) = shard.search_many(query[None], 50)
         assert hits.ids.tolist() == np.argsort(-scores)[:50].tolist()
         np.testing.assert_allclose(hits.scores, scores[hits.ids], atol=1e-6)
-        # Rounding the rows moves a cosine by less than half a unit in the last place of half precision.
+        # Rounding the rows changes a cosine by less than half a unit in the last place of half precision.
         assert np.abs(scores - vectors.astype(float) @ query).max() < 2**-11
 
 
-def test_equal_vectors_have_equal_scores_wherever_they_lie(store: ShardStore) -> None:
-    # A scan that summed the rows of a block in another order than the rest would not order these by id.
+def test_equal_vectors_have_equal_scores_in_every_row(store: ShardStore) -> None:
+    # A scan with a different order of summation in some rows would not order these by id.
     vectors = np.repeat(_unrounded(1, 515, seed=1), 1003, axis=0)
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(1003), vectors=vectors)
     (hits,) = _open(store, entry).search_many(_unrounded(1, 515, seed=2), 1003)
@@ -60,7 +60,7 @@ def test_equal_vectors_have_equal_scores_wherever_they_lie(store: ShardStore) ->
     assert hits.ids.tolist() == list(range(1003))
 
 
-def test_a_vector_takes_two_bytes_for_each_dimension(store: ShardStore) -> None:
+def test_vector_takes_two_bytes_per_dimension(store: ShardStore) -> None:
     entry = store.write_shard(
         task="t", release="r", fingerprint="f", ids=np.arange(1000), vectors=_unrounded(1000, 64, seed=0)
     )
@@ -70,7 +70,7 @@ def test_a_vector_takes_two_bytes_for_each_dimension(store: ShardStore) -> None:
 
 
 def _write_schema_1(root: Path, vectors: np.ndarray, ids: np.ndarray) -> bytes:
-    """A library of one task as the first version wrote it; gives the bytes of its vectors."""
+    """Write a library of one task with schema 1; returns the bytes of its vector file."""
     release = root / "releases" / "new"
     release.mkdir(parents=True)
     (release / "release.json").write_text("{}")
@@ -112,7 +112,7 @@ def _write_schema_1(root: Path, vectors: np.ndarray, ids: np.ndarray) -> bytes:
     return (root / "shards" / content_id(files) / "vectors.faiss").read_bytes()
 
 
-def test_a_library_of_the_first_version_is_read_and_goes_on(store: ShardStore, lay_down: Callable) -> None:
+def test_schema_1_library_is_read_and_extended(store: ShardStore, publish_task: Callable) -> None:
     vectors, ids = _unrounded(20, DIM, seed=5), np.arange(0, 40, 2)
     before = _write_schema_1(store.root, vectors, ids)
     for tasks in (["old"], ["old", "new"]):
@@ -124,7 +124,7 @@ def test_a_library_of_the_first_version_is_read_and_goes_on(store: ShardStore, l
         for query in _unrounded(3, DIM, seed=6):
             assert old.search(query, 5).ids.tolist() == ids[np.argsort(-(vectors @ query))[:5]].tolist()
         if tasks == ["old"]:
-            lay_down(store, "new", [1, 3, 5])
+            publish_task(store, "new", [1, 3, 5])
     assert (store.shard_folder(snapshot.manifest.shards["old"].id) / "vectors.faiss").read_bytes() == before
     assert snapshot.manifest.shards["new"].dtype == "float16"
     assert json.loads(store.manifest_path.read_text())["schema"] == 2

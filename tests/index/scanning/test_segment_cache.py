@@ -1,4 +1,4 @@
-"""Shards of many tasks under a budget: which are mapped, which is closed first, and what is never closed."""
+"""The segment cache: opening, eviction by bytes, and damaged files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASKS = ["a", "b", "c", "d"]
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tasks in the order in which their files are opened."""
+    """Tasks in the order in which their segments are opened."""
     order: list[str] = []
     real = Segment.open.__func__  # type: ignore[attr-defined]
 
@@ -32,10 +32,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def four(store: ShardStore, lay_down: Callable) -> ShardStore:
-    """Four tasks of five vectors each, and of the same size on disk."""
+def four(store: ShardStore, publish_task: Callable) -> ShardStore:
+    """A store with four tasks of five vectors each and the same size on disk."""
     for number, task in enumerate(TASKS):
-        lay_down(store, task, range(10 + 5 * number, 15 + 5 * number), seed=number)
+        publish_task(store, task, range(10 + 5 * number, 15 + 5 * number), seed=number)
     assert len({entry.bytes for entry in store.manifest().shards.values()}) == 1
     return store
 
@@ -50,9 +50,7 @@ def _search(snapshot: IndexSnapshot, task: str, query: np.ndarray, k: int = 3) -
     return snapshot.shard(task, fingerprint=f"encoder of {task}").search(query, k).ids.tolist()
 
 
-def test_nothing_is_opened_before_something_is_asked(
-    four: ShardStore, opened: list[str], unit: Callable
-) -> None:
+def test_segments_are_opened_on_first_search(four: ShardStore, opened: list[str], unit: Callable) -> None:
     store, snapshot, size = _with_room_for(four, 9)
     assert (opened, store.segment_cache.bytes) == ([], 0)
     for task in "bbcb":
@@ -60,10 +58,10 @@ def test_nothing_is_opened_before_something_is_asked(
     assert (opened, store.segment_cache.bytes) == (["b", "c"], 2 * size)
 
 
-def test_what_was_searched_longest_ago_is_closed_first(
+def test_least_recently_searched_segment_is_closed_first(
     four: ShardStore, opened: list[str], unit: Callable
 ) -> None:
-    # An independent least-recently-used list tells which searches must have opened a file.
+    # An independent LRU list predicts which searches open a file.
     store, snapshot, size = _with_room_for(four, 2.5)
     order = np.random.default_rng(3).choice(TASKS, size=60).tolist()
     recent: list[str] = []
@@ -77,10 +75,10 @@ def test_what_was_searched_longest_ago_is_closed_first(
         _search(snapshot, task, unit(1)[0])
         assert store.segment_cache.bytes <= 2 * size
     assert opened == expected
-    assert 10 < len(expected) < 60  # both happened
+    assert 10 < len(expected) < 60  # hits and misses
 
 
-def test_a_budget_changes_no_answer(four: ShardStore, unit: Callable) -> None:
+def test_budget_does_not_change_results(four: ShardStore, unit: Callable) -> None:
     everything = IndexSnapshot.open(four)
     for room in (0, 1, 3.5):
         _, snapshot, _ = _with_room_for(four, room)
@@ -89,13 +87,13 @@ def test_a_budget_changes_no_answer(four: ShardStore, unit: Callable) -> None:
                 assert _search(snapshot, task, query) == _search(everything, task, query)
 
 
-def test_what_is_in_use_is_not_closed(four: ShardStore, opened: list[str], unit: Callable) -> None:
+def test_segment_in_use_is_not_closed(four: ShardStore, opened: list[str], unit: Callable) -> None:
     store, snapshot, size = _with_room_for(four, 0)
     entry = snapshot.manifest.shards["a"]
     with store.segment_cache.use(store.shard_folder(entry.id), entry) as segment:
         for task in "bcd":
             _search(snapshot, task, unit(1)[0])
-            assert store.segment_cache.bytes == size  # a alone: those that were done are closed
+            assert store.segment_cache.bytes == size  # only a: segments that are not in use were closed
         with store.segment_cache.use(store.shard_folder(entry.id), entry) as again:
             assert again is segment
         store.segment_cache.retain(set())
@@ -104,7 +102,7 @@ def test_what_is_in_use_is_not_closed(four: ShardStore, opened: list[str], unit:
     assert opened == ["a", "b", "c", "d"]
 
 
-def test_a_new_generation_closes_what_it_does_without(four: ShardStore, unit: Callable) -> None:
+def test_new_generation_closes_unreferenced_segments(four: ShardStore, unit: Callable) -> None:
     store, snapshot, size = _with_room_for(four, 9)
     for task in "ab":
         _search(snapshot, task, unit(1)[0])
@@ -112,7 +110,7 @@ def test_a_new_generation_closes_what_it_does_without(four: ShardStore, unit: Ca
     assert store.segment_cache.bytes == size
 
 
-def test_threads_under_a_tight_budget_find_what_one_finds_alone(four: ShardStore, unit: Callable) -> None:
+def test_concurrent_searches_under_tight_budget_return_same_results(four: ShardStore, unit: Callable) -> None:
     store, snapshot, _ = _with_room_for(four, 1)
     queries = unit(30, seed=4)
     expected = {task: [_search(IndexSnapshot.open(four), task, query) for query in queries] for task in TASKS}
@@ -132,9 +130,7 @@ def test_threads_under_a_tight_budget_find_what_one_finds_alone(four: ShardStore
     assert store.segment_cache.bytes <= store.manifest().shards["a"].bytes
 
 
-def test_threads_that_want_the_same_file_open_it_once(
-    four: ShardStore, opened: list[str], unit: Callable
-) -> None:
+def test_concurrent_searches_open_segment_once(four: ShardStore, opened: list[str], unit: Callable) -> None:
     _, snapshot, _ = _with_room_for(four, 9)
     start = threading.Barrier(6)
 
@@ -151,7 +147,9 @@ def test_threads_that_want_the_same_file_open_it_once(
 
 
 @pytest.mark.parametrize("harm", ["remove", "truncate", "rubbish"])
-def test_what_broke_since_is_named_and_can_be_mended(four: ShardStore, unit: Callable, harm: str) -> None:
+def test_segment_damaged_after_snapshot_raises_until_repaired(
+    four: ShardStore, unit: Callable, harm: str
+) -> None:
     store, snapshot, _ = _with_room_for(four, 9)
     path = four.shard_folder(snapshot.manifest.shards["a"].id) / "vectors.faiss"
     whole = path.read_bytes()
@@ -169,7 +167,7 @@ def test_what_broke_since_is_named_and_can_be_mended(four: ShardStore, unit: Cal
     assert _search(snapshot, "a", query) == expected
 
 
-def test_what_is_set_aside_is_looked_at_anew_by_the_next_snapshot(four: ShardStore, unit: Callable) -> None:
+def test_next_snapshot_reopens_degraded_shard(four: ShardStore, unit: Callable) -> None:
     _, snapshot, _ = _with_room_for(four, 9)
     snapshot.mark_degraded("b", "it was gone")
     assert snapshot.tasks == ["a", "c", "d"]
@@ -186,7 +184,7 @@ def _vectors_of(store: ShardStore, task: str) -> Path:
     return store.shard_folder(store.manifest().shards[task].id) / "vectors.faiss"
 
 
-def test_a_mapped_file_that_is_cut_off_is_not_read(four: ShardStore, unit: Callable) -> None:
+def test_truncated_mapped_file_is_not_read(four: ShardStore, unit: Callable) -> None:
     store, snapshot, size = _with_room_for(four, 9)
     query = unit(1)[0]
     before = {task: _search(snapshot, task, query) for task in TASKS}
@@ -204,9 +202,7 @@ def test_a_mapped_file_that_is_cut_off_is_not_read(four: ShardStore, unit: Calla
     assert store.segment_cache.bytes == 4 * size
 
 
-def test_a_mapped_file_that_was_replaced_is_mapped_anew(
-    four: ShardStore, opened: list[str], unit: Callable
-) -> None:
+def test_replaced_mapped_file_is_reopened(four: ShardStore, opened: list[str], unit: Callable) -> None:
     store, snapshot, _ = _with_room_for(four, 9)
     query = unit(1)[0]
     before = _search(snapshot, "b", query)
@@ -221,7 +217,7 @@ def test_a_mapped_file_that_was_replaced_is_mapped_anew(
     assert opened == ["b", "b"]
 
 
-def test_a_mapped_file_that_was_removed_is_searched_as_it_was(four: ShardStore, unit: Callable) -> None:
+def test_removed_mapped_file_stays_searchable(four: ShardStore, unit: Callable) -> None:
     store, snapshot, _ = _with_room_for(four, 9)
     query = unit(1)[0]
     before = _search(snapshot, "b", query)

@@ -1,4 +1,4 @@
-"""Vectors of moments are published with those of their videos, or not at all."""
+"""Segments of moments are published together with the shard of their videos."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _segment(store: ShardStore, unit: Unit, shard: SegmentEntry, videos: range) 
     )
 
 
-def test_a_shard_and_its_segments_become_visible_at_once(store: ShardStore, write: Write, unit: Unit) -> None:
+def test_shard_and_moment_segments_are_published_together(
+    store: ShardStore, write: Write, unit: Unit
+) -> None:
     release, shard = write(store, "a", range(4))
     segments = [_segment(store, unit, shard, range(2)), _segment(store, unit, shard, range(3, 4))]
     manifest = store.publish(release=release, shards=[shard], segments=segments)
@@ -44,8 +46,8 @@ def test_a_shard_and_its_segments_become_visible_at_once(store: ShardStore, writ
     assert np.array_equal(found.vectors(np.arange(4)), unit(4))
 
 
-def test_with_a_video_its_moments_are_deleted(store: ShardStore, write: Write, unit: Unit) -> None:
-    """Before it is published, and after; in a segment of their own, and compacted. A moment goes alone, too."""
+def test_deleting_video_deletes_its_moments(store: ShardStore, write: Write, unit: Unit) -> None:
+    """Before and after publication, in a segment of their own and compacted; also a single moment."""
     release, shard = write(store, "a", range(4))
     segment = _segment(store, unit, shard, range(4))
     store.publish(release=release, shards=[shard], segments=[segment], deleted=[1])
@@ -64,12 +66,12 @@ def test_with_a_video_its_moments_are_deleted(store: ShardStore, write: Write, u
     store.compact("a")
     generation = store.delete([0]).generation
     assert left() == [3, *moment_ids(3, 3)[1:].tolist()]
-    with pytest.raises(ShardMissing):  # a compacted segment has no trace of it
+    with pytest.raises(ShardMissing):  # the compacted segment does not contain it
         store.delete([2])
     assert store.delete([0]).generation == generation
 
 
-def test_a_segment_that_does_not_fit_keeps_its_shard_out(store: ShardStore, write: Write, unit: Unit) -> None:
+def test_invalid_moment_segment_blocks_publication(store: ShardStore, write: Write, unit: Unit) -> None:
     release, shard = write(store, "a", range(4))
     segment = _segment(store, unit, shard, range(2))
     for wrong, why in (
@@ -85,10 +87,10 @@ def test_a_segment_that_does_not_fit_keeps_its_shard_out(store: ShardStore, writ
     assert store.manifest().generation == 0
 
 
-def test_what_a_publication_costs_does_not_grow_with_the_tasks_that_have_moments(
+def test_publication_reads_no_ids_of_disjoint_ranges(
     store: ShardStore, write: Write, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the ids of videos nor those of moments have to be compared one by one."""
+    """Disjoint ranges of ids, of videos and of moments, are not compared one by one."""
     read: list[str] = []
     original = publish_validation.load_ids
 

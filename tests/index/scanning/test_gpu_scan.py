@@ -1,4 +1,4 @@
-"""Which device searches, and that a GPU's answer is settled to the exact one. The GPU here is one of numpy's making."""
+"""Selection of the device, and exactness of results of a GPU, which numpy simulates."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from index.scanning.gpu_scan import is_gpu_used
 from index.shard_store import ShardStore
 
 
-class _Flat:
-    """What faiss gives on a GPU: vectors and queries in half precision, ties in any order, −1 nowhere."""
+class SimulatedGpuIndex:
+    """A flat GPU index: vectors and queries in half precision, ties in any order."""
 
     searches = 0
 
@@ -31,7 +31,7 @@ class _Flat:
         self._vectors = np.concatenate([self._vectors, vectors.astype(np.float16).astype(np.float32)])
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        _Flat.searches += len(queries)
+        SimulatedGpuIndex.searches += len(queries)
         scores = queries.astype(np.float16).astype(np.float32) @ self._vectors.T
         rows = np.lexsort((-np.arange(len(self._vectors)) + 0 * scores, -scores))[:, :k]
         return np.take_along_axis(scores, rows, axis=1), rows
@@ -42,13 +42,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
     monkeypatch.setattr(faiss, "GpuIndexFlatConfig", type("Config", (), {"useFloat16": False}), raising=False)
-    monkeypatch.setattr(faiss, "GpuIndexFlatIP", _Flat, raising=False)
-    _Flat.searches = 0
+    monkeypatch.setattr(faiss, "GpuIndexFlatIP", SimulatedGpuIndex, raising=False)
+    SimulatedGpuIndex.searches = 0
 
 
-def test_what_is_asked_for_and_not_there_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gpu_raises_with_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
     assert not is_gpu_used("cpu")
     assert not is_gpu_used("auto")
@@ -62,40 +60,42 @@ def test_what_is_asked_for_and_not_there_is_refused_by_name(
         is_gpu_used("cuda")
 
 
-def test_a_gpu_is_taken_when_it_is_there(gpu: None) -> None:
+def test_available_gpu_is_used(gpu: None) -> None:
     assert [is_gpu_used("cpu"), is_gpu_used("auto"), is_gpu_used("cuda")] == [False, True, True]
 
 
 @pytest.mark.parametrize("share", [None, 0.97, 0.2])
-def test_a_gpu_finds_what_the_processor_finds(gpu: None, unit: Callable, share: float | None) -> None:
+def test_gpu_scan_equals_exact_scan(gpu: None, unit: Callable, share: float | None) -> None:
     vectors = unit(2000, seed=1, dim=16)
     vectors[100:130] = vectors[7]  # ties
     flat = empty_flat_index(16, "float16")
     flat.add(vectors)
     exact = ExactScan(flat)
-    alive = None
+    live = None
     if share is not None:
-        alive = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
+        live = np.packbits(np.random.default_rng(2).random(2000) < share, bitorder="little")
     scan = gpu_scan.GpuScan(exact)
-    queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * np.float32(0.9)  # not halves
+    queries = np.concatenate([unit(20, seed=3, dim=16), vectors[[7, 50]]]) * np.float32(
+        0.9
+    )  # not representable in half precision
     for k in (1, 10, 25, 3000):
-        for query, found in zip(queries, scan.search_many(queries, k, alive), strict=True):
-            wanted = exact.search(query, k, alive)
+        for query, found in zip(queries, scan.search_many(queries, k, live), strict=True):
+            wanted = exact.search(query, k, live)
             assert (found.rows == wanted.rows).all()
             assert (found.scores == wanted.scores).all()
-    assert _Flat.searches == 3 * len(queries)  # a list of everything is read from the file
+    assert SimulatedGpuIndex.searches == 3 * len(queries)  # results of all rows come from the processor
 
 
-def test_a_store_searches_where_it_is_told(
-    gpu: None, store: ShardStore, lay_down: Callable, unit: Callable
+def test_store_searches_on_configured_device(
+    gpu: None, store: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
-    manifest = lay_down(store, "t", range(500))
+    manifest = publish_task(store, "t", range(500))
     answers = []
     for where in ("cpu", "auto"):
         snapshot = IndexSnapshot.open(ShardStore(store.root, device=where))
         answers.append(
             snapshot.shard("t", fingerprint=manifest.shards["t"].fingerprint).search(unit(1)[0], 5)
         )
-        assert _Flat.searches == (where == "auto")
+        assert SimulatedGpuIndex.searches == (where == "auto")
     assert answers[0].ids.tolist() == answers[1].ids.tolist()
     assert answers[0].scores.tolist() == answers[1].scores.tolist()

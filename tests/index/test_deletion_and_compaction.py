@@ -1,4 +1,4 @@
-"""Deletions, appended segments and compaction: what is found equals one shard that was written so from the start."""
+"""Deletions, appended segments and compaction: searches equal those of a shard with only the live vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIM = 8
 
 @pytest.fixture
 def extend(unit: Callable) -> Callable[..., SegmentEntry]:
-    """Write, but do not publish, a further segment of a task."""
+    """Writes a further segment of a task, unpublished."""
 
     def make(
         store: ShardStore, task: str, ids: Iterable[int], *, seed: int = 0, **change: str
@@ -46,15 +46,15 @@ def _by_hand(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_history_is_searched_as_what_is_left(
-    store: ShardStore, lay_down: Callable, extend: Callable, unit: Callable, seed: int
+def test_search_after_any_history_equals_search_of_live_vectors(
+    store: ShardStore, publish_task: Callable, extend: Callable, unit: Callable, seed: int
 ) -> None:
-    # Appends, deletions and compactions at random, against a dictionary.
+    # Random appends, deletions and compactions, compared with a dictionary.
     chance = np.random.default_rng(seed)
-    lay_down(store, "a", range(20), seed=50)
-    lay_down(store, "other", range(1000, 1010), seed=51)
+    publish_task(store, "a", range(20), seed=50)
+    publish_task(store, "other", range(1000, 1010), seed=51)
     left = dict(enumerate(unit(20, 50)))
-    fresh = chance.permutation(np.arange(20, 900)).tolist()  # segments need not follow each other
+    fresh = chance.permutation(np.arange(20, 900)).tolist()  # ranges of ids overlap
     snapshot: IndexSnapshot | None = None
     for turn in range(12):
         match chance.integers(3):
@@ -86,8 +86,8 @@ def test_any_history_is_searched_as_what_is_left(
     assert _shard(store, "other").count == 10
 
 
-def test_k_counts_what_is_left(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", range(10))
+def test_search_returns_k_live_vectors(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(10))
     query = unit(1, 9)[0]
     before = _shard(store, "a").search(query, 10).ids.tolist()
     store.delete(before[:4])
@@ -98,11 +98,11 @@ def test_k_counts_what_is_left(store: ShardStore, lay_down: Callable, unit: Call
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
 @pytest.mark.parametrize("best_first", [True, False])
-def test_deletions_may_lie_anywhere(
-    store: ShardStore, lay_down: Callable, unit: Callable, share: float, best_first: bool
+def test_deletions_at_any_position_are_excluded(
+    store: ShardStore, publish_task: Callable, unit: Callable, share: float, best_first: bool
 ) -> None:
-    # Among the best, where a longer look finds nothing but what was deleted, and among the worst.
-    lay_down(store, "a", range(400), seed=3)
+    # Among the best rows, where a longer result only adds deleted rows, and among the worst.
+    publish_task(store, "a", range(400), seed=3)
     query = unit(1, 9)[0]
     vectors = dict(enumerate(unit(400, 3)))
     order = _by_hand(vectors, query, 400)
@@ -113,21 +113,19 @@ def test_deletions_may_lie_anywhere(
         assert _shard(store, "a").search(query, k).ids.tolist() == left[:k]
 
 
-def test_a_deleted_vector_is_not_given(store: ShardStore, lay_down: Callable) -> None:
-    lay_down(store, "a", range(5))
+def test_vectors_raises_for_deleted_id(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(store, "a", range(5))
     store.delete([3])
     with pytest.raises(ShardMissing, match="task a has no vector 3"):
         _shard(store, "a").vectors(np.array([2, 3]))
 
 
-def test_compaction_changes_no_bit_of_any_score(
-    store: ShardStore, lay_down: Callable, extend: Callable, unit: Callable
+def test_compaction_keeps_scores_bit_for_bit(
+    store: ShardStore, publish_task: Callable, extend: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(40), seed=1)
+    publish_task(store, "a", range(40), seed=1)
     store.append(extend(store, "a", range(100, 130), seed=2))
-    store.append(
-        extend(store, "a", range(60, 70), seed=1)
-    )  # the first ones again: equal scores across segments
+    store.append(extend(store, "a", range(60, 70), seed=1))  # repeated vectors: equal scores across segments
     store.delete(range(0, 40, 3))
     before = [_shard(store, "a").search(query, 50) for query in unit(5, 3)]
     store.compact("a")
@@ -138,13 +136,13 @@ def test_compaction_changes_no_bit_of_any_score(
     manifest = store.manifest()
     assert (manifest.appended, manifest.tombstones) == ({}, {})
     assert manifest.shards["a"].count == 40 + 30 + 10 - 14
-    assert store.compact("a") == manifest  # there is nothing left to do
+    assert store.compact("a") == manifest  # nothing remains to be compacted
 
 
-def test_readers_of_an_older_generation_go_on(
-    store: ShardStore, lay_down: Callable, extend: Callable, unit: Callable
+def test_readers_keep_older_generation_after_compaction(
+    store: ShardStore, publish_task: Callable, extend: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(10))
+    publish_task(store, "a", range(10))
     store.append(extend(store, "a", range(10, 15), seed=1))
     hours_ago = time.time() - 3 * 3600
     for folder in store.folders():
@@ -164,29 +162,31 @@ def test_readers_of_an_older_generation_go_on(
     assert _shard(store, "a").search(query, 15).ids.tolist() == before[1:]
 
 
-def test_a_new_generation_reads_only_what_is_new(
-    store: ShardStore, lay_down: Callable, extend: Callable
+def test_new_generation_verifies_only_new_segments(
+    store: ShardStore, publish_task: Callable, extend: Callable
 ) -> None:
-    lay_down(store, "a", range(10))
+    publish_task(store, "a", range(10))
     first = IndexSnapshot.open(store)
     path = store.shard_folder(first.manifest.shards["a"].id) / "vectors.faiss"
     whole = path.read_bytes()
     store.append(extend(store, "a", range(10, 15), seed=1))
     store.delete([2])
-    path.write_bytes(whole[:-1] + b"\7")  # would be noticed by whoever reads it again
+    path.write_bytes(whole[:-1] + b"\7")  # detected if the file is read again
     assert IndexSnapshot.open(store, previous=first).degraded == {}
     assert list(IndexSnapshot.open(store).degraded) == ["a"]
 
 
-def test_damaged_deletions_set_the_task_aside(store: ShardStore, lay_down: Callable) -> None:
-    lay_down(store, "a", range(10))
-    lay_down(store, "b", range(10, 20))
+def test_damaged_tombstones_degrade_task(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(store, "a", range(10))
+    publish_task(store, "b", range(10, 20))
     entry = store.delete([3]).tombstones["a"]
     path = store.tombstone_folder(entry.id) / "deleted.npy"
     whole = path.read_bytes()
     for harm in (whole[:-1], whole[:-1] + b"\7", b""):
         path.write_bytes(harm)
-        snapshot = IndexSnapshot.open(store, verify=False)  # or what was deleted would be found again
+        snapshot = IndexSnapshot.open(
+            store, verify=False
+        )  # otherwise deleted vectors would be returned again
         assert (snapshot.tasks, list(snapshot.degraded)) == (["b"], ["a"])
         assert "deletions" in snapshot.degraded["a"]
         assert any("deletions" in said for said in audit(store).problems)
@@ -194,9 +194,9 @@ def test_damaged_deletions_set_the_task_aside(store: ShardStore, lay_down: Calla
     assert "deleted.npy is missing" in IndexSnapshot.open(store).degraded["a"]
 
 
-def test_deleting_is_repeatable_and_all_or_nothing(store: ShardStore, lay_down: Callable) -> None:
-    lay_down(store, "a", range(5))
-    lay_down(store, "b", range(5, 10))
+def test_delete_is_idempotent_and_atomic(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(store, "a", range(5))
+    publish_task(store, "b", range(5, 10))
     manifest = store.delete([1, 7])
     assert {task: entry.count for task, entry in manifest.tombstones.items()} == {"a": 1, "b": 1}
     assert store.delete([7, 1]) == manifest
@@ -206,10 +206,10 @@ def test_deleting_is_repeatable_and_all_or_nothing(store: ShardStore, lay_down: 
     assert Manifest.loads(manifest.dumps()) == manifest
 
 
-def test_only_what_the_pinned_release_made_is_appended(
-    store: ShardStore, lay_down: Callable, extend: Callable, adopt: Callable
+def test_append_requires_pinned_release(
+    store: ShardStore, publish_task: Callable, extend: Callable, adopt: Callable
 ) -> None:
-    before = lay_down(store, "a", range(5))
+    before = publish_task(store, "a", range(5))
     for change in ({"release": adopt(store, "another").id}, {"fingerprint": "another"}):
         with pytest.raises(ShardInvalid, match="embed with that one"):
             store.append(extend(store, "a", range(5, 7), **change))
@@ -223,10 +223,10 @@ def test_only_what_the_pinned_release_made_is_appended(
     assert store.manifest().generation == 2
 
 
-def test_ids_of_appended_segments_are_taken(
-    store: ShardStore, lay_down: Callable, extend: Callable, write: Callable
+def test_ids_of_appended_segments_are_reserved(
+    store: ShardStore, publish_task: Callable, extend: Callable, write: Callable
 ) -> None:
-    lay_down(store, "a", range(5))
+    publish_task(store, "a", range(5))
     store.append(extend(store, "a", range(100, 105)))
     store.delete([102])
     release, shard = write(store, "b", range(102, 104))
@@ -234,17 +234,17 @@ def test_ids_of_appended_segments_are_taken(
         store.publish(release=release, shards=[shard])
 
 
-def test_what_is_not_laid_down_is_not_compacted(store: ShardStore, lay_down: Callable) -> None:
-    manifest = lay_down(store, "a", range(3))
+def test_compact_raises_for_unpublished_task(store: ShardStore, publish_task: Callable) -> None:
+    manifest = publish_task(store, "a", range(3))
     with pytest.raises(ShardMissing, match="nobody has no shard"):
         store.compact("nobody")
     assert store.manifest() == manifest
 
 
-def test_what_was_deleted_before_it_was_published_is_never_shown(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_ids_deleted_before_publication_are_never_visible(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
-    lay_down(store, "other", range(100, 104))
+    publish_task(store, "other", range(100, 104))
     release, shard = write(store, "a", range(6))
     manifest = store.publish(release=release, shards=[shard], deleted=[4, 1, 999, 101])
     assert manifest.generation == 2
@@ -254,11 +254,9 @@ def test_what_was_deleted_before_it_was_published_is_never_shown(
     assert audit(store).problems == []
 
 
-def test_a_deletion_in_one_task_leaves_out_what_it_does_not_have(
-    store: ShardStore, lay_down: Callable
-) -> None:
-    lay_down(store, "a", range(4))
-    lay_down(store, "b", range(10, 14))
+def test_delete_within_task_ignores_foreign_ids(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(store, "a", range(4))
+    publish_task(store, "b", range(10, 14))
     store.delete([1, 11, 77], task="a")
     assert (_shard(store, "a").ids.tolist(), _shard(store, "b").count) == ([0, 2, 3], 4)
     generation = store.manifest().generation

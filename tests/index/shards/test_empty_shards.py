@@ -1,38 +1,29 @@
-"""A task of which every vector is deleted: compacted, nothing of its vectors is left on disk, and its place is kept."""
+"""Tasks whose vectors are all deleted: compaction removes the vectors from disk, and the task stays published."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from index.errors import ManifestError, ShardInvalid, ShardMissing
-from index.files import manifest_format as words
+from index.files import manifest_format
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.manifest_files import list_manifest_files
-from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.scanning.search_options import AnnPolicy
 from index.shard_store import ShardStore
 from index.vector_ids import moment_ids
-from tests.index.test_index_crash import Crash, crash_at
+from tests.index.disk_faults import Crash, fail_at
 
 DIM = 8
-
-
-@pytest.fixture
-def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectorStore]:
-    name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"e_{name}"))
-    yield vectors
-    vectors.close()
 
 
 @pytest.fixture(params=["faiss", "milvus"])
@@ -65,19 +56,19 @@ def _answers(snapshot: IndexSnapshot, task: str, queries: np.ndarray) -> list[tu
 
 
 def _holding(root: Path, vectors: np.ndarray) -> list[Path]:
-    """Files below a folder in which one of these vectors stands, in either precision."""
+    """Files below a folder that contain one of these vectors, in either precision."""
     rows = [row.astype(kind).tobytes() for row in vectors for kind in (np.float16, np.float32)]
     files = [path for path in root.rglob("*") if path.is_file()]
     return [path for path in files if any(row in path.read_bytes() for row in rows)]
 
 
-def test_nothing_of_its_vectors_is_left_and_the_others_answer_bit_by_bit(
-    store: ShardStore, lay_down: Callable, unit: Callable
+def test_compacting_deleted_task_removes_its_vectors_only(
+    store: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(30), seed=1)
+    publish_task(store, "a", range(30), seed=1)
     moments = moment_ids(3, 6)
     _append(store, moments, unit(6, 2))
-    lay_down(store, "b", range(100, 140), seed=3)
+    publish_task(store, "b", range(100, 140), seed=3)
     gone = np.concatenate([unit(30, 1), unit(6, 2)])
     local = not store.manifest().shards["a"].place
     assert bool(_holding(store.root, gone)) is local, "or it looks for the wrong bytes"
@@ -97,63 +88,65 @@ def test_nothing_of_its_vectors_is_left_and_the_others_answer_bit_by_bit(
         assert (after.degraded, after.tasks) == ({}, ["a", "b"])
         assert _answers(after, "a", queries) == [(b"", b"")] * 9
         assert _answers(after, "b", queries) == others
-        after = IndexSnapshot.open(store, previous=after)  # and it is taken over like the others
+        after = IndexSnapshot.open(store, previous=after)  # reused like the others
         assert _answers(after, "a", queries) == [(b"", b"")] * 9
     found = audit(store)
     assert (found.problems, found.leftovers, found.ids["a"].tolist()) == ([], [], [])
     copied = {name.split("/")[1] for name in list_manifest_files(store, manifest)}
     assert copied == manifest.folder_ids()
-    assert store.compact("a") == manifest, "twice is like once"
+    assert store.compact("a") == manifest, "compaction is idempotent"
 
 
-def test_milvus_drops_the_partition(milvus: MilvusVectorStore, tmp_path: Path, lay_down: Callable) -> None:
+def test_compacting_deleted_task_drops_its_milvus_partition(
+    milvus: MilvusVectorStore, tmp_path: Path, publish_task: Callable
+) -> None:
     store = ShardStore(tmp_path / "index", remote=milvus, write_remote=True)
-    lay_down(store, "a", range(20))
-    lay_down(store, "b", range(100, 120))
+    publish_task(store, "a", range(20))
+    publish_task(store, "b", range(100, 120))
     place = store.manifest().shards["a"].place.partition(":")[2]
     collection, partition = place.split("/")
     _empty(store, "a", range(20))
-    assert milvus.partitions.exists(collection, partition), "old generations are served from it"
+    assert milvus.partitions.exists(collection, partition), "older generations still use it"
     _hours_later(store)
     assert not milvus.partitions.exists(collection, partition)
     assert milvus.partitions.count(collection, "t_b", "id >= 0") == 20
     assert audit(store).problems == []
 
 
-def test_its_bytes_need_not_be_readable_any_more(
-    tmp_path: Path, milvus: MilvusVectorStore, lay_down: Callable
+def test_clear_empties_damaged_or_unreachable_shard(
+    tmp_path: Path, milvus: MilvusVectorStore, publish_task: Callable
 ) -> None:
-    """A damaged shard, and one in a server that this process does not even know."""
+    """A damaged shard, and one on a server that is not configured."""
     store = ShardStore(tmp_path / "index")
-    lay_down(store, "a", range(5))
+    publish_task(store, "a", range(5))
     store.delete(range(5))
     (store.shard_folder(store.manifest().shards["a"].id) / "vectors.faiss").write_bytes(b"")
     assert IndexSnapshot.open(store).degraded.keys() == {"a"}
     store.compact("a")
     assert (IndexSnapshot.open(store).degraded, audit(store).problems) == ({}, [])
     away = ShardStore(tmp_path / "away", remote=milvus, write_remote=True)
-    lay_down(away, "a", range(5))
+    publish_task(away, "a", range(5))
     away.delete(range(5))
     ShardStore(away.root).compact("a")
     assert (IndexSnapshot.open(ShardStore(away.root)).degraded, audit(away).problems) == ({}, [])
     _hours_later(ShardStore(away.root))
-    assert len(away.folders()) == 3, "what reminds of the rows stays until somebody can drop them"
+    assert len(away.folders()) == 3, "the folder stays until its rows can be dropped"
     _hours_later(away)
     assert len(away.folders()) == 2
 
 
-def test_killed_at_any_call_it_leaves_the_old_or_the_new_generation(
-    store: ShardStore, lay_down: Callable, unit: Callable
+def test_crash_while_emptying_leaves_old_or_new_generation(
+    store: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(6), seed=1)
-    lay_down(store, "b", range(10, 16), seed=2)
+    publish_task(store, "a", range(6), seed=1)
+    publish_task(store, "b", range(10, 16), seed=2)
     old, queries = store.delete(range(6)), unit(3, 4)
     others = _answers(IndexSnapshot.open(store), "b", queries)
     number, new = 0, None
     while new is None:
         number += 1
         try:
-            with crash_at(number):
+            with fail_at(number):
                 store.compact("a")
         except Crash:
             pass
@@ -174,8 +167,8 @@ def test_killed_at_any_call_it_leaves_the_old_or_the_new_generation(
     assert {folder.name for folder in store.folders()} == new.folder_ids()
 
 
-def test_an_empty_shard_answers_like_any_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", range(4))
+def test_empty_shard_returns_no_hits(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(4))
     _empty(store, "a", range(4))
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     (query,) = unit(1)
@@ -194,46 +187,46 @@ def test_an_empty_shard_answers_like_any_other(store: ShardStore, lay_down: Call
         shard.search(query, 0)
 
 
-def test_what_comes_later_takes_the_empty_place(
-    store: ShardStore, lay_down: Callable, write: Callable, unit: Callable
+def test_append_replaces_empty_segment(
+    store: ShardStore, publish_task: Callable, write: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(4))
+    publish_task(store, "a", range(4))
     _empty(store, "a", range(4))
     release, shard = write(store, "a", range(50, 54))
-    with pytest.raises(ShardInvalid, match="never replaced"):  # a task is laid down once
+    with pytest.raises(ShardInvalid, match="never replaced"):  # a shard is published once
         store.publish(release=release, shards=[shard])
-    manifest = _append(store, np.arange(3), unit(3, 9))  # the ids are free
+    manifest = _append(store, np.arange(3), unit(3, 9))  # the ids are free again
     assert (len(manifest.segments("a")), manifest.live_count("a")) == (1, 3)
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     assert np.array_equal(shard.vectors(np.arange(3)), unit(3, 9))
     assert audit(store).problems == []
     _empty(store, "a", range(3))
-    again = lay_down(store, "new", range(4), seed=5)
+    again = publish_task(store, "new", range(4), seed=5)
     assert list(again.shards) == ["a", "new"]
     assert IndexSnapshot.open(store).shard("new", fingerprint="encoder of new").count == 4
 
 
-def test_versions_that_know_no_empty_shard_refuse_the_library_by_name(
-    tmp_path: Path, lay_down: Callable, monkeypatch: pytest.MonkeyPatch
+def test_manifest_with_empty_shard_has_schema_4(
+    tmp_path: Path, publish_task: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ShardStore(tmp_path / "index")
-    lay_down(store, "a", range(4))
-    lay_down(store, "b", range(10, 14))
+    publish_task(store, "a", range(4))
+    publish_task(store, "b", range(10, 14))
     assert json.loads(store.manifest_path.read_text())["schema"] == 2
     manifest = _empty(store, "a", range(4))
     assert json.loads(store.manifest_path.read_text())["schema"] == 4
     assert Manifest.loads(manifest.dumps()) == manifest
-    monkeypatch.setattr(words, "SCHEMA", 3)
+    monkeypatch.setattr(manifest_format, "SCHEMA", 3)
     with pytest.raises(ManifestError, match="written by a newer Cinestrata"):
         store.manifest()
 
 
-def test_moving_empties_what_is_deleted_and_passes_by_what_is_empty(
-    tmp_path: Path, milvus: MilvusVectorStore, lay_down: Callable
+def test_move_empties_deleted_task_and_skips_empty_one(
+    tmp_path: Path, milvus: MilvusVectorStore, publish_task: Callable
 ) -> None:
     store = ShardStore(tmp_path / "index")
-    lay_down(store, "a", range(4))
-    lay_down(store, "b", range(10, 14))
+    publish_task(store, "a", range(4))
+    publish_task(store, "b", range(10, 14))
     store.delete(range(4))
     there = ShardStore(store.root, remote=milvus, write_remote=True)
     manifest = there.move("a")
@@ -244,8 +237,10 @@ def test_moving_empties_what_is_deleted_and_passes_by_what_is_empty(
     assert audit(there).problems == []
 
 
-def test_a_compacted_search_structure_goes_too(tmp_path: Path, adopt: Callable, unit: Callable) -> None:
-    """AnnStructure and the queries that it was measured with lie in the folder that is swept."""
+def test_compacting_deleted_task_removes_its_structure(
+    tmp_path: Path, adopt: Callable, unit: Callable
+) -> None:
+    """The structure and its queries are in the folder that is removed."""
     store = ShardStore(tmp_path / "index", policy=AnnPolicy(exact_rows=500, kinds=("sq8",), target=0.5))
     release = adopt(store, "r")
     made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}

@@ -1,4 +1,4 @@
-"""One shard: what is searched equals numpy, and an entry that does not describe it is not believed."""
+"""Shards in files: searches equal numpy, and entries that contradict the files raise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_shard(store: ShardStore, entry: SegmentEntry) -> FaissShard:
     return FaissShard([(store.shard_folder(entry.id), entry)], np.empty(0, np.int64), store.segment_cache)
 
 
-def test_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
+def test_faiss_shard_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
     vectors, ids = unit(300, seed=1, dim=16), np.random.default_rng(1).permutation(300) * 3
     shard = open_shard(
         store, store.write_shard(task="t", release="r", fingerprint="f", ids=ids, vectors=vectors)
@@ -38,7 +38,7 @@ def test_search_equals_numpy(store: ShardStore, unit: Callable) -> None:
 
 
 @pytest.mark.parametrize("form", [list, set, iter, lambda ids: np.array(list(ids), np.int64)])
-def test_exclusions_may_come_in_any_form(
+def test_exclude_accepts_any_iterable(
     store: ShardStore, write: Callable, unit: Callable, form: Callable[[Iterable[int]], Any]
 ) -> None:
     _, entry = write(store, "t", range(300, 306))
@@ -52,10 +52,8 @@ def test_exclusions_may_come_in_any_form(
 
 
 @pytest.mark.parametrize("form", [list, iter])
-def test_what_is_excluded_stays_out_where_many_tie(
-    store: ShardStore, form: Callable[[Iterable[int]], Any]
-) -> None:
-    # Equal scores at the cut make the search look further, and every look must leave the same ids out.
+def test_excluded_ids_stay_out_among_ties(store: ShardStore, form: Callable[[Iterable[int]], Any]) -> None:
+    # Ties at the end of the result repeat the search with a larger limit, always without the excluded ids.
     vectors = np.tile(np.eye(4, dtype=np.float32)[:1], (50, 1))
     entry = store.write_shard(task="t", release="r", fingerprint="f", ids=np.arange(50), vectors=vectors)
     found = open_shard(store, entry).search(vectors[0], 3, exclude=form(range(10)))
@@ -63,7 +61,7 @@ def test_what_is_excluded_stays_out_where_many_tie(
 
 
 @pytest.mark.parametrize("unknown", [1, 12, 2**62 + 1, -1])
-def test_unknown_ids_are_named(store: ShardStore, unit: Callable, unknown: int) -> None:
+def test_vectors_raises_for_unknown_id(store: ShardStore, unit: Callable, unknown: int) -> None:
     entry = store.write_shard(
         task="cooking", release="r", fingerprint="f", ids=np.array([7, 3, 2**62]), vectors=unit(3)
     )
@@ -75,7 +73,7 @@ def test_unknown_ids_are_named(store: ShardStore, unit: Callable, unknown: int) 
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("name", FILES)
-def test_truncated_and_missing_files_are_named_even_unverified(
+def test_truncated_or_missing_file_raises_without_verification(
     store: ShardStore, write: Callable, name: str, verify: bool
 ) -> None:
     _, entry = write(store, "cooking", range(5))
@@ -89,7 +87,7 @@ def test_truncated_and_missing_files_are_named_even_unverified(
 
 
 @pytest.mark.parametrize("text", ["[]", "nonsense", "{}", "1"])
-def test_a_description_of_rubbish_is_corrupt_even_unverified(
+def test_invalid_description_raises_without_verification(
     store: ShardStore, write: Callable, text: str
 ) -> None:
     _, entry = write(store, "cooking", range(5))
@@ -111,7 +109,7 @@ def test_a_description_of_rubbish_is_corrupt_even_unverified(
         {"last_id": 9},
     ],
 )
-def test_an_entry_that_contradicts_the_files_is_refused(
+def test_entry_that_contradicts_files_raises(
     store: ShardStore, write: Callable, change: dict[str, Any]
 ) -> None:
     _, entry = write(store, "t", range(5))
@@ -119,7 +117,7 @@ def test_an_entry_that_contradicts_the_files_is_refused(
         Segment.open(store.shard_folder(entry.id), replace(entry, **change))
 
 
-def test_a_search_among_some_is_that_of_numpy_over_them(store: ShardStore, unit: Callable) -> None:
+def test_search_of_included_ids_equals_numpy(store: ShardStore, unit: Callable) -> None:
     vectors, ids = unit(300, seed=3, dim=16), np.sort(np.random.default_rng(3).permutation(900)[:300])
     shard = open_shard(
         store, store.write_shard(task="t", release="r", fingerprint="f", ids=ids, vectors=vectors)

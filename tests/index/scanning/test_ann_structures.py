@@ -1,4 +1,4 @@
-"""Large shards: a structure is used only where text queries find through it what exact search finds."""
+"""ANN structures of large segments: the recall gate, and searches."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ ANN_KINDS = ("ivf", "hnsw", "sq8")
 
 
 def _clustered(count: int, seed: int) -> np.ndarray:
-    """Unit vectors around 150 centres, of numbers that half precision holds."""
-    centres = np.random.default_rng(0).normal(size=(150, DIM))
+    """Unit vectors around 150 centers, of numbers that half precision represents exactly."""
+    centers = np.random.default_rng(0).normal(size=(150, DIM))
     dice = np.random.default_rng(seed)
-    vectors = centres[dice.integers(0, 150, count)] + 0.25 * dice.normal(size=(count, DIM))
+    vectors = centers[dice.integers(0, 150, count)] + 0.25 * dice.normal(size=(count, DIM))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors.astype(np.float16).astype(np.float32)
 
 
 def _elsewhere(count: int, seed: int) -> np.ndarray:
-    """Unit vectors far from every centre, as texts are from videos."""
+    """Unit vectors far from every center, like texts from videos."""
     vectors = np.random.default_rng(seed).normal(size=(count, DIM)) + np.full(DIM, 2.5)
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
@@ -60,7 +60,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def large(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[ShardStore, SegmentEntry]:
-    """A store with one published shard that is searched through a structure."""
+    """A store with one published shard that has a structure."""
     policy = AnnPolicy(exact_rows=1000, kinds=(kind,))
     store = ShardStore(tmp_path_factory.mktemp(kind) / "index", policy=policy)
     staged = store.stage()
@@ -86,11 +86,11 @@ def _ranking(query: bytes) -> np.ndarray:
 
 
 def _by_hand(query: np.ndarray) -> np.ndarray:
-    """Rows, best first; each product is added up on its own, in double precision."""
+    """Rows, best first, by products in double precision."""
     return _ranking(query.tobytes())
 
 
-def test_the_gate_says_what_a_loop_measures(kind: str, large: tuple[ShardStore, SegmentEntry]) -> None:
+def test_gate_reports_measured_recall(kind: str, large: tuple[ShardStore, SegmentEntry]) -> None:
     structure = large[1].structure
     assert structure is not None
     assert (structure.kind, structure.queries, structure.rows) == (kind, 150, ROWS)
@@ -102,11 +102,11 @@ def test_the_gate_says_what_a_loop_measures(kind: str, large: tuple[ShardStore, 
         for query in TEXTS:
             found += len({*shard.search(query, depth).ids} & {*IDS[_by_hand(query)[:depth]]})
         recalls.append(found / depth / len(TEXTS))
-    assert min(recalls) == pytest.approx(structure.recall, abs=2e-4)  # what ties is as good
+    assert min(recalls) == pytest.approx(structure.recall, abs=2e-4)  # ties count as correct
     assert structure.recall >= structure.target == 0.99
 
 
-def test_scores_are_those_of_the_exact_vectors(large: tuple[ShardStore, SegmentEntry]) -> None:
+def test_ann_search_returns_exact_scores(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard = _shard(large[0])
     for query in _clustered(5, 3):
         hits = shard.search(query, 20)
@@ -117,7 +117,7 @@ def test_scores_are_those_of_the_exact_vectors(large: tuple[ShardStore, SegmentE
         assert all((one.ids == hits.ids).all() and (one.scores == hits.scores).all() for one in many)
 
 
-def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, SegmentEntry]) -> None:
+def test_longer_results_begin_with_shorter_ones(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard, among = _shard(large[0]), IDS[np.random.default_rng(8).random(ROWS) < 0.8]
     for query in _elsewhere(5, 9):
         for passing in (None, among):
@@ -127,7 +127,7 @@ def test_a_longer_list_begins_with_every_shorter_one(large: tuple[ShardStore, Se
             )
 
 
-def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, SegmentEntry]) -> None:
+def test_search_beyond_measured_depth_is_exact(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard = _shard(large[0])
     for query in _elsewhere(3, 4):
         hits = shard.search(query, 150)
@@ -135,7 +135,7 @@ def test_deeper_than_it_was_measured_is_exact(large: tuple[ShardStore, SegmentEn
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.01])
-def test_what_is_filtered_out_is_not_found_and_the_rest_is(
+def test_filtered_ann_search_keeps_recall_and_excludes_ids(
     large: tuple[ShardStore, SegmentEntry], share: float
 ) -> None:
     dice = np.random.default_rng(5)
@@ -154,8 +154,10 @@ def test_what_is_filtered_out_is_not_found_and_the_rest_is(
     assert found / 600 >= 0.985
 
 
-def test_a_filter_against_the_query_is_answered_exactly(large: tuple[ShardStore, SegmentEntry]) -> None:
-    # Only the half of the videos that is farthest away may be found: no structure would have looked there.
+def test_filter_that_excludes_nearest_rows_falls_back_to_exact_scan(
+    large: tuple[ShardStore, SegmentEntry],
+) -> None:
+    # Only the farthest half of the videos is included, which no structure searches.
     shard = _shard(large[0])
     for query in _clustered(3, 6):
         farthest = _by_hand(query)[ROWS // 2 :]
@@ -163,7 +165,7 @@ def test_a_filter_against_the_query_is_answered_exactly(large: tuple[ShardStore,
         assert hits.ids.tolist() == IDS[farthest[:10]].tolist()
 
 
-def test_ties_are_ordered_by_id_where_the_list_is_cut(kind: str, store: ShardStore) -> None:
+def test_ann_ties_are_ordered_by_id(kind: str, store: ShardStore) -> None:
     vectors = VIDEOS[:3000].copy()
     vectors[500:560] = vectors[77]
     store.policy = AnnPolicy(exact_rows=1000, kinds=(kind,), target=0.9)
@@ -171,19 +173,19 @@ def test_ties_are_ordered_by_id_where_the_list_is_cut(kind: str, store: ShardSto
         task="t", release="r", fingerprint="f", ids=np.arange(3000), vectors=vectors, queries=TEXTS
     )
     assert entry.structure is not None
-    if kind != "hnsw":  # a graph whose nodes are all the same vector may leave some out
+    if kind != "hnsw":  # a graph of equal vectors may miss some of them
         assert entry.structure.kind == kind
         (hits,) = Segment.open(store.shard_folder(entry.id), entry).search_many(vectors[77:78], 9)
         assert hits.ids.tolist() == [77, *range(500, 508)]
 
 
-def test_a_sweep_spares_a_shard_whose_structure_takes_hours(store: ShardStore) -> None:
+def test_garbage_collection_keeps_segment_while_structure_is_built(store: ShardStore) -> None:
     store.policy = AnnPolicy(exact_rows=1000, kinds=("sq8",), target=0.9)
 
     def heartbeat() -> None:
         store.collect_garbage()
         (staged,) = store.folders()
-        os.utime(staged, (0, 0))  # the time until it is called again
+        os.utime(staged, (0, 0))  # as if an hour passed until the next call
 
     entry = store.write_shard(
         task="t",
@@ -203,8 +205,8 @@ def _exact(vectors: np.ndarray) -> ExactScan:
     return ExactScan(flat)
 
 
-def test_the_gate_refuses_what_texts_are_not_found_through(kind: str) -> None:
-    # Without structure in 64 dimensions, and asked from elsewhere, nothing that reads half of it finds enough.
+def test_gate_rejects_structure_with_low_text_recall(kind: str) -> None:
+    # Unclustered vectors in 64 dimensions and distant queries: half of the work does not reach the recall.
     dice = np.random.default_rng(7)
     vectors = dice.normal(size=(4000, 64)).astype(np.float32)
     exact = _exact(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
@@ -212,7 +214,7 @@ def test_the_gate_refuses_what_texts_are_not_found_through(kind: str) -> None:
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
     measured = choose_structure(exact, texts, AnnPolicy(exact_rows=1000, kinds=(kind,)))
     assert measured is not None
-    if kind == "sq8":  # eight bits lose the same in every direction
+    if kind == "sq8":  # the error of 8-bit codes does not depend on the direction
         assert measured.structure.kind == "sq8"
         return
     assert (measured.structure.kind, measured.index) == ("flat", None)
@@ -220,7 +222,7 @@ def test_the_gate_refuses_what_texts_are_not_found_through(kind: str) -> None:
     assert measured.structure.refused[kind] < 0.99
 
 
-def test_videos_would_have_passed_where_texts_do_not() -> None:
+def test_gate_needs_more_work_for_text_queries_than_for_videos() -> None:
     exact, policy = _exact(VIDEOS), AnnPolicy(exact_rows=1000, kinds=("hnsw",), target=0.999)
     kinds = []
     for queries in (_clustered(120, 8), _elsewhere(120, 9)):
@@ -231,7 +233,7 @@ def test_videos_would_have_passed_where_texts_do_not() -> None:
     assert kinds[1][0] == "flat" or kinds[1][1] > 2 * kinds[0][1]
 
 
-def test_the_smallest_parameter_that_holds_is_kept(kind: str) -> None:
+def test_gate_keeps_smallest_passing_parameter(kind: str) -> None:
     exact = _exact(VIDEOS)
     measured = choose_structure(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))
     assert measured is not None
@@ -244,7 +246,7 @@ def test_the_smallest_parameter_that_holds_is_kept(kind: str) -> None:
             assert measure_recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
 
 
-def test_the_first_kind_that_passes_is_taken_and_the_others_are_told() -> None:
+def test_gate_takes_first_passing_kind_and_lists_refused_ones() -> None:
     dice = np.random.default_rng(7)
     vectors = dice.normal(size=(4000, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -256,7 +258,7 @@ def test_the_first_kind_that_passes_is_taken_and_the_others_are_told() -> None:
 
 
 @pytest.mark.parametrize("queries", [None, TEXTS[:99]])
-def test_without_enough_queries_nothing_is_built(store: ShardStore, queries: np.ndarray | None) -> None:
+def test_no_structure_without_enough_queries(store: ShardStore, queries: np.ndarray | None) -> None:
     store.policy = AnnPolicy(exact_rows=1000)
     entry = store.write_shard(
         task="t", release="r", fingerprint="f", ids=np.arange(2000), vectors=VIDEOS[:2000], queries=queries
@@ -265,8 +267,8 @@ def test_without_enough_queries_nothing_is_built(store: ShardStore, queries: np.
     assert sorted(entry.files) == ["ids.npy", "shard.json", "vectors.faiss"]
 
 
-def test_a_small_shard_stays_as_older_versions_read_it(store: ShardStore, lay_down: Callable) -> None:
-    manifest = lay_down(store, "t", range(20))
+def test_small_segment_keeps_schema_2(store: ShardStore, publish_task: Callable) -> None:
+    manifest = publish_task(store, "t", range(20))
     text = json.loads(store.manifest_path.read_text())
     assert text["schema"] == 2
     assert "structure" not in text["shards"]["t"]
@@ -275,7 +277,7 @@ def test_a_small_shard_stays_as_older_versions_read_it(store: ShardStore, lay_do
     )
 
 
-def test_what_was_measured_stands_in_manifest_and_description(
+def test_structure_is_recorded_in_manifest_and_description(
     kind: str, large: tuple[ShardStore, SegmentEntry]
 ) -> None:
     store, entry = large
@@ -291,7 +293,7 @@ def test_what_was_measured_stands_in_manifest_and_description(
     assert audit(store).problems == []
 
 
-def test_an_altered_structure_is_set_aside_by_name(
+def test_altered_structure_degrades_shard(
     large: tuple[ShardStore, SegmentEntry],
 ) -> None:
     store, entry = large
@@ -307,7 +309,7 @@ def test_an_altered_structure_is_set_aside_by_name(
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_a_structure_of_other_vectors_is_refused(
+def test_structure_of_other_vectors_raises(
     kind: str, large: tuple[ShardStore, SegmentEntry], tmp_path: Path
 ) -> None:
     store, entry = large
@@ -323,7 +325,7 @@ def test_a_structure_of_other_vectors_is_refused(
 
 
 @pytest.mark.parametrize("later", [None, TEXTS], ids=["first segment", "both segments"])
-def test_compaction_measures_again_with_the_queries_that_it_kept(
+def test_compaction_measures_again_with_stored_queries(
     kind: str, later: np.ndarray | None, tmp_path: Path, adopt: Callable
 ) -> None:
     store = ShardStore(tmp_path / "index", policy=AnnPolicy(exact_rows=1000, kinds=(kind,)))
@@ -349,7 +351,7 @@ def test_compaction_measures_again_with_the_queries_that_it_kept(
     assert audit(store).problems == []
 
 
-def test_who_waits_hears_of_the_work_and_may_stop_it(kind: str, store: ShardStore) -> None:
+def test_heartbeat_runs_during_build_and_may_abort_it(kind: str, store: ShardStore) -> None:
     store.policy = AnnPolicy(exact_rows=1000, kinds=(kind,))
     heard: list[int] = []
 

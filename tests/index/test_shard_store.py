@@ -1,4 +1,4 @@
-"""What the writer accepts, refuses and leaves behind."""
+"""Writing and publishing: validation, visibility and garbage collection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from index.shard_store import ShardStore
 DIM = 8
 
 
-def test_a_published_task_is_seen_whole(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    manifest = lay_down(store, "a", [3, 1, 2])
+def test_published_task_is_complete(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    manifest = publish_task(store, "a", [3, 1, 2])
     assert (manifest.generation, list(manifest.shards)) == (1, ["a"])
     entry = manifest.shards["a"]
     assert (entry.count, entry.dim, entry.first_id, entry.last_id) == (3, DIM, 1, 3)
@@ -37,27 +37,27 @@ def test_a_published_task_is_seen_whole(store: ShardStore, lay_down: Callable, u
     assert best.ids.tolist() == [3]
 
 
-def test_folders_can_be_read_by_other_users(store: ShardStore, lay_down: Callable) -> None:
+def test_folders_are_readable_by_other_users(store: ShardStore, publish_task: Callable) -> None:
     before = os.umask(0o022)
     try:
-        manifest = lay_down(store, "a", [1])
+        manifest = publish_task(store, "a", [1])
     finally:
         os.umask(before)
     for folder in (store.shard_folder(manifest.shards["a"].id), store.release_folder(manifest.release)):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
-def test_what_is_written_is_invisible_until_published(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_written_shard_is_invisible_until_published(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
-    lay_down(store, "a", [1])
+    publish_task(store, "a", [1])
     release, shard = write(store, "b", [2])
     assert IndexSnapshot.open(store).tasks == ["a"]
     store.publish(release=release, shards=[shard])
     assert IndexSnapshot.open(store).tasks == ["a", "b"]
 
 
-def test_the_same_content_has_the_same_id_whatever_the_order(store: ShardStore, unit: Callable) -> None:
+def test_content_id_does_not_depend_on_order(store: ShardStore, unit: Callable) -> None:
     vectors = unit(3)
     same = dict(task="a", release="r", fingerprint="f")
     one = store.write_shard(**same, ids=np.array([1, 2, 3]), vectors=vectors)
@@ -78,7 +78,7 @@ def test_the_same_content_has_the_same_id_whatever_the_order(store: ShardStore, 
         ([1, 2, 3], {0: 0.9}, "vector of id 1 does not have unit length"),
     ],
 )
-def test_bad_vectors_are_refused_by_name(
+def test_invalid_vectors_raise(
     store: ShardStore, unit: Callable, ids: list, change: dict[int, float], message: str
 ) -> None:
     vectors = unit(3)
@@ -87,10 +87,10 @@ def test_bad_vectors_are_refused_by_name(
     with pytest.raises(ShardInvalid, match=f"shard of task a: .*{message}") as refused:
         store.write_shard(task="a", release="r", fingerprint="f", ids=np.array(ids), vectors=vectors)
     assert isinstance(refused.value, ValueError)
-    assert not store.root.exists()  # nothing was begun
+    assert not store.root.exists()  # nothing was created
 
 
-def test_an_empty_shard_is_refused(store: ShardStore) -> None:
+def test_writing_no_vectors_raises(store: ShardStore) -> None:
     with pytest.raises(ShardInvalid, match="empty"):
         store.write_shard(
             task="a",
@@ -101,7 +101,7 @@ def test_an_empty_shard_is_refused(store: ShardStore) -> None:
         )
 
 
-def test_unit_length_allows_for_rounding(store: ShardStore, unit: Callable) -> None:
+def test_unit_length_has_tolerance(store: ShardStore, unit: Callable) -> None:
     vectors = unit(3)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[1] *= 1.0009
@@ -111,15 +111,15 @@ def test_unit_length_allows_for_rounding(store: ShardStore, unit: Callable) -> N
         store.write_shard(task="a", release="r", fingerprint="f", ids=np.arange(3), vectors=vectors)
 
 
-def test_publishing_again_changes_nothing(store: ShardStore, write: Callable) -> None:
+def test_publish_is_idempotent(store: ShardStore, write: Callable) -> None:
     release, shard = write(store, "a", [1, 2])
     first = store.publish(release=release, shards=[shard])
-    again, same = write(store, "a", [1, 2])  # a worker that died, and did it all once more
+    again, same = write(store, "a", [1, 2])  # as a worker that died and repeats its work
     assert store.publish(release=again, shards=[same]) == first
     assert store.manifest() == first
 
 
-def test_an_overtaken_writer_cannot_bring_an_old_release_back(store: ShardStore, write: Callable) -> None:
+def test_late_writer_cannot_restore_old_release(store: ShardStore, write: Callable) -> None:
     release, shard = write(store, "a", [1])
     store.publish(release=release, shards=[shard])
     newer, other = write(store, "b", [2])
@@ -127,19 +127,19 @@ def test_an_overtaken_writer_cannot_bring_an_old_release_back(store: ShardStore,
     assert store.publish(release=release, shards=[shard]) == manifest
 
 
-def test_another_shard_for_a_published_task_is_refused(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_second_shard_of_published_task_raises(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
-    manifest = lay_down(store, "a", [1, 2])
+    manifest = publish_task(store, "a", [1, 2])
     release, other = write(store, "a", [1, 2], seed=1)
     with pytest.raises(ShardInvalid, match="never replaced"):
         store.publish(release=release, shards=[other])
     assert store.manifest() == manifest
 
 
-def test_ids_are_unique_across_shards(store: ShardStore, lay_down: Callable, write: Callable) -> None:
-    lay_down(store, "a", [1, 5, 9])
-    lay_down(store, "b", [2, 6])  # overlapping ranges alone are fine
+def test_ids_are_unique_across_shards(store: ShardStore, publish_task: Callable, write: Callable) -> None:
+    publish_task(store, "a", [1, 5, 9])
+    publish_task(store, "b", [2, 6])  # overlapping ranges of distinct ids
     release, shard = write(store, "c", [3, 6, 7])
     with pytest.raises(ShardInvalid, match="id 6 belongs to task b already"):
         store.publish(release=release, shards=[shard])
@@ -153,34 +153,34 @@ def test_ids_are_unique_within_one_publication(store: ShardStore, write: Callabl
     assert store.manifest().generation == 0
 
 
-def test_all_shards_have_one_dimension(store: ShardStore, lay_down: Callable, write: Callable) -> None:
-    lay_down(store, "a", [1])
+def test_shard_of_other_dimension_raises(store: ShardStore, publish_task: Callable, write: Callable) -> None:
+    publish_task(store, "a", [1])
     release, shard = write(store, "b", [2], dim=DIM + 1)
     with pytest.raises(ShardInvalid, match=r"9 dimensions, those of task a have 8"):
         store.publish(release=release, shards=[shard])
 
 
-def test_a_shard_needs_its_release(store: ShardStore, adopt: Callable, write: Callable) -> None:
+def test_shard_without_release_raises(store: ShardStore, adopt: Callable, write: Callable) -> None:
     _, shard = write(store, "a", [1])
     with pytest.raises(ShardInvalid, match="neither published nor given"):
         store.publish(release=adopt(store, "another"), shards=[shard])
 
 
-def test_only_what_is_whole_is_published(store: ShardStore, write: Callable) -> None:
+def test_damaged_shard_is_not_published(store: ShardStore, write: Callable) -> None:
     release, shard = write(store, "a", [1])
     path = store.shard_folder(shard.id) / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     with pytest.raises(ShardInvalid, match=r"vectors\.faiss was altered; write it again"):
         store.publish(release=release, shards=[shard])
-    assert write(store, "a", [1]) == (release, shard)  # writing it again mends it
+    assert write(store, "a", [1]) == (release, shard)  # writing again repairs it
     assert store.publish(release=release, shards=[shard]).generation == 1
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_a_manifest_that_cannot_be_trusted_is_never_built_upon(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_publish_raises_for_damaged_manifest(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
-    lay_down(store, "a", [1])
+    publish_task(store, "a", [1])
     store.manifest_path.write_text(
         store.manifest_path.read_text().replace('"generation": 1', '"generation": 5')
     )
@@ -189,14 +189,14 @@ def test_a_manifest_that_cannot_be_trusted_is_never_built_upon(
         store.publish(release=release, shards=[shard])
 
 
-def test_a_release_is_adopted_once(store: ShardStore, adopt: Callable) -> None:
+def test_adopting_same_release_twice_keeps_one_folder(store: ShardStore, adopt: Callable) -> None:
     first = adopt(store, "x")
     assert adopt(store, "x") == first
     assert [path.name for path in (store.root / "releases").iterdir()] == [first.id]
     assert not list((store.root / "tmp").iterdir())
 
 
-def test_a_release_is_plain_files(store: ShardStore) -> None:
+def test_release_with_special_files_raises(store: ShardStore) -> None:
     staged = store.stage()
     with pytest.raises(ShardInvalid, match="this one has none"):
         store.adopt_release(staged)
@@ -205,10 +205,10 @@ def test_a_release_is_plain_files(store: ShardStore) -> None:
         store.adopt_release(staged)
 
 
-def test_sweep_takes_only_what_is_old_and_unreferenced(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_garbage_collection_removes_old_unreferenced_folders(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
-    manifest = lay_down(store, "a", [1])
+    manifest = publish_task(store, "a", [1])
     _, forgotten = write(store, "b", [2])
     release, fresh = write(store, "c", [3])
     staged = store.stage()
@@ -227,10 +227,10 @@ def test_sweep_takes_only_what_is_old_and_unreferenced(
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_content_that_is_written_again_is_young_again(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_rewritten_content_survives_garbage_collection(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
-    lay_down(store, "before", [0])
+    publish_task(store, "before", [0])
     release, shard = write(store, "a", [1])
     hours_ago = time.time() - 3 * 3600
     for folder in (store.shard_folder(shard.id), store.release_folder(release.id)):
@@ -240,8 +240,8 @@ def test_content_that_is_written_again_is_young_again(
     assert store.publish(release=release, shards=[shard]).generation == 2
 
 
-def test_nothing_is_swept_while_the_manifest_is_lost(store: ShardStore, lay_down: Callable) -> None:
-    lay_down(store, "a", [1])
+def test_garbage_collection_stops_without_manifest(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(store, "a", [1])
     kept = store.folders()
     for folder in kept:
         os.utime(folder, (0, 0))
@@ -254,12 +254,12 @@ def test_nothing_is_swept_while_the_manifest_is_lost(store: ShardStore, lay_down
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_sweeping_nothing_is_fine(store: ShardStore) -> None:
+def test_garbage_collection_of_empty_store_does_nothing(store: ShardStore) -> None:
     store.collect_garbage()
     assert not store.root.exists()
 
 
-def test_two_writers_lose_nothing(store: ShardStore, write: Callable) -> None:
+def test_two_stores_on_one_folder_lose_no_publication(store: ShardStore, write: Callable) -> None:
     written = [write(store, f"task {n}", [n]) for n in range(12)]
     failures: list[BaseException] = []
 

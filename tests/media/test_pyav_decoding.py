@@ -1,4 +1,4 @@
-"""Which frames are taken of which files, and what is said about files that cannot be used."""
+"""Sampling of frames from many formats, and errors for unusable files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(path: Path, frames: int = 4, limits: VideoLimits | None = None) -> tupl
 
 
 def sampled(images: list[Any], greys: tuple[int, ...] = GREYS) -> list[int]:
-    """Which painted frame each sample shows."""
+    """The painted frame that each sample shows."""
     return [
         int(np.argmin([abs(float(np.asarray(image).mean()) - grey) for grey in greys])) for image in images
     ]
@@ -70,16 +70,16 @@ def test_sample_times_are_midpoints() -> None:
         ("clip.mov", {"codec": "mjpeg", "pixels": "yuvj420p"}, "mov", "mjpeg"),
     ],
 )
-def test_formats_are_sampled_at_the_same_moments(
+def test_formats_are_sampled_at_the_same_times(
     make_video: MakeVideo, name: str, writing: dict[str, Any], container: str, codec: str
 ) -> None:
     info, images = read(make_video(name, **writing))
     assert (info.container, info.codec) == (container, codec)
     assert (info.width, info.height, info.frames) == (64, 48, 8)
-    assert info.duration == pytest.approx(2.0, abs=0.45)  # flv announces a little too much
+    assert info.duration == pytest.approx(2.0, abs=0.45)  # flv states a little more
     assert info.fps == pytest.approx(4.0, abs=0.6)
     assert all(image.mode == "RGB" and image.size == (64, 48) for image in images)
-    # Mid-points 0.25, 0.75, … fall on the first moment of every other frame; a container's clock may round either way.
+    # Mid-points 0.25, 0.75, … are the start of every other frame; the clock of a container may round either way.
     assert all(found in (2 * slot, 2 * slot + 1) for slot, found in enumerate(sampled(images)))
 
 
@@ -87,7 +87,7 @@ def test_formats_are_sampled_at_the_same_moments(
     ("name", "writing"),
     [("raw.h264", {}), ("raw.h264", {"codec_options": {"bf": "0"}}), ("raw.ivf", {"codec": "libvpx"})],
 )
-def test_raw_streams_have_no_header_to_tell_their_length(
+def test_raw_streams_without_header_are_measured(
     make_video: MakeVideo, name: str, writing: dict[str, Any]
 ) -> None:
     info, images = read(make_video(name, **writing))
@@ -96,7 +96,7 @@ def test_raw_streams_have_no_header_to_tell_their_length(
     assert all(found in (2 * slot, 2 * slot + 1) for slot, found in enumerate(sampled(images)))
 
 
-def test_long_raw_streams_cannot_be_jumped_in_and_are_read_through(make_video: MakeVideo) -> None:
+def test_long_raw_streams_are_read_completely(make_video: MakeVideo) -> None:
     greys = tuple(range(40, 200))
     info, images = read(make_video("raw.h264", greys, fps=2), frames=4)
     assert info.duration == pytest.approx(80, abs=1)
@@ -168,13 +168,13 @@ def left_bright(size: tuple[int, int] = (64, 48)) -> Callable[[int], Any]:
     return lambda _: picture
 
 
-def test_rotated_video_is_turned_upright(make_video: MakeVideo) -> None:
+def test_rotated_video_is_displayed_upright(make_video: MakeVideo) -> None:
     flat = np.asarray(read(make_video("flat.mp4", paint=left_bright()))[1][0], float).mean(axis=2)
     assert flat[:, :24].mean() > 200 > 50 > flat[:, -24:].mean()
     info, images = read(make_video("turned.mp4", paint=left_bright(), rotate=90))
     turned = np.asarray(images[0], float).mean(axis=2)
     assert (info.width, info.height) == (48, 64)
-    # The display matrix asks for a quarter turn counter-clockwise: the left half comes to lie at the bottom.
+    # The display matrix rotates by 90° counterclockwise: the left half becomes the bottom half.
     assert turned[-24:].mean() > 200 > 50 > turned[:24].mean()
 
 
@@ -185,15 +185,15 @@ BRIGHT_CORNER = np.kron(np.array([[1, 0, 0], [0, 0, 0]]), np.ones((24, 24)))[...
     ("degrees", "mirror", "size", "corner"),
     [
         (0, {}, (72, 48), "top left"),
-        (90, {}, (48, 72), "bottom left"),  # counter-clockwise
+        (90, {}, (48, 72), "bottom left"),  # counterclockwise
         (180, {}, (72, 48), "bottom right"),
         (270, {}, (48, 72), "top right"),
         (0, {"hflip": True}, (72, 48), "top right"),
         (0, {"vflip": True}, (72, 48), "bottom left"),
-        (3, {}, (72, 48), "top left"),  # a camera that was held a little askew is left alone
+        (3, {}, (72, 48), "top left"),  # small angles are ignored
     ],
 )
-def test_every_way_a_picture_can_lie(
+def test_every_rotation_and_reflection_is_applied(
     make_video: MakeVideo, degrees: int, mirror: dict[str, bool], size: tuple[int, int], corner: str
 ) -> None:
     info, images = read(
@@ -217,13 +217,13 @@ def test_every_way_a_picture_can_lie(
     assert all(other.max() < 60 for other in inset.values())
 
 
-def test_pixels_that_are_not_square_are_stretched(make_video: MakeVideo) -> None:
+def test_pixel_aspect_ratio_is_applied(make_video: MakeVideo) -> None:
     info, images = read(make_video("wide.mkv", aspect=Fraction(2, 1)))
     assert (info.width, info.height) == (128, 48)
     assert images[0].size == (128, 48)
 
 
-def test_transparency_lies_on_black(tmp_path: Path) -> None:
+def test_transparent_areas_are_black(tmp_path: Path) -> None:
     from PIL import Image
 
     path = tmp_path / "clear.png"
@@ -236,7 +236,7 @@ def test_transparency_lies_on_black(tmp_path: Path) -> None:
     assert np.asarray(images[0]).max() == 0
 
 
-def test_transparent_colours_of_a_palette_lie_on_black(tmp_path: Path) -> None:
+def test_transparent_palette_colors_are_black(tmp_path: Path) -> None:
     from PIL import Image
 
     path = tmp_path / "palette.apng"
@@ -249,7 +249,7 @@ def test_transparent_colours_of_a_palette_lie_on_black(tmp_path: Path) -> None:
     assert np.asarray(images[1])[0, 0].tolist() == [200, 100, 50]
 
 
-def test_square_cuts_the_middle() -> None:
+def test_crop_square_keeps_center() -> None:
     from PIL import Image
 
     picture = np.zeros((32, 96, 3), np.uint8)
@@ -257,7 +257,7 @@ def test_square_cuts_the_middle() -> None:
     assert crop_square(Image.fromarray(picture), 16)[:, 2:-2].min() > 200
 
 
-def test_what_is_no_video_is_refused(tmp_path: Path, make_audio: Callable[[str], Path]) -> None:
+def test_files_without_video_raise(tmp_path: Path, make_audio: Callable[[str], Path]) -> None:
     text = tmp_path / "notes.mp4"
     text.write_text("These are the notes of a meeting.\n" * 200)
     refused(text, "damaged or not a video")
@@ -268,7 +268,7 @@ def test_what_is_no_video_is_refused(tmp_path: Path, make_audio: Callable[[str],
 
 
 @pytest.mark.parametrize("name", ["cut.mp4", "cut.avi", "cut.mkv"])
-def test_files_cut_in_the_header_are_refused(make_video: MakeVideo, name: str) -> None:
+def test_files_with_truncated_header_raise(make_video: MakeVideo, name: str) -> None:
     path = make_video(name, codec="mpeg4" if name.endswith("avi") else "libx264")
     path.write_bytes(path.read_bytes()[:300])
     refused(path, "export it again|copy it again")
@@ -285,7 +285,7 @@ def test_files_cut_in_the_header_are_refused(make_video: MakeVideo, name: str) -
         ("half.flv", {}),
     ],
 )
-def test_half_a_file_is_no_video_of_which_the_last_frame_stays(
+def test_truncated_files_raise(
     make_video: MakeVideo, name: str, writing: dict[str, Any], seconds: int
 ) -> None:
     noise = np.random.default_rng(0)
@@ -299,11 +299,11 @@ def test_half_a_file_is_no_video_of_which_the_last_frame_stays(
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     refused(path, r"breaks off after \d+\.\d of \d+\.\d s; it is truncated; copy it again")
-    path.write_bytes(whole[:-100])  # all that is sampled is there
+    path.write_bytes(whole[:-100])  # all sampled frames are complete
     read(path)
 
 
-def test_sound_that_goes_on_after_the_picture_is_no_truncation(tmp_path: Path) -> None:
+def test_longer_sound_is_not_a_truncation(tmp_path: Path) -> None:
     path = tmp_path / "outro.mkv"
     with av.open(str(path), "w") as container:
         video: Any = container.add_stream("libx264", rate=4)
@@ -324,7 +324,7 @@ def test_sound_that_goes_on_after_the_picture_is_no_truncation(tmp_path: Path) -
     assert all(found in (2 * slot, 2 * slot + 1) for slot, found in enumerate(sampled(images)))
 
 
-def test_an_mp4_that_breaks_off_is_called_truncated(make_video: MakeVideo) -> None:
+def test_truncated_mp4_is_reported_as_truncated(make_video: MakeVideo) -> None:
     noise = np.random.default_rng(0)
     path = make_video(
         "broken.mp4",
@@ -337,7 +337,7 @@ def test_an_mp4_that_breaks_off_is_called_truncated(make_video: MakeVideo) -> No
     assert "truncated" in refused(path, r"breaks off after \d")
 
 
-def test_a_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
+def test_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
     greys = (20, 120, 220)
     path = make_video("slides.mp4", greys, milliseconds=[0, 1000, 2000], codec_options={"bf": "0"})
     assert sampled(read(path, frames=8)[1], greys)[-1] == 2
@@ -352,13 +352,13 @@ def test_a_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
     assert sampled(read(path.with_name("last.gif"), frames=16)[1], greys)[0] == 0
 
 
-def test_an_unknown_codec_is_called_so(make_video: MakeVideo) -> None:
+def test_unknown_codec_is_reported(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
     refused(path, "unknown codec; export it")
 
 
-def test_limits_are_kept(make_video: MakeVideo) -> None:
+def test_limits_are_enforced(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     assert "64x48" in refused(path, "scale it down", VideoLimits(max_pixels=64 * 48 - 1))
     read(path, limits=VideoLimits(max_pixels=64 * 48))
@@ -371,7 +371,7 @@ def test_pixels_are_counted_as_displayed(make_video: MakeVideo) -> None:
     assert read(path, limits=VideoLimits(max_pixels=1024 * 48))[0].width == 1024
 
 
-def test_frames_that_grow_in_mid_stream_are_refused(make_video: MakeVideo, tmp_path: Path) -> None:
+def test_frames_that_grow_within_stream_raise(make_video: MakeVideo, tmp_path: Path) -> None:
     small, large = make_video("small.h264"), make_video("large.h264", size=(640, 480))
     both = tmp_path / "both.h264"
     both.write_bytes(small.read_bytes() + large.read_bytes())
@@ -383,7 +383,7 @@ NOT_FOLLOWED = "not a video of an accepted kind .*playlists are not followed"
 
 
 @pytest.mark.parametrize("name", ["list.m3u8", "list.mp4"])
-def test_playlists_do_not_open_what_they_name(make_video: MakeVideo, tmp_path: Path, name: str) -> None:
+def test_playlists_do_not_open_other_files(make_video: MakeVideo, tmp_path: Path, name: str) -> None:
     make_video("real.ts")
     playlist = tmp_path / name
     playlist.write_text(
@@ -391,20 +391,20 @@ def test_playlists_do_not_open_what_they_name(make_video: MakeVideo, tmp_path: P
         f"#EXTINF:2.0,\n{tmp_path}/real.ts\n#EXT-X-ENDLIST\n"
     )
     if name == "list.m3u8":
-        with av.open(str(playlist)) as container:  # a path would have been followed
+        with av.open(str(playlist)) as container:  # by path, the playlist would be followed
             assert container.format.name == "hls"
     refused(playlist, "playlists are not followed|damaged or not a video")
 
 
 @pytest.mark.parametrize("target", ["real.mp4", "{tmp}/real.mp4", "file:{tmp}/real.mp4"])
-def test_scripts_do_not_open_what_they_name(make_video: MakeVideo, tmp_path: Path, target: str) -> None:
+def test_scripts_do_not_open_other_files(make_video: MakeVideo, tmp_path: Path, target: str) -> None:
     make_video("real.mp4")
     script = tmp_path / "script.ffconcat"
     script.write_text(f"ffconcat version 1.0\nfile '{target.format(tmp=tmp_path)}'\n")
     refused(script, NOT_FOLLOWED)
 
 
-def test_session_descriptions_do_not_listen_to_the_network(tmp_path: Path) -> None:
+def test_session_descriptions_do_not_open_network(tmp_path: Path) -> None:
     session = tmp_path / "camera.sdp"
     session.write_text(
         "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
@@ -412,7 +412,7 @@ def test_session_descriptions_do_not_listen_to_the_network(tmp_path: Path) -> No
     refused(session, "playlists are not followed|damaged or not a video")
 
 
-def test_pictures_and_documents_are_no_videos(tmp_path: Path) -> None:
+def test_pictures_and_documents_raise(tmp_path: Path) -> None:
     from PIL import Image
 
     for name in ("still.png", "still.jpg", "still.webp"):
@@ -425,11 +425,12 @@ def test_pictures_and_documents_are_no_videos(tmp_path: Path) -> None:
 def test_decoding_leaves_no_open_files(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     program = (
-        "import os, sys; from pathlib import Path; from media.pyav_decoding import decode; from media import VideoLimits\n"
+        "import os, sys; from pathlib import Path; from media import VideoLimits\n"
+        "from media.pyav_decoding import decode\n"
         "def once():\n"
         "    with open(sys.argv[1], 'rb') as file:\n"
-        "        decode(file, name='v', content_hash='', size_bytes=1, times=lambda d: [0, d / 2], limits=VideoLimits(),\n"
-        "            receive=lambda image: None)\n"
+        "        decode(file, name='v', content_hash='', size_bytes=1, times=lambda d: [0, d / 2],\n"
+        "            limits=VideoLimits(), receive=lambda image: None)\n"
         "once(); before = len(os.listdir('/proc/self/fd'))\n"
         "for _ in range(5): once()\n"
         "raise SystemExit(len(os.listdir('/proc/self/fd')) - before)\n"

@@ -1,4 +1,4 @@
-"""The child process that decodes: what it writes, and that it may die."""
+"""The decoder and its child process: written files, crashes, limits and timeouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import media.video_decoder as examiner_module
 from media import (
     DecoderUnavailable,
     MediaError,
@@ -30,26 +29,27 @@ from media import (
 )
 
 MakeVideo = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
 
 
-def examine(path: Path, *, limits: VideoLimits | None = None, **options: Any) -> VideoInfo:
+def decode(path: Path, *, limits: VideoLimits | None = None, **options: Any) -> VideoInfo:
     with VideoDecoder(limits) as decoder:
         return decoder.decode(path, **options)
 
 
-def pid(examiner: VideoDecoder) -> int:
-    assert examiner._child is not None
-    return examiner._child.pid
+def pid(decoder: VideoDecoder) -> int:
+    assert decoder.child_pid is not None
+    return decoder.child_pid
 
 
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_facts_cache_and_thumbnail(make_video: MakeVideo, tmp_path: Path) -> None:
+def test_decode_writes_info_cache_and_thumbnail(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("in/clip.mp4", size=(640, 480))
     out = tmp_path / "out"
-    info = examine(path, frames=4, size=32, cache=out / "frames", thumbnail=out / "thumbs" / "1.jpg")
+    info = decode(path, frames=4, size=32, cache=out / "frames", thumbnail=out / "thumbs" / "1.jpg")
     assert isinstance(info, VideoInfo)
     assert info.content_hash == content_hash(path)
     assert info.bytes == path.stat().st_size
@@ -68,33 +68,33 @@ def test_facts_cache_and_thumbnail(make_video: MakeVideo, tmp_path: Path) -> Non
 
 def test_small_videos_keep_their_size_in_thumbnails(make_video: MakeVideo, tmp_path: Path) -> None:
     thumbnail = tmp_path / "small.jpg"
-    examine(make_video("tall.mp4", size=(48, 64)), frames=1, size=16, thumbnail=thumbnail)
+    decode(make_video("tall.mp4", size=(48, 64)), frames=1, size=16, thumbnail=thumbnail)
     with Image.open(thumbnail) as image:
         assert image.size == (48, 64)
 
 
-def test_examining_again_gives_the_same_bytes(make_video: MakeVideo, tmp_path: Path) -> None:
+def test_decoding_again_writes_the_same_bytes(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mkv")
     results = []
     for round_ in ("first", "second"):
         out = tmp_path / round_
-        info = examine(path, frames=3, size=24, cache=out, thumbnail=out / "t.jpg")
+        info = decode(path, frames=3, size=24, cache=out, thumbnail=out / "t.jpg")
         cached = frame_cache_path(out, 3, 24, info.content_hash)
         results.append((info, cached.read_bytes(), (out / "t.jpg").read_bytes()))
     assert results[0] == results[1]
 
 
-def test_relative_paths_are_the_callers(
+def test_relative_paths_are_relative_to_the_caller(
     make_video: MakeVideo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_video("clip.mp4")
     monkeypatch.chdir(tmp_path)
-    info = examine(Path("clip.mp4"), frames=2, size=16, cache=Path("cache"), thumbnail=Path("thumb.jpg"))
+    info = decode(Path("clip.mp4"), frames=2, size=16, cache=Path("cache"), thumbnail=Path("thumb.jpg"))
     assert frame_cache_path(tmp_path / "cache", 2, 16, info.content_hash).is_file()
     assert (tmp_path / "thumb.jpg").is_file()
 
 
-def test_one_child_serves_many_and_bad_files_do_not_harm_it(
+def test_one_child_decodes_many_videos_and_survives_bad_files(
     make_video: MakeVideo, make_audio: Callable[[str], Path], tmp_path: Path
 ) -> None:
     good = make_video("good.mp4")
@@ -104,9 +104,9 @@ def test_one_child_serves_many_and_bad_files_do_not_harm_it(
     cut.write_bytes(good.read_bytes()[:500])
     out = tmp_path / "out"
     out.mkdir()
-    with VideoDecoder() as examiner:
-        first = examiner.decode(good, frames=2, size=16)
-        child = pid(examiner)
+    with VideoDecoder() as decoder:
+        first = decoder.decode(good, frames=2, size=16)
+        child = pid(decoder)
         for path, words in (
             (empty, "empty"),
             (text, "not a video"),
@@ -116,78 +116,78 @@ def test_one_child_serves_many_and_bad_files_do_not_harm_it(
             (tmp_path, "no file but a folder"),
         ):
             with pytest.raises(MediaError, match=words) as caught:
-                examiner.decode(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
+                decoder.decode(path, frames=2, size=16, cache=out, thumbnail=out / "t.jpg")
             assert str(tmp_path) not in caught.value.reason
             assert path.name in caught.value.reason
-        assert examiner.decode(good, frames=2, size=16) == first
-        assert pid(examiner) == child
+        assert decoder.decode(good, frames=2, size=16) == first
+        assert pid(decoder) == child
     assert files(out) == set()
 
 
-def test_messages_call_the_video_as_the_caller_does(tmp_path: Path) -> None:
+def test_errors_use_the_given_name(tmp_path: Path) -> None:
     (tmp_path / "a1b2c3").write_bytes(b"")
     with pytest.raises(MediaError, match=r"^holiday ☀\.mp4 is empty") as caught:
-        examine(tmp_path / "a1b2c3", frames=1, size=8, name="holiday ☀.mp4")
+        decode(tmp_path / "a1b2c3", frames=1, size=8, name="holiday ☀.mp4")
     assert "a1b2c3" not in caught.value.reason
 
 
-def test_too_many_bytes(make_video: MakeVideo) -> None:
+def test_file_above_size_limit_raises(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     size = path.stat().st_size
     with pytest.raises(MediaError, match=f"{size} bytes"):
-        examine(path, frames=1, size=8, limits=VideoLimits(max_bytes=size - 1))
-    examine(path, frames=1, size=8, limits=VideoLimits(max_bytes=size))
+        decode(path, frames=1, size=8, limits=VideoLimits(max_bytes=size - 1))
+    decode(path, frames=1, size=8, limits=VideoLimits(max_bytes=size))
 
 
-def test_a_child_that_was_killed_between_requests_is_replaced(make_video: MakeVideo) -> None:
+def test_child_killed_between_requests_is_replaced(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
-    with VideoDecoder() as examiner:
-        first = examiner.decode(path, frames=1, size=8)
+    with VideoDecoder() as decoder:
+        first = decoder.decode(path, frames=1, size=8)
         for _ in range(3):
-            child = pid(examiner)
-            os.kill(child, signal.SIGKILL)  # and not waited for: the next request may meet it half dead
-            assert examiner.decode(path, frames=1, size=8) == first
-            assert pid(examiner) != child
+            child = pid(decoder)
+            os.kill(child, signal.SIGKILL)  # without waiting: the next request may meet a dying child
+            assert decoder.decode(path, frames=1, size=8) == first
+            assert pid(decoder) != child
 
 
-def test_the_time_out_is_kept_and_the_examiner_goes_on(make_video: MakeVideo, tmp_path: Path) -> None:
+def test_timeout_raises_and_next_video_is_decoded(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with VideoDecoder(VideoLimits(timeout_seconds=0.001)) as examiner:
+    with VideoDecoder(VideoLimits(timeout_seconds=0.001)) as decoder:
         with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.001 s"):
-            examiner.decode(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
-        assert examiner._child is None
-        examiner.limits = VideoLimits()
-        examiner.decode(path, frames=1, size=8)
+            decoder.decode(path, frames=1, size=8, thumbnail=tmp_path / "t.jpg")
+        assert decoder.child_pid is None
+        decoder.limits = VideoLimits()
+        decoder.decode(path, frames=1, size=8)
     assert not (tmp_path / "t.jpg").exists()
 
 
-def test_a_child_that_hangs_is_replaced(make_video: MakeVideo, tmp_path: Path) -> None:
+def test_hanging_child_is_replaced(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with VideoDecoder() as examiner:
-        first = examiner.decode(path, frames=1, size=8)
-        child = pid(examiner)
+    with VideoDecoder() as decoder:
+        first = decoder.decode(path, frames=1, size=8)
+        child = pid(decoder)
         os.kill(child, signal.SIGSTOP)
-        examiner.limits = VideoLimits(timeout_seconds=0.3)
+        decoder.limits = VideoLimits(timeout_seconds=0.3)
         with pytest.raises(MediaError, match=r"clip\.mp4 took longer than 0\.3 s"):
-            examiner.decode(path, frames=1, size=8)
+            decoder.decode(path, frames=1, size=8)
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
-        examiner.limits = VideoLimits()
-        assert examiner.decode(path, frames=1, size=8) == first
+        decoder.limits = VideoLimits()
+        assert decoder.decode(path, frames=1, size=8) == first
 
 
-def test_a_child_that_is_killed_in_the_middle_is_replaced_and_the_video_decoded(
+def test_child_killed_while_decoding_is_replaced(
     make_video: MakeVideo,
 ) -> None:
     path = make_video("clip.mp4")
-    with VideoDecoder() as examiner:
-        first = examiner.decode(path, frames=1, size=8)
-        child = pid(examiner)
-        os.kill(child, signal.SIGSTOP)  # it will have taken the request, and not answered it
+    with VideoDecoder() as decoder:
+        first = decoder.decode(path, frames=1, size=8)
+        child = pid(decoder)
+        os.kill(child, signal.SIGSTOP)  # the child has read the request and does not respond
         killer = threading.Timer(0.2, os.kill, (child, signal.SIGKILL))
         killer.start()
-        assert examiner.decode(path, frames=1, size=8) == first
-        assert pid(examiner) != child
+        assert decoder.decode(path, frames=1, size=8) == first
+        assert pid(decoder) != child
         killer.join()
 
 
@@ -196,12 +196,12 @@ Fragile = Callable[[str], None]
 
 @pytest.fixture
 def fragile_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fragile:
-    """Give the child a weakness: no file at hand crashes the decoder, so some lines of Python play the part."""
+    """Runs lines of Python in the child, which simulate a decoder that crashes."""
 
     def weaken(lines: str) -> None:
         program = tmp_path / "python"
         program.write_text(
-            f"#!{sys.executable}\nimport os, signal, sys\nsys.path.insert(0, {str(examiner_module._ROOT)!r})\n"
+            f"#!{sys.executable}\nimport os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
             f"import media.decoder_process as child\n{textwrap.dedent(lines)}\nchild.main()\n"
         )
         program.chmod(0o755)
@@ -210,55 +210,53 @@ def fragile_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fragile:
     return weaken
 
 
-def test_a_video_that_brings_the_decoder_down_is_named_and_the_next_is_decoded(
+def test_video_that_crashes_decoder_raises_and_next_is_decoded(
     make_video: MakeVideo, fragile_child: Fragile
 ) -> None:
     fragile_child(
         """
-        examine = child.decode_video
+        decode_video = child.decode_video
         def fragile(request):
             if "bomb" in request["name"]:
                 os.kill(os.getpid(), signal.SIGSEGV)
-            return examine(request)
+            return decode_video(request)
         child.decode_video = fragile
         """
     )
     good, bomb = make_video("good.mp4"), make_video("bomb.mp4")
-    with VideoDecoder() as examiner:
-        first = examiner.decode(good, frames=1, size=8)
+    with VideoDecoder() as decoder:
+        first = decoder.decode(good, frames=1, size=8)
         for _ in range(2):
             with pytest.raises(MediaError, match=r"bomb\.mp4 crashed the decoder \(SIGSEGV\)"):
-                examiner.decode(bomb, frames=1, size=8)
-        assert examiner.decode(good, frames=1, size=8) == first
+                decoder.decode(bomb, frames=1, size=8)
+        assert decoder.decode(good, frames=1, size=8) == first
 
 
 @pytest.mark.parametrize("when", ["write", "replace"])
-def test_a_child_that_dies_while_it_writes_leaves_nothing_behind(
+def test_child_that_dies_while_writing_leaves_no_files(
     make_video: MakeVideo, tmp_path: Path, fragile_child: Fragile, when: str
 ) -> None:
     weak = {"write": "os.fsync", "replace": "os.replace"}[when]
     fragile_child(f"{weak} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)")
     out = tmp_path / "out"
     with pytest.raises(MediaError, match="SIGKILL"):
-        examine(make_video("clip.mp4"), frames=1, size=8, cache=out / "c", thumbnail=out / "t.jpg")
+        decode(make_video("clip.mp4"), frames=1, size=8, cache=out / "c", thumbnail=out / "t.jpg")
     assert files(out) == set()
 
 
-def test_an_installation_that_cannot_decode_blames_no_video(
+def test_broken_installation_raises_decoder_unavailable(
     make_video: MakeVideo, fragile_child: Fragile
 ) -> None:
     fragile_child("raise SystemExit(3)")
     with pytest.raises(DecoderUnavailable, match=r"does not start \(exit status 3\)"):
-        examine(make_video("clip.mp4"), frames=1, size=8)
+        decode(make_video("clip.mp4"), frames=1, size=8)
 
 
-def test_the_child_is_bounded_and_knows_no_secrets(
-    make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_child_has_limits_and_no_secrets(make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_PASSWORD", "hunter2")
-    with VideoDecoder(VideoLimits(timeout_seconds=50)) as examiner:
-        examiner.decode(make_video("clip.mp4"), frames=2, size=16)
-        process = Path(f"/proc/{pid(examiner)}")
+    with VideoDecoder(VideoLimits(timeout_seconds=50)) as decoder:
+        decoder.decode(make_video("clip.mp4"), frames=2, size=16)
+        process = Path(f"/proc/{pid(decoder)}")
         bounds = {
             line[:25].strip(): line.split()[-3] for line in (process / "limits").read_text().splitlines()
         }
@@ -269,137 +267,130 @@ def test_the_child_is_bounded_and_knows_no_secrets(
     assert int(bounds["Max core file size"]) == 0
 
 
-def test_a_warm_child_does_not_grow(make_video: MakeVideo) -> None:
+def test_memory_of_warm_child_does_not_grow(make_video: MakeVideo) -> None:
     paths = [make_video(f"{index}.gif", codec="gif", pixels="gray", size=(320, 240)) for index in range(4)]
 
-    def held(examiner: VideoDecoder) -> tuple[int, int]:
-        text = Path(f"/proc/{pid(examiner)}/status").read_text()
+    def held(decoder: VideoDecoder) -> tuple[int, int]:
+        text = Path(f"/proc/{pid(decoder)}/status").read_text()
         found = {line.split(":")[0]: line.split()[1] for line in text.splitlines() if line.split()[1:]}
         return int(found["Threads"]), int(found["VmSize"])
 
-    with VideoDecoder() as examiner:
+    with VideoDecoder() as decoder:
         for path in paths:
-            examiner.decode(path, frames=8, size=32)
-        before = held(examiner)
+            decoder.decode(path, frames=8, size=32)
+        before = held(decoder)
         for path in paths * 5:
-            examiner.decode(path, frames=8, size=32)
-        threads, kilobytes = held(examiner)
+            decoder.decode(path, frames=8, size=32)
+        threads, kilobytes = held(decoder)
     assert threads == before[0] == 1
     assert kilobytes <= before[1] + 20_000
 
 
-def test_the_parent_loads_no_decoder() -> None:
+def test_parent_imports_no_decoder() -> None:
     program = "import media, sys; raise SystemExit(bool({'av', 'torch'} & set(sys.modules)))"
-    assert (
-        subprocess.run([sys.executable, "-c", program], cwd=examiner_module._ROOT, check=False).returncode
-        == 0
-    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts", "clip.gif", "clip.h264", "clip.flv"])
-def test_files_with_wrong_bytes_are_read_or_refused_and_the_child_lives(
-    make_video: MakeVideo, name: str
-) -> None:
+def test_corrupt_files_do_not_end_the_child(make_video: MakeVideo, name: str) -> None:
     path = make_video(name, **({"codec": "gif", "pixels": "gray"} if name.endswith("gif") else {}))
     whole, dice, refused = path.read_bytes(), np.random.default_rng(3), []
-    with VideoDecoder() as examiner:
-        examiner.decode(path, frames=2, size=16)
-        child = pid(examiner)
+    with VideoDecoder() as decoder:
+        decoder.decode(path, frames=2, size=16)
+        child = pid(decoder)
         for _ in range(40):
             wrong = bytearray(whole)
             for place in dice.integers(0, len(whole), 8):
                 wrong[place] = dice.integers(0, 256)
             path.write_bytes(wrong)
             try:
-                examiner.decode(path, frames=2, size=16)
+                decoder.decode(path, frames=2, size=16)
             except MediaError as error:
                 refused.append(error.reason)
-        assert pid(examiner) == child
+        assert pid(decoder) == child
     assert all(reason.startswith(name) for reason in refused)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_raises_immediately(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.mp4")
     with pytest.raises(MediaError, match=r"pipe\.mp4 is no file"):
-        examine(tmp_path / "pipe.mp4", frames=1, size=8)
+        decode(tmp_path / "pipe.mp4", frames=1, size=8)
 
 
 @pytest.mark.parametrize(("frames", "size"), [(0, 8), (1, 0), (-1, 8)])
-def test_nothing_cannot_be_sampled(tmp_path: Path, frames: int, size: int) -> None:
+def test_zero_frames_or_size_raises(tmp_path: Path, frames: int, size: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        examine(tmp_path / "any.mp4", frames=frames, size=size)
+        decode(tmp_path / "any.mp4", frames=frames, size=size)
 
 
-def test_a_video_that_needs_too_much_memory_is_refused(make_video: MakeVideo) -> None:
+def test_video_above_memory_limit_raises(make_video: MakeVideo) -> None:
     path = make_video("large.mp4", [100], size=(4096, 4096), codec_options={"preset": "ultrafast"})
-    with VideoDecoder(VideoLimits(memory_bytes=256 * 1024**2)) as examiner:
+    with VideoDecoder(VideoLimits(memory_bytes=256 * 1024**2)) as decoder:
         with pytest.raises(MediaError, match=r"large\.mp4"):
-            examiner.decode(path, frames=16, size=8)
-        examiner.limits = VideoLimits()
-        assert examiner.decode(path, frames=1, size=8).width == 4096
+            decoder.decode(path, frames=16, size=8)
+        decoder.limits = VideoLimits()
+        assert decoder.decode(path, frames=1, size=8).width == 4096
 
 
-def test_closing_ends_the_child(make_video: MakeVideo) -> None:
-    with VideoDecoder() as examiner:
-        examiner.decode(make_video("clip.mp4"), frames=1, size=8)
-        child = examiner._child
-    assert child is not None
-    assert child.returncode == -signal.SIGKILL
-    examiner.close()
+def test_close_ends_child(make_video: MakeVideo) -> None:
+    with VideoDecoder() as decoder:
+        decoder.decode(make_video("clip.mp4"), frames=1, size=8)
+        child = pid(decoder)
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    decoder.close()
 
 
-def test_frame_caches_of_two_shapes_lie_side_by_side(make_video: MakeVideo, tmp_path: Path) -> None:
+def test_frame_caches_of_two_shapes_coexist(make_video: MakeVideo, tmp_path: Path) -> None:
     path = make_video("clip.mp4")
-    with VideoDecoder() as examiner:
-        info = examiner.decode(path, frames=2, size=16, cache=tmp_path / "c")
-        examiner.decode(path, frames=4, size=16, cache=tmp_path / "c")
+    with VideoDecoder() as decoder:
+        info = decoder.decode(path, frames=2, size=16, cache=tmp_path / "c")
+        decoder.decode(path, frames=4, size=16, cache=tmp_path / "c")
     assert len(load_frames(frame_cache_path(tmp_path / "c", 2, 16, info.content_hash))) == 2
     assert len(load_frames(frame_cache_path(tmp_path / "c", 4, 16, info.content_hash))) == 4
 
 
-def test_what_the_child_cannot_write_is_not_blamed_on_the_video(
-    make_video: MakeVideo, tmp_path: Path
-) -> None:
+def test_unwritable_cache_is_not_reported_as_video_error(make_video: MakeVideo, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be")
     with pytest.raises(MediaError) as caught:
-        examine(make_video("clip.mp4"), frames=1, size=8, cache=tmp_path / "taken")
+        decode(make_video("clip.mp4"), frames=1, size=8, cache=tmp_path / "taken")
     assert "hostile" not in caught.value.reason
     assert "damaged" not in caught.value.reason
     assert str(tmp_path) not in caught.value.reason
 
 
-def test_answers_are_one_line_whatever_the_name(tmp_path: Path) -> None:
+def test_names_with_line_breaks_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "new\nline.mp4"
     path.write_bytes(b"")
     with pytest.raises(MediaError, match="empty") as caught:
-        examine(path, frames=1, size=8)
+        decode(path, frames=1, size=8)
     assert json.loads(json.dumps(caught.value.reason)).startswith("new\nline.mp4")
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "bmp"])
-def test_a_picture_is_a_video_of_one_frame_where_pictures_are_wanted(tmp_path: Path, kind: str) -> None:
+def test_picture_counts_as_video_of_one_frame(tmp_path: Path, kind: str) -> None:
     grey = np.linspace(40, 200, 64).astype(np.uint8)
     path = tmp_path / f"picture.{kind}"
     Image.fromarray(np.broadcast_to(grey[None, :, None], (48, 64, 3)).copy()).save(path, quality=95)
     with pytest.raises(MediaError, match="not a video of an accepted kind"):
-        examine(path, frames=3, size=16)
-    with VideoDecoder() as examiner:
-        info = examiner.decode(path, frames=3, size=16, cache=tmp_path, pictures=True)
+        decode(path, frames=3, size=16)
+    with VideoDecoder() as decoder:
+        info = decoder.decode(path, frames=3, size=16, cache=tmp_path, pictures=True)
     assert (info.width, info.height) == (64, 48)
     assert info.container.endswith("_pipe")
     frames = load_frames(frame_cache_path(tmp_path, 3, 16, info.content_hash))
     assert np.array_equal(frames[0], frames[1])
     assert np.array_equal(frames[0], frames[2])
-    # Cut to its middle square, 48 of 64 pixels wide: from 8 to 56.
+    # The center square of 48 of 64 pixels: from 8 to 56.
     assert frames[0, 8, 0].mean() == pytest.approx(grey[9], abs=4)
     assert frames[0, 8, -1].mean() == pytest.approx(grey[54], abs=4)
 
 
-def test_a_picture_may_not_be_larger_than_a_frame(tmp_path: Path) -> None:
+def test_picture_above_pixel_limit_raises(tmp_path: Path) -> None:
     path = tmp_path / "wide.png"
     Image.new("RGB", (400, 300)).save(path)
     with (
-        VideoDecoder(VideoLimits(max_pixels=100_000)) as examiner,
+        VideoDecoder(VideoLimits(max_pixels=100_000)) as decoder,
         pytest.raises(MediaError, match="more than 100000 pixels"),
     ):
-        examiner.decode(path, frames=1, size=16, pictures=True)
+        decoder.decode(path, frames=1, size=16, pictures=True)

@@ -1,4 +1,4 @@
-"""Several searches at the same time come back in their order, with what went wrong."""
+"""Parallel searches: order of results, use of threads, and exceptions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LARGE, SMALL = 1024**3, 1024
 
 
 @pytest.mark.parametrize("size", [LARGE, SMALL])
-def test_results_come_in_the_order_of_the_jobs(size: int) -> None:
+def test_results_are_in_order_of_jobs(size: int) -> None:
     assert search_in_parallel(lambda n: n * n, range(50), size) == [n * n for n in range(50)]
     assert search_in_parallel(lambda n: n, [], size) == []
 
 
-def test_only_large_searches_go_to_other_threads() -> None:
+def test_only_large_searches_use_other_threads() -> None:
     def where(_: int) -> int:
         return threading.get_ident()
 
@@ -29,8 +29,8 @@ def test_only_large_searches_go_to_other_threads() -> None:
     assert (own in large[1:]) == (len(os.sched_getaffinity(0)) < 2)
 
 
-def test_searches_of_a_server_wait_beside_each_other_however_small() -> None:
-    met = threading.Barrier(5)  # broken unless all of them are under way at once
+def test_small_remote_searches_run_in_parallel() -> None:
+    met = threading.Barrier(5)  # passes only if all searches run at once
 
     def wait(number: int) -> int:
         met.wait(timeout=5)
@@ -40,6 +40,6 @@ def test_searches_of_a_server_wait_beside_each_other_however_small() -> None:
 
 
 @pytest.mark.parametrize("size", [LARGE, SMALL])
-def test_what_goes_wrong_in_one_is_raised(size: int) -> None:
+def test_exception_of_one_search_is_raised(size: int) -> None:
     with pytest.raises(ZeroDivisionError):
         search_in_parallel(lambda n: 1 // n, [3, 0, 1], size)

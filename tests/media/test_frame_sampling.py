@@ -1,4 +1,4 @@
-"""Moments of long videos: where they lie, and the frames that are on display in them."""
+"""Windows of moments, and sampling of frames at given times in long videos."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MakeVideo = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def examiner() -> Iterator[VideoDecoder]:
-    with VideoDecoder(VideoLimits()) as examiner:
-        yield examiner
+def decoder() -> Iterator[VideoDecoder]:
+    with VideoDecoder(VideoLimits()) as decoder:
+        yield decoder
 
 
-# -- where they lie -----------------------------------------------------------------------------------------
+# -- windows ------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -32,7 +32,9 @@ def examiner() -> Iterator[VideoDecoder]:
     overlap=st.floats(0, 0.9),
     most=st.integers(2, 600),
 )
-def test_windows_cover_a_video_evenly(duration: float, seconds: float, overlap: float, most: int) -> None:
+def test_moment_windows_cover_video_evenly(
+    duration: float, seconds: float, overlap: float, most: int
+) -> None:
     found = moment_windows(duration, seconds, overlap, most)
     if duration <= seconds:
         assert found == []
@@ -50,11 +52,13 @@ def test_windows_cover_a_video_evenly(duration: float, seconds: float, overlap: 
     assert (ends[:-1] - starts[1:]) / lengths[0] == pytest.approx(np.full(len(found) - 1, overlap), abs=1e-6)
     if len(found) < most:
         assert lengths[0] <= seconds * (1 + 1e-6)
-        fewer = duration / (1 + (len(found) - 2) * (1 - overlap))  # their length if there were one less
+        fewer = duration / (
+            1 + (len(found) - 2) * (1 - overlap)
+        )  # length of the windows if there were one less
         assert fewer > seconds * (1 - 1e-6)
 
 
-def test_windows_of_round_numbers() -> None:
+def test_moment_windows_of_round_numbers() -> None:
     assert moment_windows(40, 20, 0.5, 512) == [(0, 20), (10, 30), (20, 40)]
     assert moment_windows(60, 20, 0, 512) == [(0, 20), (20, 40), (40, 60)]
     assert moment_windows(90, 20, 0.5, 2) == [(0, 60), (30, 90)]
@@ -66,20 +70,20 @@ def test_windows_of_round_numbers() -> None:
     )
 
 
-# -- what is seen in them -----------------------------------------------------------------------------------
+# -- frames -------------------------------------------------------------------------------------------------
 
 GREYS = range(100)  # one frame a second
 
 
 def _paint(second: int) -> np.ndarray[Any, Any]:
-    """The tens are the grey of the left half, the ones that of the right."""
+    """A frame whose left half shows the tens of the second as a gray level, and the right half the ones."""
     picture = np.empty((48, 64, 3), np.uint8)
     picture[:, :32], picture[:, 32:] = 20 + 20 * (second // 10), 20 + 20 * (second % 10)
     return picture
 
 
 def _seconds(path: Path) -> list[int]:
-    """Which second each frame of a file shows."""
+    """The second that each frame of a file shows."""
     frames = np.load(path).astype(float)
     tens, ones = (
         np.rint((frames[:, :, half].mean(axis=(1, 2, 3)) - 20) / 20) for half in (slice(3), slice(5, 8))
@@ -99,31 +103,31 @@ def _seconds(path: Path) -> list[int]:
     ],
     ids=["sparse", "late", "all", "one"],
 )
-def test_the_frame_on_display_is_found_by_jumps_and_steps(
-    make_video: MakeVideo, tmp_path: Path, examiner: VideoDecoder, name: str, keys: int, times: list[float]
+def test_frames_on_display_are_found_by_seeking(
+    make_video: MakeVideo, tmp_path: Path, decoder: VideoDecoder, name: str, keys: int, times: list[float]
 ) -> None:
     path = make_video(name, GREYS, fps=1, paint=_paint, codec_options={"g": str(keys), "sc_threshold": "0"})
     into = tmp_path / "frames.npy"
-    examiner.sample(path, times=times, size=8, into=into)
+    decoder.sample(path, times=times, size=8, into=into)
     assert np.load(into, mmap_mode="r").shape == (len(times), 8, 8, 3)
     assert _seconds(into) == [int(time) for time in times]
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_frames_are_cut_as_those_of_the_whole_video_are(
-    make_video: MakeVideo, tmp_path: Path, examiner: VideoDecoder
+def test_sampled_frames_are_cropped_like_those_of_decode(
+    make_video: MakeVideo, tmp_path: Path, decoder: VideoDecoder
 ) -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 255, (8, 48, 64, 3), dtype=np.uint8)
     path = make_video("clip.mp4", paint=lambda index: pictures[index])
-    info = examiner.decode(path, frames=4, size=16, cache=tmp_path / "cache")
-    examiner.sample(path, times=[0.25, 0.75, 1.25, 1.75], size=16, into=tmp_path / "frames.npy")
+    info = decoder.decode(path, frames=4, size=16, cache=tmp_path / "cache")
+    decoder.sample(path, times=[0.25, 0.75, 1.25, 1.75], size=16, into=tmp_path / "frames.npy")
     whole = tmp_path / "cache" / "4x16" / f"{info.content_hash}.npy"
     assert (tmp_path / "frames.npy").read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.parametrize(("fps", "keys"), [(5, 10), (5, 1000)])
-def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
+def test_seeking_skips_earlier_frames_and_decodes_none_twice(
     make_video: MakeVideo, monkeypatch: pytest.MonkeyPatch, fps: int, keys: int
 ) -> None:
     path = make_video(
@@ -158,18 +162,18 @@ def test_what_lies_before_is_not_decoded_and_nothing_is_decoded_twice(
         assert sample([10.1, 50.1, 90.1]) <= (60 + 92) * fps
 
 
-def test_what_cannot_be_decoded_is_said_and_leaves_nothing(
-    make_video: MakeVideo, tmp_path: Path, examiner: VideoDecoder
+def test_failed_sample_raises_and_leaves_no_file(
+    make_video: MakeVideo, tmp_path: Path, decoder: VideoDecoder
 ) -> None:
     path, into = make_video("clip.mp4", GREYS, fps=1), tmp_path / "frames.npy"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(MediaError, match=r"the third video .*damaged"):
-        examiner.sample(path, times=[0.5], size=8, into=into, name="the third video")
+        decoder.sample(path, times=[0.5], size=8, into=into, name="the third video")
     with pytest.raises(MediaError, match="cannot be read"):
-        examiner.sample(tmp_path / "gone.mp4", times=[0.5], size=8, into=into)
+        decoder.sample(tmp_path / "gone.mp4", times=[0.5], size=8, into=into)
     assert not into.exists()
     (tmp_path / "a file").touch()
     with pytest.raises(OSError, match="cannot be stored") as full:
-        examiner.sample(make_video("whole.mp4"), times=[0.5], size=8, into=tmp_path / "a file" / "frames.npy")
+        decoder.sample(make_video("whole.mp4"), times=[0.5], size=8, into=tmp_path / "a file" / "frames.npy")
     assert not isinstance(full.value, MediaError)
     assert list(tmp_path.glob(".*")) == []

@@ -1,10 +1,10 @@
-"""One body of tests on three stores of vectors: numpy, FAISS files, milvus-lite. Their answers must be the same."""
+"""One set of tests for three vector stores: brute force in numpy, FAISS files, and Milvus. Results must be equal."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,146 +14,44 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from index.errors import ShardCorrupt, ShardMissing
-from index.files.manifest_format import Manifest, SegmentEntry
-from index.hits import Hits
+from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.milvus.milvus_address import MilvusAddress
 from index.milvus.milvus_vector_store import MilvusVectorStore
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches
 from index.vector_ids import moment_ids, video_ids_of
+from tests.index.brute_force_store import BruteForceVectorStore
+from tests.index.opened_shard import open_shard_of
 
 pytest.importorskip("milvus_lite")
 
 DIM = 8
-CLOSE = 2e-6  # sums of eight products of numbers that half precision holds
-
-
-class Brute:
-    """The seam in numpy: every row of every shard in a dict, every score by one product."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[int, np.ndarray]] = {}
-
-    def place(self, task: str, dim: int) -> str:
-        return f"brute:{task}"
-
-    def stage(
-        self, folder: Path, entry: SegmentEntry, rows: VectorBatches, queries: object, heartbeat: object
-    ) -> None:
-        (folder / "vectors.json").write_text(f"{sum(float(chunk.sum()) for chunk in rows()):.6f}")
-
-    def insert(self, entry: SegmentEntry, ids: np.ndarray, rows: VectorBatches) -> None:
-        rounded = np.concatenate(list(rows())).astype(np.float16).astype(np.float32)
-        self.rows[entry.id] = dict(zip(ids.tolist(), rounded, strict=True))
-
-    def check(self, folder: Path, entry: SegmentEntry, depth: CheckLevel) -> None:
-        if entry.id not in self.rows:
-            raise ShardMissing(entry.id)
-        if depth != "exists" and len(self.rows[entry.id]) != entry.count:
-            raise ShardCorrupt(entry.id)
-
-    def open(self, parts: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray) -> SearchableShard:
-        return BruteTask(self, tuple(entry for _, entry in parts), set(deleted.tolist()))
-
-    def drop(self, shard: str, place: str) -> None:
-        self.rows.pop(shard, None)
-
-
-class BruteTask:
-    is_remote = False
-
-    def __init__(self, store: Brute, parts: tuple[SegmentEntry, ...], deleted: set[int]) -> None:
-        self.segments = parts
-        self.deleted = np.array(sorted(deleted), np.int64)
-        self._rows = {
-            id: vector
-            for entry in parts
-            for id, vector in sorted(store.rows[entry.id].items())
-            if id not in deleted
-        }
-
-    @property
-    def entry(self) -> SegmentEntry:
-        return self.segments[0]
-
-    @property
-    def state(self) -> str:
-        return "+".join(part.id for part in self.segments) + f"-{self.count}"
-
-    @property
-    def count(self) -> int:
-        return len(self._rows)
-
-    @property
-    def dim(self) -> int:
-        return self.entry.dim
-
-    @property
-    def ids(self) -> np.ndarray:
-        return np.array(sorted(self._rows), np.int64)
-
-    def search(
-        self, query: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
-    ) -> Hits:
-        if k < 1 or query.shape != (self.dim,) or not np.isfinite(query).all():
-            raise ValueError("no query")
-        left = set(self._rows) - {int(id) for id in exclude}
-        if include is not None:
-            left &= {int(id) for id in include}
-        scored = [(float(np.dot(self._rows[id], query)), id) for id in left]
-        best = sorted(scored, key=lambda pair: (-round(pair[0], 5), pair[1]))[:k]
-        return Hits(np.array([id for _, id in best], np.int64), np.array([s for s, _ in best], np.float32))
-
-    def search_many(
-        self, queries: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
-    ) -> list[Hits]:
-        return [self.search(query, k, exclude, include) for query in queries]
-
-    def vectors(self, ids: np.ndarray) -> np.ndarray:
-        for id in ids:
-            if int(id) not in self._rows:
-                raise ShardMissing(f"no vector {id}")
-        return np.array([self._rows[int(id)] for id in ids], np.float32).reshape(len(ids), self.dim)
-
-
-@pytest.fixture
-def milvus(server: str, request: pytest.FixtureRequest) -> Iterator[MilvusVectorStore]:
-    name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"t_{name}"))
-    yield vectors
-    vectors.close()
+CLOSE = 2e-6  # error of eight products of half-precision numbers
 
 
 @pytest.fixture(params=["brute", "faiss", "milvus"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ShardStore:
-    """A store of releases and shards, over each of the three."""
+    """An empty store, with each of the three vector stores."""
     if request.param == "faiss":
         return ShardStore(tmp_path / "index")
-    remote = Brute() if request.param == "brute" else request.getfixturevalue("milvus")
+    remote = BruteForceVectorStore() if request.param == "brute" else request.getfixturevalue("milvus")
     return ShardStore(tmp_path / "index", remote=remote, write_remote=True)
 
 
-def opened(store: ShardStore, task: str = "a") -> SearchableShard:
-    snapshot = IndexSnapshot.open(store)
-    assert snapshot.degraded == {}
-    return snapshot.shard(task, fingerprint=f"encoder of {task}")
-
-
 def exact(rows: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
-    """The k best ids, written out."""
+    """The k best ids, computed in plain Python."""
     scores = {
         id: round(float(sum(a * b for a, b in zip(row, query, strict=True))), 5) for id, row in rows.items()
     }
     return sorted(scores, key=lambda id: (-scores[id], id))[:k]
 
 
-def test_a_search_gives_the_nearest(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", range(100, 160), seed=3)
+def test_search_returns_nearest_vectors(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(100, 160), seed=3)
     rows = dict(zip(range(100, 160), unit(60, 3), strict=True))
-    task = opened(store)
+    task = open_shard_of(store)
     assert (task.count, task.dim, task.ids.tolist()) == (60, DIM, list(range(100, 160)))
     for query in unit(5, 9):
         hits = task.search(query, 7)
@@ -162,9 +60,7 @@ def test_a_search_gives_the_nearest(store: ShardStore, lay_down: Callable, unit:
         assert (hits.ids.dtype, hits.scores.dtype) == (np.int64, np.float32)
 
 
-def test_of_equal_scores_the_lower_ids_come_first_and_survive_the_cut(
-    store: ShardStore, adopt: Callable, unit: Callable
-) -> None:
+def test_ties_are_ordered_by_id(store: ShardStore, adopt: Callable, unit: Callable) -> None:
     one, two, worse = np.eye(DIM, dtype=np.float32)[:3]
     vectors = np.stack([one, worse, one, two, one, one, two])
     release = adopt(store, "r")
@@ -176,27 +72,27 @@ def test_of_equal_scores_the_lower_ids_come_first_and_survive_the_cut(
         vectors=vectors,
     )
     store.publish(release=release, shards=[shard])
-    task = opened(store)
+    task = open_shard_of(store)
     for k in range(1, 8):
         assert task.search(one + two / 2, k).ids.tolist() == [10, 30, 50, 70, 1, 2, 5][:k]
 
 
-def test_more_than_there_are_is_all_that_there_are(
-    store: ShardStore, lay_down: Callable, unit: Callable
-) -> None:
-    lay_down(store, "a", range(9))
+def test_large_k_returns_all_vectors(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(9))
     (query,) = unit(1, 4)
     for k in (9, 10, 1000, 16_383, 16_384, 10**6):
-        assert opened(store).search(query, k).ids.tolist() == exact(dict(enumerate(unit(9))), query, 9)
+        assert open_shard_of(store).search(query, k).ids.tolist() == exact(dict(enumerate(unit(9))), query, 9)
 
 
-def test_many_queries_find_what_each_finds(store: ShardStore, adopt: Callable, unit: Callable) -> None:
-    vectors = np.concatenate([unit(20), np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))])  # many alike
+def test_search_many_equals_single_searches(store: ShardStore, adopt: Callable, unit: Callable) -> None:
+    vectors = np.concatenate(
+        [unit(20), np.tile(np.eye(DIM, dtype=np.float32)[:1], (12, 1))]
+    )  # twelve equal vectors
     release = adopt(store, "r")
     made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
     shard = store.write_shard(**made, ids=np.arange(32), vectors=vectors)
     store.publish(release=release, shards=[shard])
-    task, queries = opened(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
+    task, queries = open_shard_of(store), np.concatenate([unit(4, 3), np.eye(DIM, dtype=np.float32)[:2]])
     together = task.search_many(queries, 5, exclude=[3], include=np.arange(1, 31))
     for query, hits in zip(queries, together, strict=True):
         alone = task.search(query, 5, exclude=[3], include=np.arange(1, 31))
@@ -205,11 +101,9 @@ def test_many_queries_find_what_each_finds(store: ShardStore, adopt: Callable, u
     assert task.search_many(queries[:0], 5) == []
 
 
-def test_what_is_excluded_or_not_among_is_not_found(
-    store: ShardStore, lay_down: Callable, unit: Callable
-) -> None:
-    lay_down(store, "a", range(40))
-    task, rows, (query,) = opened(store), dict(enumerate(unit(40))), unit(1, 5)
+def test_exclude_and_include_limit_results(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(40))
+    task, rows, (query,) = open_shard_of(store), dict(enumerate(unit(40))), unit(1, 5)
     left = {id: row for id, row in rows.items() if id % 3}
     assert task.search(query, 8, exclude=range(0, 40, 3)).ids.tolist() == exact(left, query, 8)
     some = np.array([3, 9, 12, 13, 999, 38, -1])
@@ -220,7 +114,7 @@ def test_what_is_excluded_or_not_among_is_not_found(
         assert (none.ids.dtype, none.scores.dtype) == (np.int64, np.float32)
 
 
-def test_vectors_come_back_as_they_were_rounded(store: ShardStore, adopt: Callable) -> None:
+def test_vectors_returns_rounded_vectors(store: ShardStore, adopt: Callable) -> None:
     vectors = np.random.default_rng(1).normal(size=(30, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     release = adopt(store, "r")
@@ -228,7 +122,7 @@ def test_vectors_come_back_as_they_were_rounded(store: ShardStore, adopt: Callab
         task="a", release=release.id, fingerprint="encoder of a", ids=np.arange(30), vectors=vectors
     )
     store.publish(release=release, shards=[shard])
-    task = opened(store)
+    task = open_shard_of(store)
     wanted = np.array([7, 29, 0, 7])
     assert np.array_equal(task.vectors(wanted), vectors[wanted].astype(np.float16).astype(np.float32))
     assert task.vectors(np.empty(0, np.int64)).shape == (0, DIM)
@@ -239,26 +133,26 @@ def test_vectors_come_back_as_they_were_rounded(store: ShardStore, adopt: Callab
 @pytest.mark.parametrize(
     ("change", "k"), [(lambda q: q, 0), (lambda q: q[:-1], 3), (lambda q: q * np.nan, 3)]
 )
-def test_what_is_no_query_is_refused(
-    store: ShardStore, lay_down: Callable, unit: Callable, change: Callable, k: int
+def test_search_raises_for_invalid_query(
+    store: ShardStore, publish_task: Callable, unit: Callable, change: Callable, k: int
 ) -> None:
-    lay_down(store, "a", range(3))
+    publish_task(store, "a", range(3))
     query = change(unit(1)[0])
     with pytest.raises(ValueError):  # noqa: PT011
-        opened(store).search(query, k)
+        open_shard_of(store).search(query, k)
     with pytest.raises(ValueError):  # noqa: PT011
-        opened(store).search_many(query[None], k)
+        open_shard_of(store).search_many(query[None], k)
 
 
-def test_deleted_ids_are_not_found_and_an_older_generation_keeps_them(
-    store: ShardStore, lay_down: Callable, unit: Callable
+def test_deleted_ids_stay_visible_in_older_generation(
+    store: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(20))
-    before, (query,) = opened(store), unit(1, 6)
+    publish_task(store, "a", range(20))
+    before, (query,) = open_shard_of(store), unit(1, 6)
     rows = dict(enumerate(unit(20)))
     best = exact(rows, query, 3)
     store.delete(best[:2])
-    after = opened(store)
+    after = open_shard_of(store)
     left = {id: row for id, row in rows.items() if id not in best[:2]}
     assert (before.count, after.count) == (20, 18)
     assert before.search(query, 3).ids.tolist() == best
@@ -276,14 +170,12 @@ def append(store: ShardStore, ids: Sequence[int], vectors: np.ndarray) -> Manife
     return store.append(store.write_shard(**made, ids=np.array(ids), vectors=vectors))
 
 
-def test_what_is_appended_is_found_beside_the_rest(
-    store: ShardStore, lay_down: Callable, unit: Callable
-) -> None:
-    lay_down(store, "a", range(10))
-    before = opened(store)
+def test_appended_segment_is_searched(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(10))
+    before = open_shard_of(store)
     append(store, range(50, 65), unit(15, 8))
     after, rows = (
-        opened(store),
+        open_shard_of(store),
         dict(enumerate(unit(10))) | dict(zip(range(50, 65), unit(15, 8), strict=True)),
     )
     for query in unit(4, 2):
@@ -292,15 +184,15 @@ def test_what_is_appended_is_found_beside_the_rest(
     assert np.array_equal(after.vectors(np.array([3, 60])), np.stack([rows[3], rows[60]]))
 
 
-def test_compaction_copies_and_the_old_generation_goes_on(
-    store: ShardStore, lay_down: Callable, unit: Callable
+def test_compaction_keeps_results_and_old_generation(
+    store: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(10))
+    publish_task(store, "a", range(10))
     append(store, range(50, 55), unit(5, 8))
     store.delete([4, 52])
-    before = opened(store)
+    before = open_shard_of(store)
     store.compact("a")
-    after = opened(store)
+    after = open_shard_of(store)
     assert len(after.segments) == 1
     assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
     for query in unit(4, 2):
@@ -309,45 +201,45 @@ def test_compaction_copies_and_the_old_generation_goes_on(
         assert np.allclose(found.scores, was.scores, atol=CLOSE)
 
 
-def test_tasks_do_not_see_each_other(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    tasks = [f"task {n}" for n in range(6)]  # with a blank, which no partition may have
+def test_tasks_are_separate(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    tasks = [f"task {n}" for n in range(6)]  # with a space, which names of partitions cannot have
     for number, task in enumerate(tasks):
-        lay_down(store, task, range(10 * number, 10 * number + 10), seed=number)
+        publish_task(store, task, range(10 * number, 10 * number + 10), seed=number)
     for number, task in enumerate(tasks):
         rows = dict(zip(range(10 * number, 10 * number + 10), unit(10, number), strict=True))
         (query,) = unit(1, 77)
-        assert opened(store, task).search(query, 10).ids.tolist() == exact(rows, query, 10)
+        assert open_shard_of(store, task).search(query, 10).ids.tolist() == exact(rows, query, 10)
 
 
-def test_writing_again_changes_nothing(store: ShardStore, write: Callable, unit: Callable) -> None:
+def test_write_is_idempotent(store: ShardStore, write: Callable, unit: Callable) -> None:
     release, shard = write(store, "a", range(12))
     assert write(store, "a", range(12))[1] == shard
     manifest = store.publish(release=release, shards=[shard])
     assert store.publish(release=release, shards=[shard]) == manifest
-    task = opened(store)
+    task = open_shard_of(store)
     assert task.search(unit(1, 3)[0], 50).ids.tolist() == exact(dict(enumerate(unit(12))), unit(1, 3)[0], 50)
 
 
-def test_a_writer_that_died_before_the_manifest_is_invisible_and_can_be_repeated(
-    store: ShardStore, lay_down: Callable, write: Callable, unit: Callable
+def test_unpublished_write_is_invisible_and_repeatable(
+    store: ShardStore, publish_task: Callable, write: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(5))
-    write(store, "b", range(10, 20), seed=1)  # and then it died
+    publish_task(store, "a", range(5))
+    write(store, "b", range(10, 20), seed=1)  # never published, as by a writer that died
     assert IndexSnapshot.open(store).tasks == ["a"]
-    lay_down(store, "b", range(10, 20), seed=1)
+    publish_task(store, "b", range(10, 20), seed=1)
     (query,) = unit(1, 3)
     rows = dict(zip(range(10, 20), unit(10, 1), strict=True))
-    assert opened(store, "b").search(query, 99).ids.tolist() == exact(rows, query, 99)
+    assert open_shard_of(store, "b").search(query, 99).ids.tolist() == exact(rows, query, 99)
 
 
-def test_an_orphan_is_swept_and_what_is_served_stays(
-    store: ShardStore, lay_down: Callable, write: Callable, unit: Callable
+def test_garbage_collection_drops_orphaned_rows(
+    store: ShardStore, publish_task: Callable, write: Callable, unit: Callable
 ) -> None:
-    lay_down(store, "a", range(5))
-    _, left = write(store, "a", range(20, 30), seed=1)  # a copy of a task that is served, never published
+    publish_task(store, "a", range(5))
+    _, left = write(store, "a", range(20, 30), seed=1)  # an unpublished segment of a served task
     _, alone = write(store, "b", range(40, 50), seed=1)
     store.collect_garbage()
-    store.check(alone, "rows")  # too young
+    store.check(alone, "rows")  # younger than an hour
     hours_ago = time.time() - 2 * 3600
     for folder in store.folders():
         os.utime(folder, (hours_ago, hours_ago))
@@ -358,36 +250,36 @@ def test_an_orphan_is_swept_and_what_is_served_stays(
             with pytest.raises((ShardMissing, ShardCorrupt)):
                 store.check(gone, "rows")
     (query,) = unit(1, 3)
-    assert opened(store).search(query, 99).ids.tolist() == exact(dict(enumerate(unit(5))), query, 99)
+    assert open_shard_of(store).search(query, 99).ids.tolist() == exact(dict(enumerate(unit(5))), query, 99)
 
 
-def test_opened_anew_it_is_all_there(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", range(30))
+def test_reopened_store_has_all_vectors(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(30))
     remote = store.remote
     if isinstance(remote, MilvusVectorStore):
         remote.close()
         remote = MilvusVectorStore(remote.address)
     again = ShardStore(store.root, remote=remote)
     (query,) = unit(1, 3)
-    assert opened(again).search(query, 4).ids.tolist() == exact(dict(enumerate(unit(30))), query, 4)
+    assert open_shard_of(again).search(query, 4).ids.tolist() == exact(dict(enumerate(unit(30))), query, 4)
     found = audit(again)
     assert (found.problems, found.ids["a"].tolist()) == ([], list(range(30)))
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_moved_to_another_store_every_search_is_the_same(
-    tmp_path: Path, milvus: MilvusVectorStore, lay_down: Callable, unit: Callable, there: bool
+def test_move_keeps_results(
+    tmp_path: Path, milvus: MilvusVectorStore, publish_task: Callable, unit: Callable, there: bool
 ) -> None:
     source = ShardStore(tmp_path / "index", remote=milvus, write_remote=there)
     target = ShardStore(tmp_path / "index", remote=milvus, write_remote=not there)
-    lay_down(source, "a", range(25))
+    publish_task(source, "a", range(25))
     append(source, range(50, 55), unit(5, 8))
     source.delete([3])
-    before = opened(source)
+    before = open_shard_of(source)
     manifest = target.move("a")
     assert bool(manifest.shards["a"].place) is not there
     assert target.move("a") == manifest
-    after = opened(target)
+    after = open_shard_of(target)
     assert np.array_equal(after.ids, before.ids)
     assert np.array_equal(after.vectors(after.ids), before.vectors(before.ids))
     for query in unit(4, 2):
@@ -404,14 +296,14 @@ def test_moved_to_another_store_every_search_is_the_same(
     exclude=st.lists(st.integers(0, 60)),
     include=st.none() | st.lists(st.integers(0, 60)),
 )
-def test_whatever_is_asked_the_answers_are_the_same(
+def test_all_stores_return_the_same_results(
     library_of_three: dict[str, SearchableShard],
     k: int,
     seed: int,
     exclude: list[int],
     include: list[int] | None,
 ) -> None:
-    # Of few different numbers, so that many scores are equal.
+    # Few distinct numbers, so that many scores are equal.
     query = np.random.default_rng(seed).integers(-2, 3, DIM).astype(np.float32)
     chosen = None if include is None else np.array(include, np.int64)
     answers = [task.search(query, k, exclude, chosen) for task in library_of_three.values()]
@@ -422,12 +314,12 @@ def test_whatever_is_asked_the_answers_are_the_same(
 
 @pytest.fixture(scope="module")
 def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> dict[str, SearchableShard]:
-    """The same task, with two segments and deletions, in each store."""
+    """A shard with two segments and deletions, in each vector store."""
     corners = np.random.default_rng(0).choice([-1.0, 1.0], (50, DIM)).astype(np.float32)
     vectors = corners / np.linalg.norm(corners, axis=1, keepdims=True)
     milvus = MilvusVectorStore(MilvusAddress(server, collection="three"))
     found: dict[str, SearchableShard] = {}
-    for name, remote in (("brute", Brute()), ("faiss", None), ("milvus", milvus)):
+    for name, remote in (("brute", BruteForceVectorStore()), ("faiss", None), ("milvus", milvus)):
         store = ShardStore(tmp_path_factory.mktemp(name), remote=remote, write_remote=True)
         staged = store.stage()
         (staged / "release.json").write_text("r")
@@ -437,14 +329,14 @@ def library_of_three(tmp_path_factory: pytest.TempPathFactory, server: str) -> d
         store.publish(release=release, shards=[shard])
         store.append(store.write_shard(**made, ids=np.arange(30, 50), vectors=vectors[30:]))
         store.delete([3, 31, 49])
-        found[name] = opened(store)
+        found[name] = open_shard_of(store)
     return found
 
 
-def test_moments_lie_beside_their_videos_and_go_with_them(
+def test_moments_are_searched_and_deleted_with_their_videos(
     store: ShardStore, adopt: Callable, unit: Callable
 ) -> None:
-    """Their ids have 63 bits, and a segment of theirs is published with its shard."""
+    """Ids of moments have 63 bits; their segment is published together with the shard."""
     release = adopt(store, "r")
     made = {"task": "a", "release": release.id, "fingerprint": "encoder of a"}
     ids = np.concatenate([moment_ids(video, 5) for video in (1, 3, 4)])
@@ -455,11 +347,11 @@ def test_moments_lie_beside_their_videos_and_go_with_them(
     for gone in ([3], [3, 4]):
         store.delete(gone)
         left = {i: row for i, row in every.items() if int(video_ids_of(np.array([i]))[0]) not in gone}
-        task = opened(store)
+        task = open_shard_of(store)
         assert task.ids.tolist() == sorted(left)
         for query in unit(3, 9):
             assert task.search(query, 30).ids.tolist() == exact(left, query, 30)
             found = task.search(query, 2, include=ids).ids.tolist()
             assert found == exact({i: left[i] for i in left if i >= 2**62}, query, 2)
     store.compact("a")
-    assert opened(store).ids.tolist() == sorted(left)
+    assert open_shard_of(store).ids.tolist() == sorted(left)

@@ -1,4 +1,4 @@
-"""The manifest: what goes in comes out, and what was tampered with is refused."""
+"""The manifest: round trips, and detection of altered files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _manifests(draw: st.DrawFn) -> Manifest:
 
 
 @given(manifest=_manifests())
-def test_round_trip_keeps_everything_and_the_order(manifest: Manifest) -> None:
+def test_round_trip_keeps_entries_and_their_order(manifest: Manifest) -> None:
     read = Manifest.loads(manifest.dumps())
     assert read == manifest
     assert list(read.shards) == list(manifest.shards)
@@ -56,7 +56,7 @@ def test_round_trip_keeps_everything_and_the_order(manifest: Manifest) -> None:
 
 
 @given(manifest=_manifests(), data=st.data())
-def test_a_changed_character_never_goes_unnoticed(manifest: Manifest, data: st.DataObject) -> None:
+def test_any_changed_character_is_detected(manifest: Manifest, data: st.DataObject) -> None:
     text = manifest.dumps()
     place = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.characters(codec="ascii").filter(lambda c: c != text[place]))
@@ -64,34 +64,34 @@ def test_a_changed_character_never_goes_unnoticed(manifest: Manifest, data: st.D
         read = Manifest.loads(text[:place] + other + text[place + 1 :])
     except ManifestError:
         return
-    assert read == manifest  # white space between fields carries nothing
+    assert read == manifest  # white space between fields has no meaning
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "7", '{"schema": 1}', '{"checksum": "x"}', "[" * 100_000]
 )
-def test_what_is_no_manifest_is_refused_by_name(store: ShardStore, text: str) -> None:
+def test_invalid_manifest_raises(store: ShardStore, text: str) -> None:
     store.root.mkdir()
     store.manifest_path.write_text(text)
     with pytest.raises(ManifestError, match=r"manifest\.json"):
         store.manifest()
 
 
-def test_bytes_that_are_no_text_are_refused(store: ShardStore) -> None:
+def test_manifest_that_is_not_utf8_raises(store: ShardStore) -> None:
     store.root.mkdir()
     store.manifest_path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ManifestError, match="not text"):
         store.manifest()
 
 
-def test_a_manifest_from_the_future_asks_for_the_newer_version() -> None:
+def test_newer_schema_raises_with_hint() -> None:
     body = json.loads(Manifest.empty().dumps())
     body["schema"] = SCHEMA + 1
     with pytest.raises(ManifestError, match="newer Cinestrata"):
         Manifest.loads(json.dumps(body))
 
 
-def test_a_broken_checksum_is_named() -> None:
+def test_wrong_checksum_raises() -> None:
     body = json.loads(Manifest.empty().dumps())
     body["generation"] = 7
     with pytest.raises(ManifestError, match="its checksum is wrong"):
@@ -107,13 +107,13 @@ def test_a_broken_checksum_is_named() -> None:
         ReleaseEntry(content_id({"..": "0"}), 1, {"..": "0"}),
     ],
 )
-def test_a_manifest_cannot_name_files_outside_its_folders(release: ReleaseEntry) -> None:
+def test_manifest_rejects_files_outside_its_folders(release: ReleaseEntry) -> None:
     hostile = Manifest(generation=1, release=release.id, releases={release.id: release}).dumps()
     with pytest.raises(ManifestError, match="not its content"):
         Manifest.loads(hostile)
 
 
-def test_missing_fields_are_refused() -> None:
+def test_missing_fields_raise() -> None:
     body = {**json.loads(Manifest.empty().dumps()), "releases": {"some id": {"id": "some id"}}}
     del body["checksum"]
     text = json.dumps(body, sort_keys=True)
@@ -122,6 +122,6 @@ def test_missing_fields_are_refused() -> None:
         Manifest.loads(json.dumps({**body, "checksum": checksum}))
 
 
-def test_before_the_first_publication_the_manifest_is_empty(store: ShardStore) -> None:
+def test_manifest_is_empty_before_first_publication(store: ShardStore) -> None:
     assert store.manifest() == Manifest.empty()
-    assert not store.root.exists()  # looking creates nothing
+    assert not store.root.exists()  # reading creates nothing

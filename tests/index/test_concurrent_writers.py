@@ -1,4 +1,4 @@
-"""Several processes write to one store: no publication is lost, and a dead one does not hold up the next."""
+"""Concurrent writers: no publication is lost, and a dead writer does not block the next."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ with exclusive(Path(sys.argv[1]) / "write.lock"):
 
 @contextmanager
 def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that does not outlive the test."""
+    """A Python process that ends with the test."""
     child = subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -73,7 +73,7 @@ def line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip()
 
 
-def test_two_writing_processes_lose_no_publication(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_publication(tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "index")
     with ExitStack() as stack:
         writers = [stack.enter_context(process(_WRITER, store.root, number)) for number in (1, 2)]
@@ -82,9 +82,11 @@ def test_two_writing_processes_lose_no_publication(tmp_path: Path) -> None:
             assert writer.stdin is not None
             writer.stdin.write("go\n")
             writer.stdin.flush()
-        told = [[int(line(writer)) for _ in range(_ROUNDS)] for writer in writers]
+        printed = [[int(line(writer)) for _ in range(_ROUNDS)] for writer in writers]
         assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    assert sorted(told[0] + told[1]) == list(range(1, 2 * _ROUNDS + 1))  # every generation was given out once
+    assert sorted(printed[0] + printed[1]) == list(
+        range(1, 2 * _ROUNDS + 1)
+    )  # every generation was published once
     snapshot = IndexSnapshot.open(store)
     assert snapshot.degraded == {}
     assert snapshot.generation == 2 * _ROUNDS
@@ -92,17 +94,17 @@ def test_two_writing_processes_lose_no_publication(tmp_path: Path) -> None:
     order = {
         generation: f"{number}/{turn}"
         for number in (1, 2)
-        for turn, generation in enumerate(told[number - 1])
+        for turn, generation in enumerate(printed[number - 1])
     }
     assert snapshot.tasks == [order[generation] for generation in sorted(order)]
 
 
-def test_a_killed_writer_frees_the_lock(store: ShardStore, lay_down: Callable) -> None:
-    before = lay_down(store, "a", [1])
+def test_killed_writer_releases_lock(store: ShardStore, publish_task: Callable) -> None:
+    before = publish_task(store, "a", [1])
     with process(_HOLDER, store.root) as holder:
         assert line(holder) == "held"
         assert store.manifest() == before  # readers never wait for a writer
         assert IndexSnapshot.open(store).tasks == ["a"]
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(timeout=60)
-        assert lay_down(store, "b", [2]).generation == 2
+        assert publish_task(store, "b", [2]).generation == 2

@@ -1,4 +1,4 @@
-"""Searching shards and merging is the same as searching all vectors by brute force."""
+"""Merged hits of several shards equal a brute-force search of all vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from index.hits import Hit, Hits, merge_hits
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 
-# Unit vectors whose inner products are exact in float32, so that ties are real ties, and plenty.
+# Unit vectors whose inner products are exact in float32, with many exact ties.
 _AXES = [sign * row for row in np.eye(4, dtype=np.float32) for sign in (1, -1)]
 _HALVES = [np.array(signs, np.float32) / 2 for signs in itertools.product((1, -1), repeat=4)]
 _EXACT = np.stack(_AXES + _HALVES)
@@ -27,7 +27,7 @@ rows = st.lists(st.integers(0, len(_EXACT) - 1), min_size=1, max_size=12)
 def brute_force(
     shards: dict[str, tuple[list[int], np.ndarray]], query: np.ndarray, k: int, excluded: set[int]
 ) -> list[Hit]:
-    """Every vector, scored one by one and sorted by (score, task order, id)."""
+    """All vectors, scored one by one and sorted by score, order of tasks and id."""
     everything = [
         (-float(np.dot(vector.astype(np.float64), query)), order, number, task)
         for order, (task, (ids, vectors)) in enumerate(shards.items())
@@ -44,7 +44,7 @@ def brute_force(
     k=st.integers(1, 6) | st.integers(1, 60),
     data=st.data(),
 )
-def test_any_split_answers_like_one_list(
+def test_search_of_any_split_equals_search_of_all_vectors(
     tmp_path_factory: pytest.TempPathFactory,
     contents: list[list[int]],
     query: int,
@@ -85,7 +85,7 @@ def test_any_split_answers_like_one_list(
     ),
     k=st.integers(0, 40),
 )
-def test_merge_keeps_each_id_once_at_its_best(lists: list[list[tuple[int, int]]], k: int) -> None:
+def test_merge_keeps_best_score_of_each_id(lists: list[list[tuple[int, int]]], k: int) -> None:
     hits = {
         f"task {position}": Hits(
             np.array([number for number, _ in found], np.int64),
@@ -102,12 +102,14 @@ def test_merge_keeps_each_id_once_at_its_best(lists: list[list[tuple[int, int]]]
     assert merge_hits(hits, k) == expected[:k]
 
 
-def test_nothing_merges_to_nothing() -> None:
+def test_merge_of_no_hits_is_empty() -> None:
     assert merge_hits({}, 5) == []
 
 
-def test_vectors_come_back_by_id(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", [30, 10, 20])
+def test_vectors_are_returned_in_order_of_ids(
+    store: ShardStore, publish_task: Callable, unit: Callable
+) -> None:
+    publish_task(store, "a", [30, 10, 20])
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     stored = unit(3)
     assert shard.ids.tolist() == [10, 20, 30]
@@ -120,23 +122,21 @@ def test_vectors_come_back_by_id(store: ShardStore, lay_down: Callable, unit: Ca
 
 
 @pytest.mark.parametrize("query", [np.zeros(3, np.float32), np.full(8, np.nan), np.zeros((1, 8))])
-def test_a_query_that_is_no_vector_is_refused(
-    store: ShardStore, lay_down: Callable, query: np.ndarray
-) -> None:
-    lay_down(store, "a", range(3))
+def test_invalid_query_raises(store: ShardStore, publish_task: Callable, query: np.ndarray) -> None:
+    publish_task(store, "a", range(3))
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     with pytest.raises(ValueError, match="8 finite numbers"):
         shard.search(query, 1)
 
 
-def test_at_least_one_result_is_asked_for(store: ShardStore, lay_down: Callable, unit: Callable) -> None:
-    lay_down(store, "a", range(3))
+def test_k_below_one_raises(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
+    publish_task(store, "a", range(3))
     with pytest.raises(ValueError, match="at least 1"):
         IndexSnapshot.open(store).shard("a", fingerprint="encoder of a").search(unit(1)[0], 0)
 
 
-def test_of_equal_scores_the_lower_ids_survive_the_cut(store: ShardStore, adopt: Callable) -> None:
-    # Better ones that come later push equal ones out of faiss's heap, the lowest ids first.
+def test_ties_keep_lower_ids(store: ShardStore, adopt: Callable) -> None:
+    # Later rows with higher scores displace ties from the heap of FAISS, lowest ids first.
     release = adopt(store, "{}")
     vectors = _EXACT[[8, 8, 8, 8, 8, 8, 0, 0]]
     shard = store.write_shard(
@@ -148,7 +148,7 @@ def test_of_equal_scores_the_lower_ids_survive_the_cut(store: ShardStore, adopt:
         assert opened.search(_EXACT[0], k).ids.tolist() == [6, 7, 0, 1, 2, 3, 4, 5][:k]
 
 
-def test_a_whole_shard_of_one_vector_is_cut_by_id(store: ShardStore, adopt: Callable, tmp_path: Path) -> None:
+def test_shard_of_equal_vectors_is_ordered_by_id(store: ShardStore, adopt: Callable, tmp_path: Path) -> None:
     release = adopt(store, "{}")
     vectors = np.tile(_EXACT[:1], (2000, 1))
     shard = store.write_shard(

@@ -1,4 +1,4 @@
-"""Exact search, one query at a time and many at once, against a loop in Python."""
+"""Exact search, single and batched, compared with a loop in Python."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def _exact(vectors: np.ndarray, dtype: str) -> ExactScan:
 
 
 def _by_hand(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[tuple[float, int]]:
-    """(−score, row) of the rows that are alive, best first; each product is added up on its own."""
+    """(−score, row) of the live rows, best first, by products that are computed one by one."""
     scores = [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
     return sorted((-score, row) for row, score in enumerate(scores) if alive[row])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("share", [None, 0.97, 0.6, 0.1, 0.0])
-def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
+def test_batched_search_equals_single_search_and_loop(
     unit: Callable, monkeypatch: pytest.MonkeyPatch, dtype: str, share: float | None
 ) -> None:
-    monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 37)  # blocks begin inside bytes of the bitmap
+    monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 37)  # blocks start within bytes of the bitmap
     vectors = unit(200, seed=1, dim=DIM)
     alive = np.random.default_rng(2).random(200) < (1 if share is None else share)
     bits = None if share is None else np.packbits(alive, bitorder="little")
@@ -48,12 +48,10 @@ def test_many_queries_find_what_one_at_a_time_and_a_loop_find(
             np.testing.assert_allclose(found.scores, [-score for score, _ in wanted], atol=1e-6)
             one = exact.search(query, k, bits)
             assert (one.rows == found.rows).all()
-            assert (one.scores == found.scores).all()  # to the bit
+            assert (one.scores == found.scores).all()  # bit for bit
 
 
-def test_ties_are_ordered_by_row_wherever_a_block_ends(
-    unit: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ties_are_ordered_by_row_across_blocks(unit: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_scan, "BLOCK_BYTES", 4 * DIM * 11)
     vectors = np.tile(unit(4, seed=4, dim=DIM), (30, 1))  # 30 copies of each of four
     exact, queries = _exact(vectors, "float16"), unit(8, seed=5, dim=DIM)
@@ -63,8 +61,8 @@ def test_ties_are_ordered_by_row_wherever_a_block_ends(
             assert found.rows.tolist() == order[:k]
 
 
-def test_a_product_that_rounds_otherwise_loses_nothing(unit: Callable) -> None:
-    # Rows that differ in the last bits alone: a matrix product may order them otherwise than a scan does.
+def test_batched_search_is_exact_despite_rounding(unit: Callable) -> None:
+    # Rows that only differ in the last bits: a matrix product may order them differently.
     base = unit(1, seed=6, dim=512)[0]
     noise = np.random.default_rng(7).normal(scale=3e-5, size=(500, 512)).astype(np.float32)
     exact, queries = _exact(base + noise, "float32"), unit(32, seed=8, dim=512)
@@ -96,10 +94,10 @@ def test_batched_search_reads_every_vector_once_in_blocks(
     assert np.allclose(np.concatenate([scores for _, scores in blocks]), stored @ queries.T, atol=1e-6)
 
 
-def test_a_shard_of_segments_and_deletions_answers_many_as_one(
-    store: ShardStore, write: Callable, lay_down: Callable, unit: Callable
+def test_batched_search_of_segments_with_deletions_equals_single_search(
+    store: ShardStore, write: Callable, publish_task: Callable, unit: Callable
 ) -> None:
-    manifest = lay_down(store, "t", range(0, 40), seed=1)
+    manifest = publish_task(store, "t", range(0, 40), seed=1)
     more = store.write_shard(
         task="t",
         release=manifest.shards["t"].release,
@@ -124,7 +122,7 @@ def test_a_shard_of_segments_and_deletions_answers_many_as_one(
 
 
 @pytest.mark.parametrize("queries", [np.zeros(DIM), np.zeros((2, DIM + 1)), np.full((1, DIM), np.nan)])
-def test_queries_of_another_shape_are_refused_by_the_name_of_the_task(
+def test_queries_of_wrong_shape_raise_with_task_name(
     store: ShardStore, write: Callable, queries: np.ndarray
 ) -> None:
     _, entry = write(store, "cooking", range(5), dim=DIM)
@@ -136,7 +134,7 @@ def test_queries_of_another_shape_are_refused_by_the_name_of_the_task(
     assert shard.search_many(np.zeros((0, DIM)), 3) == []
 
 
-def test_the_stored_bytes_are_seen_where_they_lie(unit: Callable) -> None:
+def test_exact_scan_reads_stored_bytes_in_place(unit: Callable) -> None:
     exact = _exact(unit(50, seed=11), "float16")
     flat = faiss.downcast_index(exact.flat)
     assert (exact.vectors(np.arange(50)) == flat.reconstruct_n(0, 50)).all()

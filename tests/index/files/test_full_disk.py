@@ -1,4 +1,4 @@
-"""A disk that is full: the error is told, nothing half-written is seen or kept, and with room again it goes on."""
+"""Full disks: the error is raised, no incomplete file is visible or kept, and writing resumes once there is space."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import pytest
 
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
+from tests.index.disk_faults import fail_at
 
 
 @contextmanager
 def _no_file_beyond(size: int) -> Iterator[None]:
-    """The kernel refuses to let any file of this process grow beyond so many bytes, whoever writes it."""
+    """Limit the size of every file that this process writes, by a resource limit of the kernel."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -25,25 +27,10 @@ def _no_file_beyond(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@contextmanager
-def _full_at(number: int | None) -> Iterator[list[str]]:
-    """The number-th call that reaches the disk says that it is full; collects the calls."""
-    calls: list[str] = []
-    real = {name: getattr(os, name) for name in ("fsync", "rename", "replace")}
-
-    def counted(name: str) -> Callable:
-        def call(*arguments: object, **named: object) -> object:
-            calls.append(name)
-            if len(calls) == number:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real[name](*arguments, **named)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in real:
-            patch.setattr(os, name, counted(name))
-        yield calls
+def _full_at(number: int | None) -> AbstractContextManager[list[str]]:
+    """Report a full disk in the given call that writes to it."""
+    error = partial(OSError, errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return fail_at(number, error, ("fsync", "rename", "replace"))
 
 
 def _publish(store: ShardStore, write: Callable) -> None:
@@ -52,17 +39,15 @@ def _publish(store: ShardStore, write: Callable) -> None:
 
 
 def _left(store: ShardStore) -> list[str]:
-    """What somebody wrote and nobody finished."""
+    """Names of incomplete files."""
     return [path.name for path in (*(store.root / "tmp").iterdir(), *store.root.glob("*.new"))]
 
 
-def test_a_file_that_cannot_grow_leaves_the_last_generation(
-    store: ShardStore, lay_down: Callable, write: Callable
-) -> None:
-    before = lay_down(store, "a", range(3))
-    # Each file that a publication writes, smallest first, is the first that does not fit once.
+def test_full_disk_keeps_last_generation(store: ShardStore, publish_task: Callable, write: Callable) -> None:
+    before = publish_task(store, "a", range(3))
+    # The limit excludes each file of a publication once, smallest first.
     reference = ShardStore(store.root.parent / "reference")
-    lay_down(reference, "a", range(3))
+    publish_task(reference, "a", range(3))
     _publish(reference, write)
     manifest = reference.manifest()
     entry = manifest.shards["b"]
@@ -80,19 +65,19 @@ def test_a_file_that_cannot_grow_leaves_the_last_generation(
     assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a", "b"], {})
 
 
-def test_a_disk_that_fills_up_at_any_call_leaves_one_of_two_whole_generations(
-    store: ShardStore, lay_down: Callable, write: Callable
+def test_full_disk_at_any_call_leaves_old_or_new_generation(
+    store: ShardStore, publish_task: Callable, write: Callable
 ) -> None:
     reference = ShardStore(store.root.parent / "reference")
-    lay_down(reference, "a", range(3))
+    publish_task(reference, "a", range(3))
     with _full_at(None) as calls:
         _publish(reference, write)
     for number in range(1, len(calls) + 1):
         fresh = ShardStore(store.root / str(number))
-        before = lay_down(fresh, "a", range(3))
+        before = publish_task(fresh, "a", range(3))
         with pytest.raises(OSError, match="No space left"), _full_at(number):
             _publish(fresh, write)
-        replaced = number == len(calls)  # only making it durable failed
+        replaced = number == len(calls)  # the manifest was replaced, only its fsync failed
         assert (fresh.manifest() == before) is not replaced
         assert IndexSnapshot.open(fresh).degraded == {}
         assert replaced or not list(fresh.root.glob("*.new"))

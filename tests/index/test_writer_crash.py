@@ -1,4 +1,4 @@
-"""A writer may die at any moment: readers see the last generation, and a second try succeeds."""
+"""Crashes of the writer: readers see the last generation, and a second attempt succeeds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,65 +16,39 @@ import pytest
 from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-
-_CALLS = ("fsync", "rename", "replace", "utime")
-
-
-class Crash(BaseException):
-    """Nobody may catch it, as nobody catches a power cut."""
+from tests.index.disk_faults import Crash, fail_at
 
 
-@contextmanager
-def crash_at(number: int | None) -> Iterator[list[str]]:
-    """Raise at the number-th call that changes what is on disk; collects the calls."""
-    calls: list[str] = []
-    real = {name: getattr(os, name) for name in _CALLS}
-
-    def counted(name: str) -> Callable:
-        def call(*arguments: object, **named: object) -> object:
-            calls.append(name)
-            if number is not None and len(calls) == number:
-                raise Crash
-            return real[name](*arguments, **named)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in _CALLS:
-            patch.setattr(os, name, counted(name))
-        yield calls
-
-
-def _calls_of_one_publication(tmp_path: Path, lay_down: Callable) -> list[str]:
+def _calls_of_one_publication(tmp_path: Path, publish_task: Callable) -> list[str]:
     store = ShardStore(tmp_path / "measured")
-    lay_down(store, "a", range(3))
-    with crash_at(None) as calls:
-        lay_down(store, "b", range(3, 6))
+    publish_task(store, "a", range(3))
+    with fail_at(None) as calls:
+        publish_task(store, "b", range(3, 6))
     return calls
 
 
-def test_a_crash_at_any_point_leaves_one_of_two_whole_generations(tmp_path: Path, lay_down: Callable) -> None:
-    calls = _calls_of_one_publication(tmp_path, lay_down)
+def test_crash_at_any_call_leaves_old_or_new_generation(tmp_path: Path, publish_task: Callable) -> None:
+    calls = _calls_of_one_publication(tmp_path, publish_task)
     assert calls.count("replace") == 1
-    assert calls[-2:] == ["replace", "fsync"]  # the publish point is the last thing, then it is made durable
+    assert calls[-2:] == ["replace", "fsync"]  # the publish point is the last change, followed by its sync
     assert {"rename", "fsync"} <= set(calls)
     for number in range(1, len(calls) + 1):
         store = ShardStore(tmp_path / str(number))
-        before = lay_down(store, "a", range(3))
-        with pytest.raises(Crash), crash_at(number):
-            lay_down(store, "b", range(3, 6))
-        published = number == len(calls)  # the replacement is done, only its fsync failed
+        before = publish_task(store, "a", range(3))
+        with pytest.raises(Crash), fail_at(number):
+            publish_task(store, "b", range(3, 6))
+        published = number == len(calls)  # the manifest was replaced, only its fsync failed
         snapshot = IndexSnapshot.open(store)
         assert snapshot.degraded == {}
         assert snapshot.tasks == (["a", "b"] if published else ["a"]), (number, calls[number - 1])
         assert published or store.manifest() == before
-        after = lay_down(store, "b", range(3, 6))
+        after = publish_task(store, "b", range(3, 6))
         assert after.generation == 2
         snapshot = IndexSnapshot.open(store)
         assert (snapshot.tasks, snapshot.degraded) == (["a", "b"], {})
 
 
-def test_everything_is_durable_before_it_is_visible(store: ShardStore, lay_down: Callable) -> None:
+def test_files_are_synced_before_manifest_is_replaced(store: ShardStore, publish_task: Callable) -> None:
     synced: set[tuple[int, int]] = set()
     unsynced: list[str] = []
     real_fsync, real_replace = os.fsync, os.replace
@@ -96,7 +69,7 @@ def test_everything_is_durable_before_it_is_visible(store: ShardStore, lay_down:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         patch.setattr(os, "replace", replace)
-        lay_down(store, "a", range(3))
+        publish_task(store, "a", range(3))
     assert unsynced == []
 
 
@@ -127,7 +100,7 @@ while True:
 """
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+def test_killed_writer_loses_no_acknowledged_publication(tmp_path: Path) -> None:
     root = tmp_path / "index"
     chance = random.Random(7)
     acknowledged = -1

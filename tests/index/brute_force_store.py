@@ -1,0 +1,106 @@
+"""A vector store in plain numpy, as a reference for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from index.errors import ShardCorrupt, ShardMissing
+from index.files.manifest_format import SegmentEntry
+from index.hits import Hits
+from index.shards.searchable_shard import SearchableShard
+from index.shards.vector_store import CheckLevel, VectorBatches
+
+
+class BruteForceVectorStore:
+    """A vector store in memory: every row in a dict, every score by one product."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[int, np.ndarray]] = {}
+
+    def place(self, task: str, dim: int) -> str:
+        return f"brute:{task}"
+
+    def stage(
+        self, folder: Path, entry: SegmentEntry, rows: VectorBatches, queries: object, heartbeat: object
+    ) -> None:
+        (folder / "vectors.json").write_text(f"{sum(float(chunk.sum()) for chunk in rows()):.6f}")
+
+    def insert(self, entry: SegmentEntry, ids: np.ndarray, rows: VectorBatches) -> None:
+        rounded = np.concatenate(list(rows())).astype(np.float16).astype(np.float32)
+        self.rows[entry.id] = dict(zip(ids.tolist(), rounded, strict=True))
+
+    def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
+        if entry.id not in self.rows:
+            raise ShardMissing(entry.id)
+        if level != "exists" and len(self.rows[entry.id]) != entry.count:
+            raise ShardCorrupt(entry.id)
+
+    def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray) -> SearchableShard:
+        return BruteForceShard(self, tuple(entry for _, entry in segments), set(deleted.tolist()))
+
+    def drop(self, shard: str, place: str) -> None:
+        self.rows.pop(shard, None)
+
+
+class BruteForceShard:
+    """A shard of that store."""
+
+    is_remote = False
+
+    def __init__(
+        self, store: BruteForceVectorStore, segments: tuple[SegmentEntry, ...], deleted: set[int]
+    ) -> None:
+        self.segments = segments
+        self.deleted = np.array(sorted(deleted), np.int64)
+        self._rows = {
+            id: vector
+            for entry in segments
+            for id, vector in sorted(store.rows[entry.id].items())
+            if id not in deleted
+        }
+
+    @property
+    def entry(self) -> SegmentEntry:
+        return self.segments[0]
+
+    @property
+    def state(self) -> str:
+        return "+".join(part.id for part in self.segments) + f"-{self.count}"
+
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def dim(self) -> int:
+        return self.entry.dim
+
+    @property
+    def ids(self) -> np.ndarray:
+        return np.array(sorted(self._rows), np.int64)
+
+    def search(
+        self, query: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
+    ) -> Hits:
+        if k < 1 or query.shape != (self.dim,) or not np.isfinite(query).all():
+            raise ValueError("invalid query")
+        candidates = set(self._rows) - {int(id) for id in exclude}
+        if include is not None:
+            candidates &= {int(id) for id in include}
+        scored = [(float(np.dot(self._rows[id], query)), id) for id in candidates]
+        best = sorted(scored, key=lambda pair: (-round(pair[0], 5), pair[1]))[:k]
+        return Hits(np.array([id for _, id in best], np.int64), np.array([s for s, _ in best], np.float32))
+
+    def search_many(
+        self, queries: np.ndarray, k: int, exclude: Iterable[int] = (), include: np.ndarray | None = None
+    ) -> list[Hits]:
+        return [self.search(query, k, exclude, include) for query in queries]
+
+    def vectors(self, ids: np.ndarray) -> np.ndarray:
+        for id in ids:
+            if int(id) not in self._rows:
+                raise ShardMissing(f"no vector {id}")
+        return np.array([self._rows[int(id)] for id in ids], np.float32).reshape(len(ids), self.dim)

@@ -1,0 +1,377 @@
+"""The vector store in Milvus: incomplete writes, limits of requests, loaded partitions, consistency."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index.errors import ShardCorrupt, ShardMissing
+from index.files.manifest_format import Manifest
+from index.index_snapshot import IndexSnapshot
+from index.integrity_audit import audit
+from index.milvus import milvus_partitions, milvus_shard, milvus_vector_store
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_connection import TimedClient
+from index.milvus.milvus_partitions import MilvusPartitions
+from index.milvus.milvus_rows import row_key, segment_number, split_place
+from index.milvus.milvus_vector_store import MilvusVectorStore
+from index.shard_store import ShardStore
+from tests.index.brute_force_store import BruteForceVectorStore
+from tests.index.milvus.strict_client import StrictClient
+from tests.index.opened_shard import open_shard_of
+from tests.milvus import Lite, Milvus, fresh_milvus
+
+pytest.importorskip("milvus_lite")
+
+
+def rows(milvus: MilvusVectorStore, place: str) -> list[dict[str, Any]]:
+    collection, partition = split_place(place)
+    with milvus.partitions.connection.request("look") as client:
+        client.load_collection(collection)
+        found: list[dict[str, Any]] = client.query(
+            collection, filter="id >= 0", output_fields=["id"], partition_names=[partition]
+        )
+    return found
+
+
+def test_incomplete_task_is_invisible_and_completed_by_next_attempt(
+    store: ShardStore,
+    write: Callable,
+    publish_task: Callable,
+    milvus: MilvusVectorStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(milvus_vector_store, "MAX_REQUEST_BYTES", 4 * 4 * 8)  # four rows at a time
+    original, calls = TimedClient.__getattr__, []
+
+    def dies(self: Any, name: str) -> Any:
+        if name == "upsert":
+            calls.append(name)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+        return original(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TimedClient, "__getattr__", dies)
+        with pytest.raises(KeyboardInterrupt):
+            write(store, "a", range(10))
+    (place,) = {milvus.place("a", 8)}
+    assert len(rows(milvus, place)) == 8
+    assert IndexSnapshot.open(store).tasks == []
+    publish_task(store, "a", range(10))
+    assert len(rows(milvus, place)) == 10
+    assert open_shard_of(store).count == 10
+    assert audit(store).problems == []
+
+
+def test_stored_rows_are_not_sent_again(
+    store: ShardStore, write: Callable, milvus: MilvusVectorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "a", range(10))
+    original = TimedClient.__getattr__
+
+    def never(self: Any, name: str) -> Any:
+        assert name != "upsert"
+        return original(self, name)
+
+    monkeypatch.setattr(TimedClient, "__getattr__", never)
+    write(store, "a", range(10))
+
+
+def test_audit_reports_altered_and_lost_rows(
+    store: ShardStore,
+    publish_task: Callable,
+    milvus: MilvusVectorStore,
+    unit: Callable,
+    milvus_server: Milvus,
+) -> None:
+    shard = publish_task(store, "a", range(10)).shards["a"]
+    collection, partition = split_place(shard.place)
+    row = {
+        "key": row_key(shard.id, 4),
+        "id": 4,
+        "shard": segment_number(shard.id),
+        "vector": unit(1, 99)[0],
+    }
+    with milvus.partitions.connection.request("harm") as client:
+        client.upsert(collection, [row], partition_name=partition)
+    (problem,) = audit(store).problems
+    assert "altered" in problem
+    assert shard.id[:12] in problem
+    with milvus.partitions.connection.request("harm") as client:
+        client.delete(collection, filter="id == 4", partition_name=partition)
+    (problem,) = audit(store).problems
+    assert "has 9 of its 10 vectors" in problem
+    with pytest.raises(ShardCorrupt, match="has 9 of its 10"):
+        store.check(shard, "rows")
+    with pytest.raises(ShardMissing, match="no vector 4"):
+        open_shard_of(store).vectors(np.array([3, 4]))
+    with milvus.partitions.connection.request("harm") as client:
+        if not isinstance(milvus_server, Lite):
+            client.release_partitions(collection, [partition])
+        client.drop_partition(collection, partition)
+    milvus.close()
+    snapshot = IndexSnapshot.open(store)
+    assert snapshot.tasks == []
+    assert "restore it from Milvus' backup" in snapshot.degraded["a"]
+
+
+def test_search_of_dropped_partition_raises(
+    store: ShardStore,
+    publish_task: Callable,
+    milvus: MilvusVectorStore,
+    unit: Callable,
+    milvus_server: Milvus,
+) -> None:
+    if isinstance(milvus_server, Lite):
+        pytest.skip("milvus-lite finds nothing in a partition that is not there")
+    shard = publish_task(store, "a", range(10)).shards["a"]
+    task = open_shard_of(store)
+    assert task.search(unit(1)[0], 1).ids.size == 1
+    MilvusVectorStore(milvus.address).drop(shard.id, shard.place)
+    with pytest.raises(ShardMissing, match="restore it from Milvus' backup"):
+        task.search(unit(1)[0], 1)
+
+
+def test_full_collection_is_followed_by_another(
+    store: ShardStore,
+    publish_task: Callable,
+    milvus: MilvusVectorStore,
+    unit: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(milvus_partitions, "MAX_PARTITIONS", 2)  # one of them is the default partition
+    for number in range(3):
+        publish_task(store, f"t{number}", [number], seed=number)
+    places = {task: split_place(shard.place)[0][-1] for task, shard in store.manifest().shards.items()}
+    assert places == {"t0": "0", "t1": "1", "t2": "2"}
+    assert milvus.place("t1", 8).endswith("_1/t_t1"), "its present collection"
+    for number in range(3):
+        assert open_shard_of(store, f"t{number}").search(unit(1)[0], 3).ids.tolist() == [number]
+
+
+@pytest.mark.parametrize("most", [4, 9])
+def test_long_id_lists_are_split_into_several_searches(
+    store: ShardStore,
+    tmp_path: Path,
+    write: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    unit: Callable,
+) -> None:
+    monkeypatch.setattr(milvus_shard, "MAX_LISTED_IDS", most)
+    brute = ShardStore(tmp_path / "brute", remote=BruteForceVectorStore(), write_remote=True)
+    for each in (store, brute):
+        release, shard = write(each, "a", range(30))
+        each.publish(release=release, shards=[shard])
+        each.delete([1, 2, 3, 7, 20, 21, 29])
+    ours, theirs = open_shard_of(store), open_shard_of(brute)
+    monkeypatch.setattr(milvus_shard, "MAX_HITS", 2 * most)
+    for number, query in enumerate(unit(2, 4)):
+        for k in (1, 3, 30):
+            for exclude, among in (((), None), (range(number, 30, 4), None), ((5,), np.arange(0, 25, 2))):
+                found, expected = (
+                    ours.search(query, k, exclude, among),
+                    theirs.search(query, k, exclude, among),
+                )
+                assert found.ids.tolist() == expected.ids.tolist()
+                assert np.allclose(found.scores, expected.scores, atol=2e-6)
+    many = unit(7, 6)
+    for found, query in zip(ours.search_many(many, 3), many, strict=True):
+        assert found.ids.tolist() == theirs.search(query, 3).ids.tolist()
+    assert np.array_equal(ours.vectors(ours.ids), theirs.vectors(theirs.ids))
+
+
+def test_more_ties_than_one_search_returns_are_ranked_exactly(
+    store: ShardStore, adopt: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus_shard, "MAX_LISTED_IDS", 8)
+    release = adopt(store, "r")
+    shard = store.write_shard(
+        task="a",
+        release=release.id,
+        fingerprint="encoder of a",
+        ids=np.arange(40)[::-1],
+        vectors=np.tile(np.eye(8, dtype=np.float32)[:1], (40, 1)),
+    )
+    store.publish(release=release, shards=[shard])
+    assert open_shard_of(store).search(np.ones(8, np.float32), 5, exclude=[1]).ids.tolist() == [0, 2, 3, 4, 5]
+
+
+def test_recent_segment_is_searched_with_strong_consistency(
+    store: ShardStore, publish_task: Callable, unit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = publish_task(store, "a", range(5)).shards["a"]
+    levels: list[str] = []
+    original = MilvusPartitions.search
+
+    def search(self: MilvusPartitions, *given: Any) -> Any:
+        levels.append(given[-1])
+        return original(self, *given)
+
+    monkeypatch.setattr(MilvusPartitions, "search", search)
+    task = open_shard_of(store)
+    task.search(unit(1)[0], 1)
+    written = store.shard_folder(shard.id).stat().st_mtime
+    monkeypatch.setattr(milvus_shard.time, "time", lambda: written + 61)
+    task.search(unit(1)[0], 1)
+    assert levels == ["Strong", "Bounded"]
+
+
+@pytest.mark.parametrize("index", ["IVF_SQ8", "HNSW"])
+def test_approximate_index_returns_nearest(
+    server: str, tmp_path: Path, publish_task: Callable, unit: Callable, index: Any
+) -> None:
+    vectors = MilvusVectorStore(MilvusAddress(server, collection=f"near_{index}", index=index))
+    store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+    publish_task(store, "a", range(50))
+    stored = unit(50)
+    found = [open_shard_of(store).search(stored[id], 1).ids.tolist() == [id] for id in range(0, 50, 5)]
+    assert sum(found) >= 9
+
+
+class ServerState:
+    """The partitions that a real server has loaded."""
+
+    def __init__(self, vectors: MilvusVectorStore) -> None:
+        self._connection = vectors.partitions.connection
+
+    @property
+    def loaded(self) -> set[tuple[str, str]]:
+        with self._connection.request("list what is loaded") as client:
+            return {
+                (collection, partition)
+                for collection in client.list_collections()
+                if collection.startswith("strict_")
+                for partition in client.list_partitions(collection)
+                if client.get_load_state(collection, partition)["state"].name == "Loaded"
+            }
+
+    def release_all(self) -> None:
+        """Release all partitions, like another process."""
+        for collection, partition in self.loaded:
+            with self._connection.request("release") as client:
+                client.release_partitions(collection, [partition])
+
+
+def test_server_loads_partitions_on_use_and_stores_half_precision(
+    milvus_server: Milvus,
+    tmp_path: Path,
+    publish_task: Callable,
+    write: Callable,
+    unit: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vectors = MilvusVectorStore(MilvusAddress(milvus_server.uri, collection="strict", max_loaded=2))
+    server: StrictClient | ServerState = ServerState(vectors)
+    if isinstance(milvus_server, Lite):
+        from pymilvus import MilvusClient
+
+        server = strict = StrictClient(MilvusClient(milvus_server.uri))
+        connection = vectors.partitions.connection
+        with connection.request("connect"):
+            connection.is_lite, connection.has_half_precision = False, True
+        monkeypatch.setattr(TimedClient, "__getattr__", lambda self, name: strict.get(name))
+    store = ShardStore(tmp_path / "index", remote=vectors, write_remote=True)
+    for number in range(4):
+        publish_task(store, f"t{number}", range(10 * number, 10 * number + 5), seed=number)
+    _, left = write(store, "left", range(100, 105))
+    for number in (0, 3, 1, 2, 0):
+        (query,), rows = unit(1, 9), unit(5, number)
+        found = open_shard_of(store, f"t{number}").search(query, 5)
+        expected = 10 * number + np.argsort(
+            -(rows @ query.astype(np.float16).astype(np.float32)), kind="stable"
+        )
+        assert found.ids.tolist() == expected.tolist()
+        assert np.allclose(found.scores, np.sort(rows @ query)[::-1], atol=1e-3)
+        assert np.array_equal(open_shard_of(store, f"t{number}").vectors(np.arange(5) + 10 * number), rows)
+    if isinstance(server, StrictClient):
+        assert server.max_loaded == 3, "the limit of two, and the partition in use while another is released"
+    assert len(server.loaded) == 2
+    long_ago = time.time() - 10**4
+    os.utime(store.shard_folder(left.id), (long_ago, long_ago))
+    store.collect_garbage()
+    assert not vectors.partitions.exists(*split_place(left.place))
+    assert audit(store).problems == []
+    server.release_all()
+    assert open_shard_of(store, "t1").search(unit(1)[0], 9).ids.size == 5
+
+
+def test_place_in_manifest_raises_schema_to_3(store: ShardStore, publish_task: Callable) -> None:
+    publish_task(ShardStore(store.root), "files", range(3))
+    plain = store.manifest_path.read_text()
+    assert json.loads(plain)["schema"] == 2
+    assert "place" not in plain
+    manifest = publish_task(store, "away", range(5, 8))
+    text = store.manifest_path.read_text()
+    assert json.loads(text)["schema"] == 3
+    assert Manifest.loads(text) == manifest
+    assert manifest.shards["files"].place == ""
+    assert manifest.shards["away"].place.startswith("milvus:")
+    assert set(manifest.shards["away"].files) == {"ids.npy", "shard.json", "vectors.json"}
+
+
+def test_concurrent_milvus_searches_return_same_results(
+    store: ShardStore, publish_task: Callable, unit: Callable
+) -> None:
+    for number in range(3):
+        publish_task(store, f"t{number}", range(20 * number, 20 * number + 20), seed=number)
+    queries, tasks = unit(4, 5), [open_shard_of(store, f"t{number}") for number in range(3)]
+    expected = [[task.search(query, 5).ids.tolist() for query in queries] for task in tasks]
+    found: list[list[list[int]]] = [[] for _ in tasks * 2]
+
+    def work(place: int) -> None:
+        found[place] = [tasks[place % 3].search(query, 5).ids.tolist() for query in queries]
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected * 2
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from index.shard_store import ShardStore
+from index.milvus.milvus_address import MilvusAddress
+from index.milvus.milvus_vector_store import MilvusVectorStore
+root = Path(sys.argv[1])
+vectors = MilvusVectorStore(MilvusAddress(sys.argv[2]))
+store = ShardStore(root / "index", remote=vectors, write_remote=True)
+staged = store.stage()
+(staged / "release.json").write_text("r")
+release = store.adopt_release(staged)
+def write(task, first):
+    rows = np.tile(np.eye(8, dtype=np.float32), (3, 1))
+    return store.write_shard(
+        task=task, release=release.id, fingerprint=f"encoder of {task}", ids=np.arange(first, first + 24), vectors=rows
+    )
+store.publish(release=release, shards=[write("a", 0)])
+write("b", 100)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_killed_milvus_writer_loses_no_publication(tmp_path: Path) -> None:
+    with fresh_milvus(tmp_path) as server:
+        died = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), server.uri], capture_output=True)
+        assert died.returncode == -9, died.stderr.decode()[-2000:]
+        store = ShardStore(
+            tmp_path / "index", remote=MilvusVectorStore(MilvusAddress(server.uri)), write_remote=True
+        )
+        assert IndexSnapshot.open(store).tasks == ["a"]
+        assert audit(store).problems == []
+        assert open_shard_of(store).search(np.eye(8, dtype=np.float32)[2], 3).ids.tolist() == [2, 10, 18]
