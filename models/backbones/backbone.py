@@ -175,13 +175,17 @@ class Backbone(nn.Module, ABC):
 
     def clone(self) -> Backbone:
         """A copy with weights of its own, for methods that train the towers."""
-        return copy.deepcopy(self)
+        return self._copy({})
 
     def clone_image_tower(self) -> Backbone:
         """A copy with an image tower of its own that shares all other weights."""
         image_tower = {id(parameter) for parameter in self.clip.visual.parameters()}
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
-        return copy.deepcopy(self, shared)
+        return self._copy(shared)
+
+    def _copy(self, shared: dict[int, Any]) -> Backbone:
+        """Deep copy that shares the tokenizer, which takes longer to copy than the weights, and ``shared`` by id."""
+        return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights of the towers by name, as a release stores them."""

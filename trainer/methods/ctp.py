@@ -327,7 +327,7 @@ class _Networks(nn.Module):
         self.fusion = fusion
 
     def frozen_copy(self) -> _Networks:
-        return copy.deepcopy(self).requires_grad_(False)
+        return _Networks(self.towers.clone(), copy.deepcopy(self.fusion)).requires_grad_(False)
 
     def encode(self, ids: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return unit query and video vectors ``[B, dim]``, and states ``[B, M, P+1, visual_width]`` of the videos."""
