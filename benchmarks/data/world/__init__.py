@@ -1,4 +1,4 @@
-"""The video world: seeded short videos of simple things that move, with captions that say what happens in order."""
+"""The video world: seeded short videos of moving objects, with captions that describe the order of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences about scenes: many frames, several synonyms, details in or out."""
+"""Captions of scenes: sentence patterns, synonyms and optional details."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.data.world.verb_forms import VerbPhrase, verb_phrase
 
 __all__ = ["DETAILS", "ONE_EVENT_SENTENCES", "PREPOSITIONS", "TWO_EVENT_SENTENCES", "caption"]
 
-# Details a caption may leave out. The kind and the motion are always told.
+# Optional details of a caption. Entity and motion are always mentioned.
 DETAILS = ("hue", "size", "setting", "companion")
 
 # {s}: the subject. {a3} "moves left", {ai} "moving left", {ab} "move left"; b is the second event.
@@ -67,11 +67,11 @@ def caption(
     """One sentence about a scene.
 
     Args:
-        scene: what happens.
-        verbs: verb phrases of the domain by motion.
-        sizes: size words of the domain.
-        details: which of :data:`DETAILS` to tell where the scene has them.
-        rng: chooses frame and words.
+        scene: The scene.
+        verbs: Verb phrases of the domain by motion.
+        sizes: Size words of the domain.
+        details: Members of :data:`DETAILS` to mention if the scene has them.
+        rng: Selects sentence pattern and words.
     """
     subject = _noun(scene.main, sizes, "hue" in details, "size" in details, rng)
     if scene.companion and "companion" in details:

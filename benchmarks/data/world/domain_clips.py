@@ -1,4 +1,4 @@
-"""A domain's clips in train, validation and test, with groups that only the order of frames can tell apart."""
+"""Clips of a domain in training, validation and test splits, with groups that differ only in the order of frames."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 
 __all__ = ["make_domain"]
 
-# Share of draws that are scenes with their time reversal; so more than half of all clips have a partner.
+# Share of samples that are added together with their time reversal; so more than half of all clips have a counterpart.
 _PAIRED = 0.5
-# Draws in a row that may repeat what is there before a domain counts as exhausted.
-_TRIES = 3000
-# How often a caption mentions a detail that it could leave out.
-_TELLING = {"hue": 0.85, "size": 0.4, "setting": 0.35, "companion": 0.6}
+# Consecutive duplicate samples after which a domain counts as exhausted.
+_MAX_TRIES = 3000
+# Probability that a caption mentions an optional detail.
+_MENTION_PROBABILITY = {"hue": 0.85, "size": 0.4, "setting": 0.35, "companion": 0.6}
 Attributes = tuple[str, ...]
 
 
@@ -33,18 +33,19 @@ def make_domain(
     categories: int | None = None,
     captions: int = 5,
 ) -> list[Clip]:
-    """The clips of a domain, the same for the same arguments in every process.
+    """Create the clips of a domain; equal arguments give equal clips in every process.
 
     Args:
-        name: key of ``DOMAINS`` or ``PRETRAIN_DOMAINS``.
-        seed: another seed gives other clips of the same domain.
-        train: clips per category in the training split; ``val`` and ``test`` likewise. The test clips do not
-            depend on the size of the other two splits.
-        categories: how many of the domain's kinds of things to use (the first ones); all by default.
-        captions: distinct captions per clip.
+        name: Key of ``DOMAINS`` or ``PRETRAIN_DOMAINS``.
+        seed: Seed; another seed gives other clips of the same domain.
+        train: Training clips per category.
+        val: Validation clips per category.
+        test: Test clips per category; they do not depend on the sizes of the other splits.
+        categories: Number of categories, from the first entity on; by default all.
+        captions: Distinct captions per clip.
 
     Raises:
-        ValueError: unknown domain, or a count that is out of range.
+        ValueError: The domain is unknown, or a count is out of range.
     """
     domain = DOMAINS.get(name) or PRETRAIN_DOMAINS.get(name)
     if domain is None:
@@ -65,14 +66,16 @@ def make_domain(
         rivals: dict[Attributes, list[Attributes]] = {}
         if split == "test":
             for _, scene in scenes:
-                rivals.setdefault(_always_told(scene.attributes), []).append(scene.attributes)
+                rivals.setdefault(_required_attributes(scene.attributes), []).append(scene.attributes)
         serial = 0
         for index, (kind, scene) in enumerate(scenes):
             serial = 0 if index == 0 or scenes[index - 1][0] is not kind else serial + 1
             slug = kind.name.replace(" ", "_")
             identifier = f"{name}-{seed}-{slug}-{split}-{serial:03d}"
             chance = random.Random(f"captions/{identifier}")
-            texts = _captions(domain, scene, captions, rivals.get(_always_told(scene.attributes), []), chance)
+            texts = _captions(
+                domain, scene, captions, rivals.get(_required_attributes(scene.attributes), []), chance
+            )
             clips.append(Clip(identifier, name, kind.name, split, scene, texts, scene.look_seed))
     return clips
 
@@ -80,16 +83,16 @@ def make_domain(
 def _scenes(
     domain: Domain, kind: Entity, split: str, count: int, seed: int, seen: set[Attributes]
 ) -> list[Scene]:
-    """``count`` scenes whose facts nobody in ``seen`` shares; they are added to it."""
-    # Python's generator takes strings by their SHA-512: no process-dependent hash.
+    """``count`` scenes with attributes that are not in ``seen``; their attributes are added to it."""
+    # random.Random hashes string seeds with SHA-512, which does not depend on the process.
     chance = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
     scenes: list[Scene] = []
     tries = 0
     while len(scenes) < count:
         tries += 1
-        if tries > _TRIES:
+        if tries > _MAX_TRIES:
             raise ValueError(
-                f"{split}: {count} clips of {kind.name!r} are more than {domain.name} can tell apart"
+                f"{split}: {count} clips of {kind.name!r} are more than {domain.name} has distinct scenes for"
             )
         scene = sample_scene(domain, kind, sample_events(chance), chance)
         group = [scene]
@@ -112,7 +115,7 @@ def _captions(
     tries = 0
     while len(texts) < count and tries < 50 * count:
         tries += 1
-        details = {detail for detail, share in _TELLING.items() if chance.random() < share}
+        details = {detail for detail, share in _MENTION_PROBABILITY.items() if chance.random() < share}
         details = _specific(scene.attributes, details, rivals, chance)
         texts[caption(scene, domain.verbs, domain.sizes, frozenset(details), chance)] = None
     return tuple(texts)
@@ -121,7 +124,7 @@ def _captions(
 def _specific(
     facts: Attributes, details: set[str], rivals: list[Attributes], chance: random.Random
 ) -> set[str]:
-    """Add details until only one of the rivals (the clip itself) fits, or nothing is left to add."""
+    """Add details until the caption fits only one of the rivals (the clip itself), or all details are used."""
     missing = [detail for detail in DETAILS if detail not in details]
     chance.shuffle(missing)
     while missing and sum(_fits(facts, rival, details) for rival in rivals) > 1:
@@ -129,13 +132,13 @@ def _specific(
     return details
 
 
-def _always_told(facts: Attributes) -> Attributes:
-    """Kind and motion: clips that differ there cannot be confused."""
+def _required_attributes(facts: Attributes) -> Attributes:
+    """Entity and motion, which every caption mentions."""
     return facts[0], facts[6]
 
 
 def _fits(facts: Attributes, rival: Attributes, details: set[str]) -> bool:
-    """Whether a caption of ``facts`` with these details is true of a rival of the same kind and motion."""
+    """Whether a caption of ``facts`` with these details also describes a rival with the same entity and motion."""
     _, hue, size, setting, other, other_hue, _ = facts
     return (
         ("hue" not in details or hue == rival[1])

@@ -1,8 +1,8 @@
-"""Motion programmes: events in order become a pose at every time.
+"""Motion of clips: a sequence of events defines a pose at every time.
 
-Every motion is symmetric in time about its middle, and :func:`reverse` turns a programme into the one that runs
-through the same poses backwards. So for every clip there is another with the same frames in the opposite order
-and a different description: no method that ignores the order of frames can tell the two apart.
+Every motion is symmetric in time about its middle, and :func:`reverse` returns the events that run through the same
+poses backwards. For every clip there is thus another clip with the same frames in the opposite order and a different
+description: no method that ignores the order of frames can distinguish them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOP = 0.3  # height of a bounce
 _ORBIT = 0.17  # radius of a circle
 _SWING = 0.2  # amplitude of a zigzag
 _STEP = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
-# What a motion sweeps beside its start, as (x low, x high, y low, y high).
+# Extent of a motion relative to its start, as (x low, x high, y low, y high).
 _SWEEP = {
     "bounce": (0.0, 0.0, -_HOP, 0.0),
     "zigzag": (-_SWING, _SWING, 0.0, 0.0),
@@ -41,7 +41,7 @@ MotionStart = tuple[float, float, float, float]  # x, y, log scale, visibility
 
 
 class Pose(NamedTuple):
-    """Where and how an object is: centre in frame sides, factor on its size, degrees, opacity 0..1."""
+    """Pose of an object: center in frame sides, factor on its size, angle in degrees, opacity 0..1."""
 
     x: float
     y: float
@@ -61,7 +61,7 @@ def _arrival(u: float) -> float:
 
 
 def _between(u: float, marks: tuple[float, ...]) -> tuple[int, float]:
-    """Which of the spans between ``marks`` holds ``u``, and how far in."""
+    """Index of the interval between ``marks`` that contains ``u``, and the relative position in it."""
     index = max(i for i, mark in enumerate(marks[:-1]) if u >= mark)
     return index, min((u - marks[index]) / (marks[index + 1] - marks[index]), 1.0)
 
@@ -124,7 +124,7 @@ def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
 
 
 def start_around(events: tuple[Event, ...], centre: tuple[float, float]) -> MotionStart:
-    """The start from which a programme sweeps an area around ``centre``, with middling size."""
+    """The start state from which the events cover an area around ``centre``, at medium size."""
     hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
     xs, ys, scales = _swept(events)
     return (
@@ -136,14 +136,14 @@ def start_around(events: tuple[Event, ...], centre: tuple[float, float]) -> Moti
 
 
 def limit_extent(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
-    """The programme with its ways shortened, if need be, to sweep no more than ``room`` frame sides."""
+    """The events, with paths shortened if they extend over more than ``room`` frame sides."""
     xs, ys, _ = _swept(events)
     way = max(max(xs) - min(xs), max(ys) - min(ys))
     return events if way <= room else tuple(replace(event, reach=room / way) for event in events)
 
 
 def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
-    """Places and log scales a programme touches when it starts at zero."""
+    """Positions and log scales reached by the events from a start at zero."""
     at: MotionStart = (0.0, 0.0, 0.0, 1.0)
     xs, ys, scales = [0.0], [0.0], [0.0]
     for event in events:
@@ -158,7 +158,7 @@ def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[fl
 
 
 def reverse(events: tuple[Event, ...], start: MotionStart) -> tuple[tuple[Event, ...], MotionStart]:
-    """The programme and start that run through the same poses in the opposite order."""
+    """The events and the start state that run through the same poses in the opposite order."""
     at = start
     for event in events:
         at = _advance(event, 1.0, at)[0]

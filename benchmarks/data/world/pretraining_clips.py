@@ -1,4 +1,4 @@
-"""Clips for pre-training: plain words and things under looks drawn so broadly that none can be relied on."""
+"""Clips for pre-training: everyday words and objects in widely varying random styles."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from benchmarks.data.world.scene_sampling import sample_events, sample_scene
 __all__ = ["sample_pretraining_clip"]
 
 _CAPTIONS = 3
-_ROUND = frozenset({"circle", "ring"})  # nobody can see these spin
-_NEAR = 110.0  # RGB distance below which an object would drown in its background
+_ROUND = frozenset({"circle", "ring"})  # a rotation of these is not visible
+_NEAR = 110.0  # RGB distance below which an object is not visible on its background
 _EVERYTHING = Domain(
     "everything", "shapes and things together", Style(), SHAPE_ENTITIES + THINGS, HUES, (), VERBS, sizes=SIZES
 )

@@ -1,4 +1,4 @@
-"""Scenes become pixels: primitives drawn with Pillow at twice the size, then the finish of the domain's look."""
+"""Rendering of scenes with Pillow at twice the size, followed by the finish of the domain's style."""
 
 from __future__ import annotations
 
@@ -178,13 +178,13 @@ def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
 
 
 class _Finish:
-    """What a domain's camera does to every frame: down to size, then blur, pixels, light and grain."""
+    """Finish of every frame: downscaling, then blur, pixelation, light and grain."""
 
     def __init__(self, scene: Scene, size: int) -> None:
         self._style = style = scene.style
         self._size = size
         self._shading = _shading(size, style.scanlines, style.vignette)
-        # The grain stays in place, like that of paper or of a sensor: flicker would swell the files.
+        # The grain is constant over time; flicker would increase the file size.
         self._grain: npt.NDArray[np.float32] | None = None
         if style.grain:
             rng = np.random.default_rng(scene.look_seed)

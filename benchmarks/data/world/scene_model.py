@@ -1,4 +1,4 @@
-"""What a video of the world says, free of pixels and of sentences: who, where, and what happens in which order."""
+"""Data model of the video world: scenes with objects, settings and events, without pixels or sentences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part:
 
 
 def parse_drawing(text: str) -> tuple[Part, ...]:
-    """Read a drawing: ``shape x y rx ry role [turn]``, one primitive after the other, separated by ``;``.
+    """Parse a drawing: primitives ``shape x y rx ry role [turn]``, separated by ``;``.
 
     Roles are ``main`` (the object's color), ``dark`` and ``light`` (its shades), ``ink``, ``accent`` and
     ``ground`` (colours of the setting) or a literal ``#rrggbb``.
@@ -42,7 +42,7 @@ def parse_drawing(text: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A kind of thing. ``words`` are its names here; ``gloss`` says what is meant, in everyday words."""
+    """A kind of object. ``words`` are its names in the domain, ``gloss`` is its meaning in everyday words."""
 
     words: tuple[str, ...]
     drawing: tuple[Part, ...]
@@ -55,7 +55,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Hue:
-    """A color and what a domain calls it; the last word is the plain one of everyday language."""
+    """A color with its names in a domain; the last name is the everyday word."""
 
     words: tuple[str, ...]
     color: Color
@@ -77,7 +77,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a domain looks, whatever it shows. Lengths are fractions of the frame side."""
+    """Rendering style of a domain. Lengths are fractions of the frame side."""
 
     fill: bool = True
     line: float = 0.0  # stroke width; 0 draws no outline
@@ -96,9 +96,9 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One motion of the programme.
+    """One motion of a clip.
 
-    ``sign`` is the sense of those that language leaves open (spins, zigzags); ``reach`` scales the way.
+    ``sign`` is the direction of motions whose captions leave it open (spins, zigzags); ``reach`` scales the path.
     """
 
     motion: str
@@ -113,7 +113,7 @@ class Actor:
     entity: Entity
     hue: Hue
     size: float
-    size_word: str = ""  # "small", "large" or "" where language should keep silent
+    size_word: str = ""  # "small", "large", or "" if captions do not mention the size
     x: float = 0.5
     y: float = 0.5
     turn: float = 0.0
@@ -122,7 +122,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything a clip shows. ``start`` is the main actor's (x, y, log scale, visibility) at time 0."""
+    """Content of a clip. ``start`` is the main actor's (x, y, log scale, visibility) at time 0."""
 
     style: Style
     setting: Setting
@@ -134,7 +134,7 @@ class Scene:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """What language can tell apart: two scenes with equal facts would need the same caption."""
+        """Attributes that captions can describe; scenes with equal attributes have the same possible captions."""
         other = self.companion
         return (
             self.main.entity.name,
@@ -149,7 +149,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A video before it is drawn."""
+    """A video before it is rendered."""
 
     id: str
     domain: str
@@ -162,10 +162,10 @@ class Clip:
 
 @dataclass(frozen=True)
 class Domain:
-    """A look with its own things, colours, places and verbs.
+    """A rendering style with its own entities, colors, settings and verbs.
 
-    ``verbs`` maps a motion to verb phrases ``"drift | to the left"``; ``reserved`` are words that pre-training
-    must never have used; ``senses`` gives a meaning to words of this domain that mean something else elsewhere.
+    ``verbs`` maps a motion to verb phrases ``"drift | to the left"``; pre-training captions never contain the words
+    in ``reserved``.
     """
 
     name: str

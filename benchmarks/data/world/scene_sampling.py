@@ -1,4 +1,4 @@
-"""Chance decides what a clip shows: programmes of events and scenes of a domain."""
+"""Random sampling of events and of scenes of a domain."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ SIZES = {"small": 0.27, "": 0.36, "large": 0.45}
 # Companions rest in the corners, away from where the main object passes most.
 _CORNERS = ((0.17, 0.2), (0.83, 0.2), (0.17, 0.82), (0.83, 0.82))
 _COMPANION_SIZE = 0.2
-# Small signs of life that cannot be told from nothing on their own.
+# Motions that are not visible without a second event.
 _NEEDS_PARTNER = frozenset({"stop"})
 
 
 def sample_events(rng: random.Random, *, two: float = 0.6) -> tuple[Event, ...]:
-    """One or two events that make sense together; two of them with the given probability."""
+    """Sample one event, or two compatible events with probability ``two``."""
     if rng.random() >= two:
         return (_event(rng.choice([m for m in MOTIONS if m not in _NEEDS_PARTNER]), rng),)
     while True:
         first, second = rng.sample(MOTIONS, 2)
-        # Nothing can happen after it vanished or before it appeared, except coming back.
+        # An object that is not visible can only appear.
         if second == "appear" and first != "vanish":
             continue
         if first == "vanish" and second != "appear":
             continue
-        # To appear and to vanish at once would be a long blink.
+        # An object that appears and vanishes directly would look like a long blink.
         if first == "appear" and second in ("vanish", "blink", "stop"):
             continue
         if second == "vanish" and first in ("blink", "stop"):
             continue
-        # There and back on the same line is told by one more word only: rare.
+        # A motion followed by its inverse is rare, since its captions differ by one word only.
         if INVERSE[first] == second and rng.random() < 0.7:
             continue
         return _event(first, rng), _event(second, rng)
@@ -54,7 +54,7 @@ def sample_scene(
     hue: Hue | None = None,
     companion_share: float = 0.4,
 ) -> Scene:
-    """A scene of a domain in which ``entity`` goes through ``events``; what is not given is drawn by chance."""
+    """Sample a scene of a domain in which ``entity`` performs ``events``; all other attributes are random."""
     style = style or domain.style
     hue = hue or rng.choice(domain.hues)
     changes = any(event.motion in ("grow", "shrink") for event in events)
@@ -64,7 +64,7 @@ def sample_scene(
     companion = None
     if rng.random() < companion_share:
         companion = _companion(domain, entity, hue, rng)
-    # Things may leave the frame by a little, never by half.
+    # Objects can leave the frame slightly, but never by half.
     events = limit_extent(events, 1.02 - SIZES["large" if changes else word])
     centre = (0.5 + rng.uniform(-0.04, 0.04), 0.5 + rng.uniform(-0.04, 0.04))
     return Scene(

@@ -1,4 +1,4 @@
-"""A world on disk: one folder of mp4 files and one manifest a domain, as ``POST /tasks`` takes them."""
+"""Video world on disk: one folder per domain with mp4 files and a manifest for ``POST /tasks``."""
 
 from __future__ import annotations
 

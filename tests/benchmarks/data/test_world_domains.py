@@ -1,4 +1,4 @@
-"""Clips of a domain: counts, splits, determinism, groups that only the order of frames can tell apart."""
+"""Clips of a domain: counts, splits, determinism, groups that only the order of frames has distinct scenes for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Domains as readable data, in the order in which benchmarks learn them."""
+"""Definitions of the domains, in the order in which benchmarks learn them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short forms in which domains are written down."""
+"""Compact notation for the definition of domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain things, plain words: what pre-training knows. No style of a benchmark domain, none of its jargon."""
+"""Everyday vocabulary of pre-training: no style and no jargon of a benchmark domain."""
 
 from __future__ import annotations
 
