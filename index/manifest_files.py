@@ -11,7 +11,7 @@ __all__ = ["list_manifest_files"]
 
 
 def list_manifest_files(store_folder: StoreFolder, manifest: Manifest) -> dict[str, tuple[Path, str]]:
-    """Files of a generation, besides its manifest.
+    """Files of a generation, without its manifest.
 
     Files never change, so they can be copied without a lock while others write: a folder that a later generation no
     longer names stays for an hour.

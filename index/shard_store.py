@@ -267,7 +267,7 @@ class ShardStore(StoreFolder):
             return self._rewrite(current, task)
 
     def clear(self, task: str) -> Manifest:
-        """Delete all vectors of a task and empty its shard, whatever state its files are in.
+        """Delete all vectors of a task and empty its shard, even if its files are damaged.
 
         Nothing changes for a task that is not published.
 

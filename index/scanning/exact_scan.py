@@ -77,7 +77,7 @@ class ExactScan:
         """
         sparse = live is not None and count_rows(live) * _GATHER_COST < self.count
         if sparse or len(queries) < _MATMUL_QUERIES:
-            hits = []
+            hits = []  # filled by a loop, since a comprehension adds a stack frame to every scan
             for query in queries:
                 hits.append(self.search(query, k, live))
             return hits

@@ -40,7 +40,7 @@ def _shard(store: ShardStore, task: str, previous: IndexSnapshot | None = None) 
     return IndexSnapshot.open(store, previous=previous).shard(task, fingerprint=f"encoder of {task}")
 
 
-def _by_hand(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
+def _brute_force(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
     scores = {number: float(vector.astype(np.float64) @ query) for number, vector in vectors.items()}
     return sorted(scores, key=lambda number: (-scores[number], number))[:k]
 
@@ -76,10 +76,10 @@ def test_search_after_any_history_equals_search_of_live_vectors(
         assert (shard.vectors(shard.ids) == np.array([left[number] for number in sorted(left)])).all()
         for query in unit(3, 70 + turn):
             for k in (1, 7, 1000):
-                assert shard.search(query, k).ids.tolist() == _by_hand(left, query, k)
+                assert shard.search(query, k).ids.tolist() == _brute_force(left, query, k)
             skipped = sorted(left)[::2]
             rest = {number: vector for number, vector in left.items() if number not in skipped}
-            assert shard.search(query, 5, exclude=skipped).ids.tolist() == _by_hand(rest, query, 5)
+            assert shard.search(query, 5, exclude=skipped).ids.tolist() == _brute_force(rest, query, 5)
         assert audit(store).problems == []
         copied = {name.split("/")[1] for name in list_manifest_files(store, store.manifest())}
         assert copied == store.manifest().folder_ids()
@@ -105,7 +105,7 @@ def test_deletions_at_any_position_are_excluded(
     publish_task(store, "a", range(400), seed=3)
     query = unit(1, 9)[0]
     vectors = dict(enumerate(unit(400, 3)))
-    order = _by_hand(vectors, query, 400)
+    order = _brute_force(vectors, query, 400)
     gone = (order if best_first else order[::-1])[: int(share * 400)]
     store.delete(gone)
     left = [number for number in order if number not in gone]
@@ -249,8 +249,10 @@ def test_ids_deleted_before_publication_are_never_visible(
     manifest = store.publish(release=release, shards=[shard], deleted=[4, 1, 999, 101])
     assert manifest.generation == 2
     assert _shard(store, "a").ids.tolist() == [0, 2, 3, 5]
-    assert _shard(store, "other").ids.tolist() == [100, 101, 102, 103], "only what is new"
-    assert store.publish(release=release, shards=[shard], deleted=[0]) == manifest, "published is published"
+    assert _shard(store, "other").ids.tolist() == [100, 101, 102, 103], "only the new shard"
+    assert store.publish(release=release, shards=[shard], deleted=[0]) == manifest, (
+        "published shards are not changed"
+    )
     assert audit(store).problems == []
 
 

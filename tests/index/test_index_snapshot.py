@@ -22,7 +22,7 @@ from index.shard_store import ShardStore
 
 
 @pytest.fixture
-def two(store: ShardStore, publish_task: Callable) -> ShardStore:
+def two_tasks(store: ShardStore, publish_task: Callable) -> ShardStore:
     """A store with tasks a and b."""
     publish_task(store, "a", range(0, 5), seed=1)
     publish_task(store, "b", range(5, 9), seed=2)
@@ -42,9 +42,9 @@ def _flip(path: Path, place: int = -1) -> None:
 @pytest.mark.parametrize("name", ["vectors.faiss", "ids.npy", "shard.json"])
 @pytest.mark.parametrize("harm", ["flip", "truncate", "lengthen", "remove", "empty"])
 def test_damaged_shard_is_degraded_and_others_are_served(
-    two: ShardStore, unit: Callable, name: str, harm: str
+    two_tasks: ShardStore, unit: Callable, name: str, harm: str
 ) -> None:
-    path = _folder(two, "a") / name
+    path = _folder(two_tasks, "a") / name
     if harm == "flip":
         _flip(path)
     elif harm == "truncate":
@@ -55,7 +55,7 @@ def test_damaged_shard_is_degraded_and_others_are_served(
         path.unlink()
     else:
         path.write_bytes(b"")
-    snapshot = IndexSnapshot.open(two)
+    snapshot = IndexSnapshot.open(two_tasks)
     assert snapshot.tasks == ["b"]
     assert list(snapshot.degraded) == ["a"]
     assert "of task a" in snapshot.degraded["a"]
@@ -66,10 +66,10 @@ def test_damaged_shard_is_degraded_and_others_are_served(
     assert found.ids.tolist() == [7]
 
 
-def test_sizes_are_compared_without_verification(two: ShardStore) -> None:
-    path = _folder(two, "a") / "vectors.faiss"
+def test_sizes_are_compared_without_verification(two_tasks: ShardStore) -> None:
+    path = _folder(two_tasks, "a") / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-4])
-    assert list(IndexSnapshot.open(two, verify=False).degraded) == ["a"]
+    assert list(IndexSnapshot.open(two_tasks, verify=False).degraded) == ["a"]
 
 
 def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callable) -> None:
@@ -82,45 +82,45 @@ def test_every_flipped_byte_is_detected(store: ShardStore, publish_task: Callabl
     assert IndexSnapshot.open(store).degraded == {}
 
 
-def test_missing_folder_degrades_shard(two: ShardStore) -> None:
-    shutil.rmtree(_folder(two, "b"))
-    snapshot = IndexSnapshot.open(two)
+def test_missing_folder_degrades_shard(two_tasks: ShardStore) -> None:
+    shutil.rmtree(_folder(two_tasks, "b"))
+    snapshot = IndexSnapshot.open(two_tasks)
     assert snapshot.tasks == ["a"]
     assert "folder is missing" in snapshot.degraded["b"]
 
 
-def test_swapped_shard_folders_are_detected(two: ShardStore) -> None:
+def test_swapped_shard_folders_are_detected(two_tasks: ShardStore) -> None:
     # Intact files with correct names, but of another shard.
-    shutil.rmtree(_folder(two, "a"))
-    shutil.copytree(_folder(two, "b"), _folder(two, "a"))
+    shutil.rmtree(_folder(two_tasks, "a"))
+    shutil.copytree(_folder(two_tasks, "b"), _folder(two_tasks, "a"))
     for verify in (True, False):
-        assert list(IndexSnapshot.open(two, verify=verify).degraded) == ["a"]
+        assert list(IndexSnapshot.open(two_tasks, verify=verify).degraded) == ["a"]
 
 
-def test_foreign_fingerprint_raises(two: ShardStore) -> None:
-    snapshot = IndexSnapshot.open(two)
+def test_foreign_fingerprint_raises(two_tasks: ShardStore) -> None:
+    snapshot = IndexSnapshot.open(two_tasks)
     with pytest.raises(FingerprintMismatch, match="task a was made by encoder"):
         snapshot.shard("a", fingerprint="encoder of b")
 
 
-def test_unknown_task_raises(two: ShardStore) -> None:
+def test_unknown_task_raises(two_tasks: ShardStore) -> None:
     with pytest.raises(ShardMissing, match="task z has no shard"):
-        IndexSnapshot.open(two).shard("z", fingerprint="")
+        IndexSnapshot.open(two_tasks).shard("z", fingerprint="")
 
 
-def test_damaged_manifest_raises(two: ShardStore) -> None:
-    body = json.loads(two.manifest_path.read_text())
+def test_damaged_manifest_raises(two_tasks: ShardStore) -> None:
+    body = json.loads(two_tasks.manifest_path.read_text())
     body["shards"]["a"]["fingerprint"] = "another"
-    two.manifest_path.write_text(json.dumps(body))
+    two_tasks.manifest_path.write_text(json.dumps(body))
     with pytest.raises(ManifestError, match="altered"):
-        IndexSnapshot.open(two)
+        IndexSnapshot.open(two_tasks)
 
 
 @pytest.mark.parametrize("harm", ["flip", "remove", "truncate"])
-def test_damaged_release_raises(two: ShardStore, harm: str) -> None:
-    snapshot = IndexSnapshot.open(two)
+def test_damaged_release_raises(two_tasks: ShardStore, harm: str) -> None:
+    snapshot = IndexSnapshot.open(two_tasks)
     assert snapshot.release_id is not None
-    path = two.release_folder(snapshot.release_id) / "weights.safetensors"
+    path = two_tasks.release_folder(snapshot.release_id) / "weights.safetensors"
     if harm == "flip":
         _flip(path)
     elif harm == "remove":
@@ -134,25 +134,25 @@ def test_damaged_release_raises(two: ShardStore, harm: str) -> None:
 
 
 def test_snapshot_stays_the_same_after_publication(
-    two: ShardStore, publish_task: Callable, unit: Callable
+    two_tasks: ShardStore, publish_task: Callable, unit: Callable
 ) -> None:
-    old = IndexSnapshot.open(two)
-    publish_task(two, "c", [20])
-    new = IndexSnapshot.open(two, previous=old)
+    old = IndexSnapshot.open(two_tasks)
+    publish_task(two_tasks, "c", [20])
+    new = IndexSnapshot.open(two_tasks, previous=old)
     assert (old.generation, old.tasks) == (2, ["a", "b"])
     assert (new.generation, new.tasks) == (3, ["a", "b", "c"])
-    shutil.rmtree(_folder(two, "a"))  # an open shard survives the loss of its folder
+    shutil.rmtree(_folder(two_tasks, "a"))  # an open shard survives the loss of its folder
     assert new.shard("a", fingerprint="encoder of a").search(unit(5, 1)[3], 1).ids.tolist() == [3]
     assert old.shard("a", fingerprint="encoder of a").search(unit(5, 1)[3], 1).ids.tolist() == [3]
 
 
-def test_repaired_shard_is_served_again(two: ShardStore) -> None:
-    path = _folder(two, "a") / "vectors.faiss"
+def test_repaired_shard_is_served_again(two_tasks: ShardStore) -> None:
+    path = _folder(two_tasks, "a") / "vectors.faiss"
     _flip(path)
-    broken = IndexSnapshot.open(two)
+    broken = IndexSnapshot.open(two_tasks)
     assert list(broken.degraded) == ["a"]
     _flip(path)
-    mended = IndexSnapshot.open(two, previous=broken)
+    mended = IndexSnapshot.open(two_tasks, previous=broken)
     assert mended.degraded == {}
     assert mended.tasks == ["a", "b"]
 
@@ -162,7 +162,7 @@ def test_snapshot_of_empty_store_has_no_tasks(store: ShardStore) -> None:
     assert (snapshot.generation, snapshot.release_id, snapshot.tasks) == (0, None, [])
 
 
-def test_foreign_faiss_index_degrades_shard(two: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_faiss_index_degrades_shard(two_tasks: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read = faiss.read_index
 
     def euclidean(*arguments: object) -> faiss.Index:
@@ -172,14 +172,14 @@ def test_foreign_faiss_index_degrades_shard(two: ShardStore, monkeypatch: pytest
         return other
 
     monkeypatch.setattr(faiss, "read_index", euclidean)
-    assert all("vectors.faiss contradicts" in why for why in IndexSnapshot.open(two).degraded.values())
+    assert all("vectors.faiss contradicts" in why for why in IndexSnapshot.open(two_tasks).degraded.values())
 
 
 def test_thread_limit_applies_to_searching_thread(
-    two: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
+    two_tasks: ShardStore, unit: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_search_threads(None)
-    shard = IndexSnapshot.open(two).shard("a", fingerprint="encoder of a")
+    shard = IndexSnapshot.open(two_tasks).shard("a", fingerprint="encoder of a")
     inside: list[int] = []
     after: list[int] = []
     original = faiss.IndexScalarQuantizer.search
@@ -206,16 +206,16 @@ def test_thread_limit_applies_to_searching_thread(
     assert after == [3, 3]
 
 
-def test_open_shard_survives_replacement_of_its_file(two: ShardStore, unit: Callable) -> None:
+def test_open_shard_survives_replacement_of_its_file(two_tasks: ShardStore, unit: Callable) -> None:
     # Reading a truncated mapped file ends the process with SIGBUS, so the search runs in a subprocess.
-    path = _folder(two, "a") / "vectors.faiss"
+    path = _folder(two_tasks, "a") / "vectors.faiss"
     program = f"""
 import os, sys
 from pathlib import Path
 import numpy as np
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
-shard = IndexSnapshot.open(ShardStore(Path({str(two.root)!r}))).shard("a", fingerprint="encoder of a")
+shard = IndexSnapshot.open(ShardStore(Path({str(two_tasks.root)!r}))).shard("a", fingerprint="encoder of a")
 Path({str(path) + ".x"!r}).write_bytes(b"")
 os.replace({str(path) + ".x"!r}, {str(path)!r})
 print(shard.search(np.array({unit(5, 1)[4].tolist()}, np.float32), 1).ids.tolist())

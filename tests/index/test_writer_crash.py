@@ -116,7 +116,7 @@ def test_killed_writer_loses_no_acknowledged_publication(tmp_path: Path) -> None
         try:
             for _ in range(chance.randint(1, 8)):
                 line = writer.stdout.readline()
-                assert line, "the writer ended by itself"
+                assert line, "the writer was not killed"
                 acknowledged = int(line)
             time.sleep(chance.random() / 50)
         finally:

@@ -43,7 +43,7 @@ def sampled(images: list[Any], greys: tuple[int, ...] = GREYS) -> list[int]:
     ]
 
 
-def refused(path: Path, words: str, limits: VideoLimits | None = None) -> str:
+def assert_rejected(path: Path, words: str, limits: VideoLimits | None = None) -> str:
     with pytest.raises(MediaError, match=words) as caught:
         read(path, limits=limits)
     assert path.name in caught.value.reason
@@ -260,18 +260,18 @@ def test_crop_square_keeps_center() -> None:
 def test_files_without_video_raise(tmp_path: Path, make_audio: Callable[[str], Path]) -> None:
     text = tmp_path / "notes.mp4"
     text.write_text("These are the notes of a meeting.\n" * 200)
-    refused(text, "damaged or not a video")
+    assert_rejected(text, "damaged or not a video")
     noise = tmp_path / "noise.mp4"
     noise.write_bytes(np.random.default_rng(0).bytes(20_000))
-    refused(noise, "damaged or not a video")
-    refused(make_audio("song.m4a"), "audio only")
+    assert_rejected(noise, "damaged or not a video")
+    assert_rejected(make_audio("song.m4a"), "audio only")
 
 
 @pytest.mark.parametrize("name", ["cut.mp4", "cut.avi", "cut.mkv"])
 def test_files_with_truncated_header_raise(make_video: MakeVideo, name: str) -> None:
     path = make_video(name, codec="mpeg4" if name.endswith("avi") else "libx264")
     path.write_bytes(path.read_bytes()[:300])
-    refused(path, "export it again|copy it again")
+    assert_rejected(path, "export it again|copy it again")
 
 
 @pytest.mark.parametrize("seconds", [2, 12, 70])
@@ -298,7 +298,7 @@ def test_truncated_files_raise(
     )
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    refused(path, r"breaks off after \d+\.\d of \d+\.\d s; it is truncated; copy it again")
+    assert_rejected(path, r"breaks off after \d+\.\d of \d+\.\d s; it is truncated; copy it again")
     path.write_bytes(whole[:-100])  # all sampled frames are complete
     read(path)
 
@@ -334,7 +334,7 @@ def test_truncated_mp4_is_reported_as_truncated(make_video: MakeVideo) -> None:
     )
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 3])
-    assert "truncated" in refused(path, r"breaks off after \d")
+    assert "truncated" in assert_rejected(path, r"breaks off after \d")
 
 
 def test_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
@@ -355,19 +355,19 @@ def test_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
 def test_unknown_codec_is_reported(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
     path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
-    refused(path, "unknown codec; export it")
+    assert_rejected(path, "unknown codec; export it")
 
 
 def test_limits_are_enforced(make_video: MakeVideo) -> None:
     path = make_video("clip.mp4")
-    assert "64x48" in refused(path, "scale it down", VideoLimits(max_pixels=64 * 48 - 1))
+    assert "64x48" in assert_rejected(path, "scale it down", VideoLimits(max_pixels=64 * 48 - 1))
     read(path, limits=VideoLimits(max_pixels=64 * 48))
-    refused(path, "at most 1 s", VideoLimits(max_seconds=1.0))
+    assert_rejected(path, "at most 1 s", VideoLimits(max_seconds=1.0))
 
 
 def test_pixels_are_counted_as_displayed(make_video: MakeVideo) -> None:
     path = make_video("wide.mkv", aspect=Fraction(16, 1))
-    assert "1024x48" in refused(path, "scale it down", VideoLimits(max_pixels=1024 * 48 - 1))
+    assert "1024x48" in assert_rejected(path, "scale it down", VideoLimits(max_pixels=1024 * 48 - 1))
     assert read(path, limits=VideoLimits(max_pixels=1024 * 48))[0].width == 1024
 
 
@@ -376,7 +376,7 @@ def test_frames_that_grow_within_stream_raise(make_video: MakeVideo, tmp_path: P
     both = tmp_path / "both.h264"
     both.write_bytes(small.read_bytes() + large.read_bytes())
     read(small, limits=VideoLimits(max_pixels=64 * 48))
-    assert "640x480" in refused(both, "scale it down", VideoLimits(max_pixels=64 * 48))
+    assert "640x480" in assert_rejected(both, "scale it down", VideoLimits(max_pixels=64 * 48))
 
 
 NOT_FOLLOWED = "not a video of an accepted kind .*playlists are not followed"
@@ -393,7 +393,7 @@ def test_playlists_do_not_open_other_files(make_video: MakeVideo, tmp_path: Path
     if name == "list.m3u8":
         with av.open(str(playlist)) as container:  # by path, the playlist would be followed
             assert container.format.name == "hls"
-    refused(playlist, "playlists are not followed|damaged or not a video")
+    assert_rejected(playlist, "playlists are not followed|damaged or not a video")
 
 
 @pytest.mark.parametrize("target", ["real.mp4", "{tmp}/real.mp4", "file:{tmp}/real.mp4"])
@@ -401,7 +401,7 @@ def test_scripts_do_not_open_other_files(make_video: MakeVideo, tmp_path: Path, 
     make_video("real.mp4")
     script = tmp_path / "script.ffconcat"
     script.write_text(f"ffconcat version 1.0\nfile '{target.format(tmp=tmp_path)}'\n")
-    refused(script, NOT_FOLLOWED)
+    assert_rejected(script, NOT_FOLLOWED)
 
 
 def test_session_descriptions_do_not_open_network(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_session_descriptions_do_not_open_network(tmp_path: Path) -> None:
     session.write_text(
         "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
     )
-    refused(session, "playlists are not followed|damaged or not a video")
+    assert_rejected(session, "playlists are not followed|damaged or not a video")
 
 
 def test_pictures_and_documents_raise(tmp_path: Path) -> None:
@@ -417,9 +417,9 @@ def test_pictures_and_documents_raise(tmp_path: Path) -> None:
 
     for name in ("still.png", "still.jpg", "still.webp"):
         Image.new("RGB", (32, 32), "white").save(tmp_path / name)
-        refused(tmp_path / name, NOT_FOLLOWED)
+        assert_rejected(tmp_path / name, NOT_FOLLOWED)
     (tmp_path / "drawing.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>")
-    refused(tmp_path / "drawing.svg", "playlists are not followed|damaged or not a video")
+    assert_rejected(tmp_path / "drawing.svg", "playlists are not followed|damaged or not a video")
 
 
 def test_decoding_leaves_no_open_files(make_video: MakeVideo) -> None:

@@ -38,7 +38,7 @@ def _publish(store: ShardStore, write: Callable) -> None:
     store.publish(release=release, shards=[shard])
 
 
-def _left(store: ShardStore) -> list[str]:
+def _incomplete_files(store: ShardStore) -> list[str]:
     """Names of incomplete files."""
     return [path.name for path in (*(store.root / "tmp").iterdir(), *store.root.glob("*.new"))]
 
@@ -59,7 +59,7 @@ def test_full_disk_keeps_last_generation(store: ShardStore, publish_task: Callab
             _publish(store, write)
         assert store.manifest() == before
         assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a"], {})
-        assert _left(store) == []
+        assert _incomplete_files(store) == []
     with _no_file_beyond(sizes[-1]):
         _publish(store, write)
     assert (IndexSnapshot.open(store).tasks, IndexSnapshot.open(store).degraded) == (["a", "b"], {})

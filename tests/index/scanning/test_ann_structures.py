@@ -43,7 +43,7 @@ def _clustered(count: int, seed: int) -> np.ndarray:
     return vectors.astype(np.float16).astype(np.float32)
 
 
-def _elsewhere(count: int, seed: int) -> np.ndarray:
+def _text_like(count: int, seed: int) -> np.ndarray:
     """Unit vectors far from every center, like texts from videos."""
     vectors = np.random.default_rng(seed).normal(size=(count, DIM)) + np.full(DIM, 2.5)
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -85,7 +85,7 @@ def _ranking(query: bytes) -> np.ndarray:
     return np.lexsort((np.arange(ROWS), -scores))
 
 
-def _by_hand(query: np.ndarray) -> np.ndarray:
+def _brute_force(query: np.ndarray) -> np.ndarray:
     """Rows, best first, by products in double precision."""
     return _ranking(query.tobytes())
 
@@ -100,7 +100,7 @@ def test_gate_reports_measured_recall(kind: str, large: tuple[ShardStore, Segmen
     for depth in GATE_DEPTHS:
         found = 0
         for query in TEXTS:
-            found += len({*shard.search(query, depth).ids} & {*IDS[_by_hand(query)[:depth]]})
+            found += len({*shard.search(query, depth).ids} & {*IDS[_brute_force(query)[:depth]]})
         recalls.append(found / depth / len(TEXTS))
     assert min(recalls) == pytest.approx(structure.recall, abs=2e-4)  # ties count as correct
     assert structure.recall >= structure.target == 0.99
@@ -119,7 +119,7 @@ def test_ann_search_returns_exact_scores(large: tuple[ShardStore, SegmentEntry])
 
 def test_longer_results_begin_with_shorter_ones(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard, among = _shard(large[0]), IDS[np.random.default_rng(8).random(ROWS) < 0.8]
-    for query in _elsewhere(5, 9):
+    for query in _text_like(5, 9):
         for passing in (None, among):
             longest = shard.search(query, 60, include=passing).ids.tolist()
             assert all(
@@ -129,9 +129,9 @@ def test_longer_results_begin_with_shorter_ones(large: tuple[ShardStore, Segment
 
 def test_search_beyond_measured_depth_is_exact(large: tuple[ShardStore, SegmentEntry]) -> None:
     shard = _shard(large[0])
-    for query in _elsewhere(3, 4):
+    for query in _text_like(3, 4):
         hits = shard.search(query, 150)
-        assert hits.ids.tolist() == IDS[_by_hand(query)[:150]].tolist()
+        assert hits.ids.tolist() == IDS[_brute_force(query)[:150]].tolist()
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.01])
@@ -148,7 +148,7 @@ def test_filtered_ann_search_keeps_recall_and_excludes_ids(
         assert len(hits.ids) == 10
         assert np.isin(hits.ids, among).all()
         assert not np.isin(hits.ids, deleted).any()
-        order = IDS[_by_hand(query)]
+        order = IDS[_brute_force(query)]
         best = order[np.isin(order, among) & ~np.isin(order, deleted)][:10]
         found += len({*hits.ids} & {*best})
     assert found / 600 >= 0.985
@@ -160,7 +160,7 @@ def test_filter_that_excludes_nearest_rows_falls_back_to_exact_scan(
     # Only the farthest half of the videos is included, which no structure searches.
     shard = _shard(large[0])
     for query in _clustered(3, 6):
-        farthest = _by_hand(query)[ROWS // 2 :]
+        farthest = _brute_force(query)[ROWS // 2 :]
         hits = shard.search(query, 10, include=IDS[np.sort(farthest)])
         assert hits.ids.tolist() == IDS[farthest[:10]].tolist()
 
@@ -212,35 +212,35 @@ def test_gate_rejects_structure_with_low_text_recall(kind: str) -> None:
     exact = _exact(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     texts = (dice.normal(size=(120, 64)) + 3).astype(np.float32)
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
-    measured = choose_structure(exact, texts, AnnPolicy(exact_rows=1000, kinds=(kind,)))
-    assert measured is not None
+    result = choose_structure(exact, texts, AnnPolicy(exact_rows=1000, kinds=(kind,)))
+    assert result is not None
     if kind == "sq8":  # the error of 8-bit codes does not depend on the direction
-        assert measured.structure.kind == "sq8"
+        assert result.structure.kind == "sq8"
         return
-    assert (measured.structure.kind, measured.index) == ("flat", None)
-    assert list(measured.structure.refused) == [kind]
-    assert measured.structure.refused[kind] < 0.99
+    assert (result.structure.kind, result.index) == ("flat", None)
+    assert list(result.structure.refused) == [kind]
+    assert result.structure.refused[kind] < 0.99
 
 
 def test_gate_needs_more_work_for_text_queries_than_for_videos() -> None:
-    exact, policy = _exact(VIDEOS), AnnPolicy(exact_rows=1000, kinds=("hnsw",), target=0.999)
+    exact, policy = _exact(VIDEOS[:8000]), AnnPolicy(exact_rows=1000, kinds=("hnsw",), target=0.999)
     kinds = []
-    for queries in (_clustered(120, 8), _elsewhere(120, 9)):
-        measured = choose_structure(exact, queries, policy)
-        assert measured is not None
-        kinds.append((measured.structure.kind, measured.structure.work))
+    for queries in (_clustered(120, 8), _text_like(120, 9)):
+        result = choose_structure(exact, queries, policy)
+        assert result is not None
+        kinds.append((result.structure.kind, result.structure.work))
     assert kinds[0][0] == "hnsw"
     assert kinds[1][0] == "flat" or kinds[1][1] > 2 * kinds[0][1]
 
 
 def test_gate_keeps_smallest_passing_parameter(kind: str) -> None:
     exact = _exact(VIDEOS)
-    measured = choose_structure(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))
-    assert measured is not None
-    smallest = measured.structure.parameter
+    result = choose_structure(exact, TEXTS, AnnPolicy(exact_rows=1000, kinds=(kind,)))
+    assert result is not None
+    smallest = result.structure.parameter
     if smallest > 1:
         cuts = [np.array([exact.search(query, depth).scores[-1] for query in TEXTS]) for depth in GATE_DEPTHS]
-        candidates = AnnIndex(kind, measured.index, exact)
+        candidates = AnnIndex(kind, result.index, exact)
         assert measure_recall(candidates, TEXTS, cuts, smallest) >= 0.99
         if kind != "hnsw" or smallest > DEPTH + 1:
             assert measure_recall(candidates, TEXTS, cuts, smallest - 1) < 0.99
@@ -251,10 +251,10 @@ def test_gate_takes_first_passing_kind_and_lists_refused_ones() -> None:
     vectors = dice.normal(size=(4000, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     texts = vectors[:120] * 0.1 + dice.normal(size=(120, 64)).astype(np.float32)
-    measured = choose_structure(_exact(vectors), texts, AnnPolicy(exact_rows=1000, kinds=("ivf", "sq8")))
-    assert measured is not None
-    assert measured.structure.kind == "sq8"
-    assert measured.structure.refused.keys() == {"ivf"}
+    result = choose_structure(_exact(vectors), texts, AnnPolicy(exact_rows=1000, kinds=("ivf", "sq8")))
+    assert result is not None
+    assert result.structure.kind == "sq8"
+    assert result.structure.refused.keys() == {"ivf"}
 
 
 @pytest.mark.parametrize("queries", [None, TEXTS[:99]])
@@ -324,7 +324,11 @@ def test_structure_of_other_vectors_raises(
         Segment.open(store.shard_folder(entry.id), lying)
 
 
-@pytest.mark.parametrize("later", [None, TEXTS], ids=["first segment", "both segments"])
+@pytest.mark.parametrize(
+    ("kind", "later"),
+    [("ivf", None), ("ivf", TEXTS), ("hnsw", None), ("sq8", TEXTS)],
+    ids=["ivf", "ivf of both segments", "hnsw", "sq8 of both segments"],
+)
 def test_compaction_measures_again_with_stored_queries(
     kind: str, later: np.ndarray | None, tmp_path: Path, adopt: Callable
 ) -> None:

@@ -23,7 +23,7 @@ def _exact(vectors: np.ndarray, dtype: str) -> ExactScan:
     return ExactScan(flat)
 
 
-def _by_hand(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[tuple[float, int]]:
+def _brute_force(stored: np.ndarray, query: np.ndarray, alive: np.ndarray) -> list[tuple[float, int]]:
     """(−score, row) of the live rows, best first, by products that are computed one by one."""
     scores = [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
     return sorted((-score, row) for row, score in enumerate(scores) if alive[row])
@@ -43,7 +43,7 @@ def test_batched_search_equals_single_search_and_loop(
         many = exact.search_many(queries, k, bits)
         assert len(many) == 9
         for query, found in zip(queries, many, strict=True):
-            wanted = _by_hand(vectors, query, alive)[:k]
+            wanted = _brute_force(vectors, query, alive)[:k]
             assert found.rows.tolist() == [row for _, row in wanted]
             np.testing.assert_allclose(found.scores, [-score for score, _ in wanted], atol=1e-6)
             one = exact.search(query, k, bits)
@@ -115,7 +115,7 @@ def test_batched_search_of_segments_with_deletions_equals_single_search(
             np.isin(np.arange(70), among) if among is not None else True
         )
         for query, hits in zip(queries, shard.search_many(queries, 6, exclude, among), strict=True):
-            wanted = _by_hand(every, query, passing)[:6]
+            wanted = _brute_force(every, query, passing)[:6]
             assert hits.ids.tolist() == [row for _, row in wanted]
             one = shard.search(query, 6, exclude, among)
             assert (one.ids.tolist(), one.scores.tolist()) == (hits.ids.tolist(), hits.scores.tolist())

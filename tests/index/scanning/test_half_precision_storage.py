@@ -29,7 +29,7 @@ def _unrounded(count: int, dim: int, seed: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _by_hand(stored: np.ndarray, query: np.ndarray) -> list[float]:
+def _brute_force(stored: np.ndarray, query: np.ndarray) -> list[float]:
     """Inner products of rounded rows, in double precision."""
     return [sum(float(a) * float(b) for a, b in zip(row, query, strict=True)) for row in stored]
 
@@ -43,7 +43,7 @@ def test_scan_ranks_like_brute_force_on_rounded_vectors(store: ShardStore, dim: 
     assert (shard.vectors(shard.ids) == rounded.astype(np.float32)).all()
     assert not (rounded == vectors).all()
     for query in _unrounded(4, dim, seed=100 + dim):
-        scores = np.array(_by_hand(rounded, query))
+        scores = np.array(_brute_force(rounded, query))
         (hits,) = shard.search_many(query[None], 50)
         assert hits.ids.tolist() == np.argsort(-scores)[:50].tolist()
         np.testing.assert_allclose(hits.scores, scores[hits.ids], atol=1e-6)

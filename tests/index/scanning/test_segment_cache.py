@@ -18,8 +18,8 @@ TASKS = ["a", "b", "c", "d"]
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Tasks in the order in which their segments are opened."""
+def opened_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Tasks in the order in which their segments are opened_tasks."""
     order: list[str] = []
     real = Segment.open.__func__  # type: ignore[attr-defined]
 
@@ -32,8 +32,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def four(store: ShardStore, publish_task: Callable) -> ShardStore:
-    """A store with four tasks of five vectors each and the same size on disk."""
+def four_tasks(store: ShardStore, publish_task: Callable) -> ShardStore:
+    """A store with four_tasks tasks of five vectors each and the same size on disk."""
     for number, task in enumerate(TASKS):
         publish_task(store, task, range(10 + 5 * number, 15 + 5 * number), seed=number)
     assert len({entry.bytes for entry in store.manifest().shards.values()}) == 1
@@ -50,19 +50,21 @@ def _search(snapshot: IndexSnapshot, task: str, query: np.ndarray, k: int = 3) -
     return snapshot.shard(task, fingerprint=f"encoder of {task}").search(query, k).ids.tolist()
 
 
-def test_segments_are_opened_on_first_search(four: ShardStore, opened: list[str], unit: Callable) -> None:
-    store, snapshot, size = _with_room_for(four, 9)
-    assert (opened, store.segment_cache.bytes) == ([], 0)
+def test_segments_are_opened_on_first_search(
+    four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
+) -> None:
+    store, snapshot, size = _with_room_for(four_tasks, 9)
+    assert (opened_tasks, store.segment_cache.bytes) == ([], 0)
     for task in "bbcb":
         _search(snapshot, task, unit(1)[0])
-    assert (opened, store.segment_cache.bytes) == (["b", "c"], 2 * size)
+    assert (opened_tasks, store.segment_cache.bytes) == (["b", "c"], 2 * size)
 
 
 def test_least_recently_searched_segment_is_closed_first(
-    four: ShardStore, opened: list[str], unit: Callable
+    four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
 ) -> None:
     # An independent LRU list predicts which searches open a file.
-    store, snapshot, size = _with_room_for(four, 2.5)
+    store, snapshot, size = _with_room_for(four_tasks, 2.5)
     order = np.random.default_rng(3).choice(TASKS, size=60).tolist()
     recent: list[str] = []
     expected: list[str] = []
@@ -74,21 +76,23 @@ def test_least_recently_searched_segment_is_closed_first(
         recent = [*recent, task][-2:]
         _search(snapshot, task, unit(1)[0])
         assert store.segment_cache.bytes <= 2 * size
-    assert opened == expected
+    assert opened_tasks == expected
     assert 10 < len(expected) < 60  # hits and misses
 
 
-def test_budget_does_not_change_results(four: ShardStore, unit: Callable) -> None:
-    everything = IndexSnapshot.open(four)
+def test_budget_does_not_change_results(four_tasks: ShardStore, unit: Callable) -> None:
+    everything = IndexSnapshot.open(four_tasks)
     for room in (0, 1, 3.5):
-        _, snapshot, _ = _with_room_for(four, room)
+        _, snapshot, _ = _with_room_for(four_tasks, room)
         for query in unit(5, seed=9):
             for task in TASKS:
                 assert _search(snapshot, task, query) == _search(everything, task, query)
 
 
-def test_segment_in_use_is_not_closed(four: ShardStore, opened: list[str], unit: Callable) -> None:
-    store, snapshot, size = _with_room_for(four, 0)
+def test_segment_in_use_is_not_closed(
+    four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
+) -> None:
+    store, snapshot, size = _with_room_for(four_tasks, 0)
     entry = snapshot.manifest.shards["a"]
     with store.segment_cache.use(store.shard_folder(entry.id), entry) as segment:
         for task in "bcd":
@@ -99,21 +103,25 @@ def test_segment_in_use_is_not_closed(four: ShardStore, opened: list[str], unit:
         store.segment_cache.retain(set())
         assert store.segment_cache.bytes == size
     assert store.segment_cache.bytes == 0
-    assert opened == ["a", "b", "c", "d"]
+    assert opened_tasks == ["a", "b", "c", "d"]
 
 
-def test_new_generation_closes_unreferenced_segments(four: ShardStore, unit: Callable) -> None:
-    store, snapshot, size = _with_room_for(four, 9)
+def test_new_generation_closes_unreferenced_segments(four_tasks: ShardStore, unit: Callable) -> None:
+    store, snapshot, size = _with_room_for(four_tasks, 9)
     for task in "ab":
         _search(snapshot, task, unit(1)[0])
     store.segment_cache.retain({snapshot.manifest.shards["b"].id})
     assert store.segment_cache.bytes == size
 
 
-def test_concurrent_searches_under_tight_budget_return_same_results(four: ShardStore, unit: Callable) -> None:
-    store, snapshot, _ = _with_room_for(four, 1)
+def test_concurrent_searches_under_tight_budget_return_same_results(
+    four_tasks: ShardStore, unit: Callable
+) -> None:
+    store, snapshot, _ = _with_room_for(four_tasks, 1)
     queries = unit(30, seed=4)
-    expected = {task: [_search(IndexSnapshot.open(four), task, query) for query in queries] for task in TASKS}
+    expected = {
+        task: [_search(IndexSnapshot.open(four_tasks), task, query) for query in queries] for task in TASKS
+    }
     found: dict[str, list[list[int]]] = {}
     start = threading.Barrier(len(TASKS))
 
@@ -130,8 +138,10 @@ def test_concurrent_searches_under_tight_budget_return_same_results(four: ShardS
     assert store.segment_cache.bytes <= store.manifest().shards["a"].bytes
 
 
-def test_concurrent_searches_open_segment_once(four: ShardStore, opened: list[str], unit: Callable) -> None:
-    _, snapshot, _ = _with_room_for(four, 9)
+def test_concurrent_searches_open_segment_once(
+    four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
+) -> None:
+    _, snapshot, _ = _with_room_for(four_tasks, 9)
     start = threading.Barrier(6)
 
     def run() -> None:
@@ -143,18 +153,18 @@ def test_concurrent_searches_open_segment_once(four: ShardStore, opened: list[st
         worker.start()
     for worker in workers:
         worker.join()
-    assert opened == ["a"]
+    assert opened_tasks == ["a"]
 
 
 @pytest.mark.parametrize("harm", ["remove", "truncate", "rubbish"])
 def test_segment_damaged_after_snapshot_raises_until_repaired(
-    four: ShardStore, unit: Callable, harm: str
+    four_tasks: ShardStore, unit: Callable, harm: str
 ) -> None:
-    store, snapshot, _ = _with_room_for(four, 9)
-    path = four.shard_folder(snapshot.manifest.shards["a"].id) / "vectors.faiss"
+    store, snapshot, _ = _with_room_for(four_tasks, 9)
+    path = four_tasks.shard_folder(snapshot.manifest.shards["a"].id) / "vectors.faiss"
     whole = path.read_bytes()
     query = unit(1)[0]
-    expected = _search(IndexSnapshot.open(four), "a", query)
+    expected = _search(IndexSnapshot.open(four_tasks), "a", query)
     if harm == "remove":
         path.unlink()
     else:
@@ -167,25 +177,25 @@ def test_segment_damaged_after_snapshot_raises_until_repaired(
     assert _search(snapshot, "a", query) == expected
 
 
-def test_next_snapshot_reopens_degraded_shard(four: ShardStore, unit: Callable) -> None:
-    _, snapshot, _ = _with_room_for(four, 9)
+def test_next_snapshot_reopens_degraded_shard(four_tasks: ShardStore, unit: Callable) -> None:
+    _, snapshot, _ = _with_room_for(four_tasks, 9)
     snapshot.mark_degraded("b", "it was gone")
     assert snapshot.tasks == ["a", "c", "d"]
     with pytest.raises(ShardMissing, match="it was gone"):
         snapshot.shard("b", fingerprint="encoder of b")
-    assert IndexSnapshot.open(four, previous=snapshot).tasks == TASKS
-    four.manifest_path.write_bytes(four.manifest_path.read_bytes())
-    path = four.shard_folder(snapshot.manifest.shards["b"].id) / "ids.npy"
+    assert IndexSnapshot.open(four_tasks, previous=snapshot).tasks == TASKS
+    four_tasks.manifest_path.write_bytes(four_tasks.manifest_path.read_bytes())
+    path = four_tasks.shard_folder(snapshot.manifest.shards["b"].id) / "ids.npy"
     path.unlink()
-    assert list(IndexSnapshot.open(four, previous=snapshot).degraded) == ["b"]
+    assert list(IndexSnapshot.open(four_tasks, previous=snapshot).degraded) == ["b"]
 
 
 def _vectors_of(store: ShardStore, task: str) -> Path:
     return store.shard_folder(store.manifest().shards[task].id) / "vectors.faiss"
 
 
-def test_truncated_mapped_file_is_not_read(four: ShardStore, unit: Callable) -> None:
-    store, snapshot, size = _with_room_for(four, 9)
+def test_truncated_mapped_file_is_not_read(four_tasks: ShardStore, unit: Callable) -> None:
+    store, snapshot, size = _with_room_for(four_tasks, 9)
     query = unit(1)[0]
     before = {task: _search(snapshot, task, query) for task in TASKS}
     file = _vectors_of(store, "b")
@@ -202,8 +212,10 @@ def test_truncated_mapped_file_is_not_read(four: ShardStore, unit: Callable) -> 
     assert store.segment_cache.bytes == 4 * size
 
 
-def test_replaced_mapped_file_is_reopened(four: ShardStore, opened: list[str], unit: Callable) -> None:
-    store, snapshot, _ = _with_room_for(four, 9)
+def test_replaced_mapped_file_is_reopened(
+    four_tasks: ShardStore, opened_tasks: list[str], unit: Callable
+) -> None:
+    store, snapshot, _ = _with_room_for(four_tasks, 9)
     query = unit(1)[0]
     before = _search(snapshot, "b", query)
     file = _vectors_of(store, "b")
@@ -214,11 +226,11 @@ def test_replaced_mapped_file_is_reopened(four: ShardStore, opened: list[str], u
     restored.replace(file)
     assert _search(snapshot, "b", query) == before
     assert _search(snapshot, "b", query) == before
-    assert opened == ["b", "b"]
+    assert opened_tasks == ["b", "b"]
 
 
-def test_removed_mapped_file_stays_searchable(four: ShardStore, unit: Callable) -> None:
-    store, snapshot, _ = _with_room_for(four, 9)
+def test_removed_mapped_file_stays_searchable(four_tasks: ShardStore, unit: Callable) -> None:
+    store, snapshot, _ = _with_room_for(four_tasks, 9)
     query = unit(1)[0]
     before = _search(snapshot, "b", query)
     _vectors_of(store, "b").unlink()

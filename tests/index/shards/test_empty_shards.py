@@ -39,12 +39,12 @@ def _append(store: ShardStore, ids: np.ndarray, vectors: np.ndarray) -> Manifest
     return store.append(store.write_shard(**made, ids=ids, vectors=vectors))
 
 
-def _empty(store: ShardStore, task: str, ids: range) -> Manifest:
+def _delete_and_compact(store: ShardStore, task: str, ids: range) -> Manifest:
     store.delete(ids, task=task)
     return store.compact(task)
 
 
-def _hours_later(store: ShardStore) -> None:
+def _collect_garbage_hours_later(store: ShardStore) -> None:
     for folder in store.folders():
         os.utime(folder, (time.time() - 7200,) * 2)
     store.collect_garbage()
@@ -55,7 +55,7 @@ def _answers(snapshot: IndexSnapshot, task: str, queries: np.ndarray) -> list[tu
     return [(hits.ids.tobytes(), hits.scores.tobytes()) for hits in shard.search_many(queries, 7)]
 
 
-def _holding(root: Path, vectors: np.ndarray) -> list[Path]:
+def _files_with_vectors(root: Path, vectors: np.ndarray) -> list[Path]:
     """Files below a folder that contain one of these vectors, in either precision."""
     rows = [row.astype(kind).tobytes() for row in vectors for kind in (np.float16, np.float32)]
     files = [path for path in root.rglob("*") if path.is_file()]
@@ -71,7 +71,7 @@ def test_compacting_deleted_task_removes_its_vectors_only(
     publish_task(store, "b", range(100, 140), seed=3)
     gone = np.concatenate([unit(30, 1), unit(6, 2)])
     local = not store.manifest().shards["a"].place
-    assert bool(_holding(store.root, gone)) is local, "or it looks for the wrong bytes"
+    assert bool(_files_with_vectors(store.root, gone)) is local, "the search for bytes works"
     before, queries = IndexSnapshot.open(store), unit(9, 4)
     seen = _answers(before, "a", queries)
     others = _answers(before, "b", queries)
@@ -79,9 +79,9 @@ def test_compacting_deleted_task_removes_its_vectors_only(
     manifest = store.compact("a")
     assert (manifest.live_count("a"), manifest.deleted_count("a"), manifest.appended) == (0, 0, {})
     store.collect_garbage()
-    assert _answers(before, "a", queries) == seen, "whoever has the old generation goes on"
-    _hours_later(store)
-    assert _holding(store.root, gone) == []
+    assert _answers(before, "a", queries) == seen, "readers of the old generation are unaffected"
+    _collect_garbage_hours_later(store)
+    assert _files_with_vectors(store.root, gone) == []
     assert {folder.name for folder in store.folders()} == manifest.folder_ids()
     for previous in (before, None):
         after = IndexSnapshot.open(store, previous=previous)
@@ -105,9 +105,9 @@ def test_compacting_deleted_task_drops_its_milvus_partition(
     publish_task(store, "b", range(100, 120))
     place = store.manifest().shards["a"].place.partition(":")[2]
     collection, partition = place.split("/")
-    _empty(store, "a", range(20))
+    _delete_and_compact(store, "a", range(20))
     assert milvus.partitions.exists(collection, partition), "older generations still use it"
-    _hours_later(store)
+    _collect_garbage_hours_later(store)
     assert not milvus.partitions.exists(collection, partition)
     assert milvus.partitions.count(collection, "t_b", "id >= 0") == 20
     assert audit(store).problems == []
@@ -129,9 +129,9 @@ def test_clear_empties_damaged_or_unreachable_shard(
     away.delete(range(5))
     ShardStore(away.root).compact("a")
     assert (IndexSnapshot.open(ShardStore(away.root)).degraded, audit(away).problems) == ({}, [])
-    _hours_later(ShardStore(away.root))
+    _collect_garbage_hours_later(ShardStore(away.root))
     assert len(away.folders()) == 3, "the folder stays until its rows can be dropped"
-    _hours_later(away)
+    _collect_garbage_hours_later(away)
     assert len(away.folders()) == 2
 
 
@@ -163,13 +163,13 @@ def test_crash_while_emptying_leaves_old_or_new_generation(
     assert number > 5
     assert new is not None, "the last call makes the replacement durable"
     assert store.compact("a") == new
-    _hours_later(store)
+    _collect_garbage_hours_later(store)
     assert {folder.name for folder in store.folders()} == new.folder_ids()
 
 
 def test_empty_shard_returns_no_hits(store: ShardStore, publish_task: Callable, unit: Callable) -> None:
     publish_task(store, "a", range(4))
-    _empty(store, "a", range(4))
+    _delete_and_compact(store, "a", range(4))
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     (query,) = unit(1)
     assert (shard.count, shard.dim, shard.ids.tolist(), shard.is_remote) == (0, DIM, [], False)
@@ -191,7 +191,7 @@ def test_append_replaces_empty_segment(
     store: ShardStore, publish_task: Callable, write: Callable, unit: Callable
 ) -> None:
     publish_task(store, "a", range(4))
-    _empty(store, "a", range(4))
+    _delete_and_compact(store, "a", range(4))
     release, shard = write(store, "a", range(50, 54))
     with pytest.raises(ShardInvalid, match="never replaced"):  # a shard is published once
         store.publish(release=release, shards=[shard])
@@ -200,7 +200,7 @@ def test_append_replaces_empty_segment(
     shard = IndexSnapshot.open(store).shard("a", fingerprint="encoder of a")
     assert np.array_equal(shard.vectors(np.arange(3)), unit(3, 9))
     assert audit(store).problems == []
-    _empty(store, "a", range(3))
+    _delete_and_compact(store, "a", range(3))
     again = publish_task(store, "new", range(4), seed=5)
     assert list(again.shards) == ["a", "new"]
     assert IndexSnapshot.open(store).shard("new", fingerprint="encoder of new").count == 4
@@ -213,7 +213,7 @@ def test_manifest_with_empty_shard_has_schema_4(
     publish_task(store, "a", range(4))
     publish_task(store, "b", range(10, 14))
     assert json.loads(store.manifest_path.read_text())["schema"] == 2
-    manifest = _empty(store, "a", range(4))
+    manifest = _delete_and_compact(store, "a", range(4))
     assert json.loads(store.manifest_path.read_text())["schema"] == 4
     assert Manifest.loads(manifest.dumps()) == manifest
     monkeypatch.setattr(manifest_format, "SCHEMA", 3)
@@ -248,7 +248,7 @@ def test_compacting_deleted_task_removes_its_structure(
     shard = store.write_shard(**made, ids=np.arange(1200), vectors=vectors, queries=queries)
     store.publish(release=release, shards=[shard])
     assert {"queries.npy", "search.faiss"} < set(shard.files)
-    manifest = _empty(store, "a", range(1200))
-    _hours_later(store)
+    manifest = _delete_and_compact(store, "a", range(1200))
+    _collect_garbage_hours_later(store)
     assert set(manifest.shards["a"].files) == {"ids.npy", "shard.json"}
-    assert _holding(store.root, np.concatenate([vectors[:20], queries])) == []
+    assert _files_with_vectors(store.root, np.concatenate([vectors[:20], queries])) == []
