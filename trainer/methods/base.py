@@ -37,6 +37,7 @@ from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState, video_fingerprint
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
+from trainer.batching import chunks
 from trainer.task_data import Clip, Pair
 
 __all__ = ["Method", "MethodConfig", "MethodError"]
@@ -285,7 +286,7 @@ class Method(ABC):
     def _profile(self, captions: Sequence[str]) -> Tensor:
         """Return the routing profile of a task's training captions, rounded to the precision of a release."""
         counts = torch.zeros(self.backbone.vocabulary)
-        for start in range(0, len(captions), _TOKENIZED_CAPTIONS):
-            ids = self.backbone.tokenize(captions[start : start + _TOKENIZED_CAPTIONS])
+        for chunk in chunks(captions, _TOKENIZED_CAPTIONS):
+            ids = self.backbone.tokenize(chunk)
             counts += token_presence(ids, self.backbone.end_of_text(ids), len(counts)).sum(dim=0)
         return token_profile(counts).half().float()

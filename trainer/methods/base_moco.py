@@ -10,11 +10,11 @@ task.
 Choices where the paper is silent: vectors and keys have unit length; the keys of the other pairs of a step are not
 negatives, as equation 10 reads; momentum encoders receive the same frames as the encoders.
 
-Differences from the paper: frames are not augmented (grayscale would remove what captions mention), the frames of a
-video are the same in every epoch, and gradients are clipped, as for every method. A CLIP backbone takes the vector of a
-text from its last token instead of a mean over tokens. Queues do not distinguish videos: earlier keys of a query's own
-video count as negatives. The same holds in the paper, whose tasks are a hundred times larger; on small tasks a queue
-should hold no more keys than the task has videos.
+Differences from the paper: frames are not augmented (grayscale would remove colors that captions mention), the frames
+of a video are the same in every epoch, and gradients are clipped, as for every method. A CLIP backbone takes the
+vector of a text from its last token instead of a mean over tokens. Queues do not distinguish videos: earlier keys of
+a query's own video count as negatives. This is also true in the paper, whose tasks are a hundred times larger; on
+small tasks a queue should hold no more keys than the task has videos.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import tensors_with_prefix
+from trainer.batching import chunks
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.methods.shared.key_queues import KeyQueues
 from trainer.task_data import Clip, Pair, load_frames
@@ -221,15 +222,10 @@ class BaseMoco(Finetune):
         if not queries:
             return None
         size = self.config.batch_size
-        videos = torch.cat(
-            [
-                self.encode_videos(load_frames(clips[start : start + size]))
-                for start in range(0, len(clips), size)
-            ]
-        )
+        videos = torch.cat([self.encode_videos(load_frames(chunk)) for chunk in chunks(clips, size)])
         found = 0
-        for start in range(0, len(queries), size):
-            places, captions = zip(*queries[start : start + size], strict=True)
+        for chunk in chunks(queries, size):
+            places, captions = zip(*chunk, strict=True)
             scores = encode_texts(self.model, self.model.tokenize(captions))[0] @ videos.T
             truth = torch.tensor(places, device=scores.device).unsqueeze(1)
             own = scores.gather(1, truth)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames
+from trainer.batching import chunks
 from trainer.methods.finetune import FinetuneConfig
 from trainer.methods.shared.query_maps import AffineMap, QueryMapMethod
 from trainer.task_data import Pair, load_frames
@@ -61,10 +62,9 @@ class DriftAdapter(QueryMapMethod):
         captions = super().example_vectors(model, pairs)
         if not self.config.videos:
             return captions
-        size = self.config.batch_size
         clips = list({pair.clip.vector_id: pair.clip for pair in pairs}.values())
-        chunks = [load_frames(clips[start : start + size]) for start in range(0, len(clips), size)]
-        return torch.cat([captions, *(encode_frames(model, chunk)[0] for chunk in chunks)])
+        frames = (load_frames(chunk) for chunk in chunks(clips, self.config.batch_size))
+        return torch.cat([captions, *(encode_frames(model, chunk)[0] for chunk in frames)])
 
 
 def procrustes(new: Tensor, old: Tensor, identity_weight: float = 0.0) -> Tensor:

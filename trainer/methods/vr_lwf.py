@@ -2,7 +2,7 @@
 model").
 
 Batches of a new task contain few texts, all from its own domain. Both models therefore also encode sentences of random
-tokens, drawn anew in every step, as a sample of all possible queries. The distribution of the batch's videos over these
+tokens, drawn in every step, as a sample of all possible queries. The distribution of the batch's videos over these
 sentences is distilled from the teacher. The preserved knowledge includes that of CLIP, so the first task has a teacher
 too: the pre-trained model.
 

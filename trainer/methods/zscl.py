@@ -7,7 +7,7 @@ the teacher, which is fixed. In weight space, every few steps the weights join a
 weights from before the task and becomes the result of the task.
 
 Differences from the paper: there is no reference data set (the paper uses images of ImageNet and texts of Conceptual
-Captions). The videos of the task's batches are the reference images, and sentences of random tokens, drawn anew in
+Captions). The videos of the task's batches are the reference images, and sentences of random tokens, drawn in
 every step, are the reference texts, an option of the published code. The images are therefore from the new domain
 only, and the texts are not natural language. The published code compares images with texts in both directions, but
 with gradients of the image tower only; here the second direction trains the text tower. The last weights always join

@@ -1,4 +1,4 @@
-"""Changes of colour: what each does to known colours, what they do in a row, and which clips they meet."""
+"""Color jitter: each operation on known colors, their composition, and the share of changed clips."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainer.methods.shared.color_jitter import ColorJitter
 RED, GREEN, BLUE, GRAY = (200.0, 0, 0), (0, 200.0, 0), (0, 0, 200.0), (90.0, 90, 90)
 
 
-def _apply(maps: Tensor, *colours: tuple[float, ...]) -> list[list[float]]:
-    rows = torch.cat([torch.tensor(colours), torch.ones(len(colours), 1)], dim=1)
+def _apply(maps: Tensor, *colors: tuple[float, ...]) -> list[list[float]]:
+    rows = torch.cat([torch.tensor(colors), torch.ones(len(colors), 1)], dim=1)
     return [[round(value, 2) + 0.0 for value in row] for row in (rows @ maps[0])[:, :3].tolist()]
 
 
@@ -26,7 +26,7 @@ def test_brightness_and_contrast() -> None:
     assert _apply(spread, RED, (100.0, 100, 100)) == [[150, 50, 50], [100, 100, 100]]
 
 
-def test_saturation_keeps_how_light_a_pixel_is() -> None:
+def test_saturation_keeps_the_luma() -> None:
     half, none = (color_jitter.saturation(torch.tensor([factor])) for factor in (0.5, 0.0))
     assert _apply(none, RED, GRAY) == [[59.8, 59.8, 59.8], [90, 90, 90]]
     assert _apply(half, RED) == [[129.9, 29.9, 29.9]]
@@ -34,7 +34,7 @@ def test_saturation_keeps_how_light_a_pixel_is() -> None:
     assert torch.isclose(color_jitter.luma(before), color_jitter.luma(after))
 
 
-def test_a_third_of_a_turn_swaps_the_channels_as_hue_does_in_hsv() -> None:
+def test_hue_by_a_third_of_a_turn_permutes_the_channels_as_in_hsv() -> None:
     third = color_jitter.hue(torch.tensor([1 / 3]))
     picture = (180.0, 90.0, 30.0)
     hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in picture))
@@ -45,10 +45,10 @@ def test_a_third_of_a_turn_swaps_the_channels_as_hue_does_in_hsv() -> None:
     torch.testing.assert_close(there_and_back[0], torch.eye(4))
 
 
-def test_a_clip_is_changed_as_by_one_change_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against pixels that go through the changes one by one, with the mean as it is at that moment."""
+def test_jitter_equals_the_operations_in_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference applies the operations one by one, with the mean after the previous operation."""
     torch.manual_seed(3)
-    clips = torch.randint(90, 160, (5, 2, 3, 3, 3), dtype=torch.uint8)  # nothing is cut off at 0 or 255
+    clips = torch.randint(90, 160, (5, 2, 3, 3, 3), dtype=torch.uint8)  # no value is clamped at 0 or 255
     draws = [torch.rand(4, 5), torch.rand(5, 4), torch.zeros(5), torch.ones(5)]
     given = iter(draws)
     monkeypatch.setattr(torch, "rand", lambda *shape, device: next(given))
@@ -73,7 +73,7 @@ def test_a_clip_is_changed_as_by_one_change_after_the_other(monkeypatch: pytest.
         assert np.abs(pixels - changed[clip].numpy().reshape(-1, 3)).max() <= 0.51
 
 
-def test_a_share_of_the_clips_is_changed_and_a_share_is_gray() -> None:
+def test_share_of_jittered_and_of_gray_clips() -> None:
     torch.manual_seed(0)
     clips = torch.tensor([200, 40, 90], dtype=torch.uint8).expand(2000, 1, 1, 1, 3)
     changed = ColorJitter(0.4, share=0.8, gray=0.25)(clips)
@@ -83,12 +83,12 @@ def test_a_share_of_the_clips_is_changed_and_a_share_is_gray() -> None:
     assert same.float().mean() == pytest.approx(0.2 * 0.75, abs=0.03)
 
 
-def test_without_strength_nothing_changes() -> None:
+def test_strength_zero_changes_nothing() -> None:
     clips = torch.arange(256, dtype=torch.uint8).repeat(9).view(2, 3, 4, 32, 3)
     assert torch.equal(ColorJitter(0.0, share=1.0, gray=0.0)(clips), clips)
 
 
-def test_values_are_cut_off_and_not_wrapped() -> None:
+def test_values_are_clamped() -> None:
     torch.manual_seed(1)
     white = torch.full((50, 1, 2, 2, 3), 250, dtype=torch.uint8)
     assert int(ColorJitter(0.4, share=1.0, gray=0.0)(white).min()) > 100

@@ -24,6 +24,7 @@ from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.families.tower_family import MAPPED_FAMILY
 from models.encoders.tower_forward import encode_texts
 from models.releases.release_state import ReleaseState
+from trainer.batching import chunks
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
@@ -69,9 +70,13 @@ class QueryMapMethod(Finetune):
 
     def example_vectors(self, model: Backbone, pairs: Sequence[Pair]) -> Tensor:
         """Return the vectors ``[N, dim]`` that a map is fitted on: those of the captions."""
-        captions, size = [pair.caption for pair in pairs], self.config.batch_size
-        chunks = [captions[start : start + size] for start in range(0, len(captions), size)]
-        return torch.cat([encode_texts(model, model.tokenize(chunk))[0] for chunk in chunks])
+        captions = [pair.caption for pair in pairs]
+        return torch.cat(
+            [
+                encode_texts(model, model.tokenize(chunk))[0]
+                for chunk in chunks(captions, self.config.batch_size)
+            ]
+        )
 
     # -- hooks ------------------------------------------------------------------------------------------
 

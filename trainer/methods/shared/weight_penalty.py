@@ -85,7 +85,7 @@ class WeightPenaltyMethod(Finetune):
         return super().loss(frames, texts, references)
 
     def stored_statistics(self) -> dict[str, WeightTensors]:
-        """Return the state besides the towers, by the prefix of its tensor names."""
+        """Return the state in addition to the towers, by the prefix of its tensor names."""
         return {"importance": self.importance, "anchor": self.anchor}
 
     # -- hooks ------------------------------------------------------------------------------------------
