@@ -1,4 +1,4 @@
-"""What frozen blocks make of a video is computed once, and what is learned from it is what was learned before."""
+"""Frozen-prefix cache: frozen blocks run once per video, and training results are unchanged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def task(tmp_path: Path) -> TaskData:
 
 @pytest.fixture
 def runs(backbone: Backbone) -> Iterator[Counter[int]]:
-    """How many videos every block of the image tower has seen."""
+    """Number of videos that passed each block of the image tower."""
     seen: Counter[int] = Counter()
     handles = [
         block.ln_1.register_forward_pre_hook(
@@ -95,7 +95,7 @@ def _same(one: Method, other: Method) -> bool:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_first_blocks_give_what_the_next_block_reads(
+def test_first_blocks_compute_the_input_of_the_next_block(
     backbone: Backbone, task: TaskData, *, mixed: bool
 ) -> None:
     frames = load_frames(task.clips)
@@ -122,7 +122,7 @@ def test_first_blocks_give_what_the_next_block_reads(
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("layers", [0, 1, 2, 3])
-def test_loss_and_gradients_are_those_of_frames(
+def test_cached_tokens_give_the_loss_and_gradients_of_frames(
     backbone: Backbone, task: TaskData, layers: int, runs: Counter[int], *, mixed: bool
 ) -> None:
     method = _start(backbone, ffa_layers=layers, dropout=0.0)
@@ -134,7 +134,7 @@ def test_loss_and_gradients_are_those_of_frames(
     parameters = [p for group in method.parameter_groups() for p in group["params"]]
     found = []
     with mixed_precision(enabled=mixed), open_video_loader(method, None) as load:
-        load(task.clips)  # computes; what is read comes next
+        load(task.clips)  # fills the cache, which is read below
         for videos in (load_frames(task.clips), load(task.clips)):
             runs.clear()
             loss = method.loss(videos, texts, None)
@@ -153,7 +153,7 @@ def test_loss_and_gradients_are_those_of_frames(
 # -- a whole task -------------------------------------------------------------------------------------------
 
 
-def test_frozen_blocks_see_every_video_once(backbone: Backbone, task: TaskData, runs: Counter[int]) -> None:
+def test_frozen_blocks_run_once_per_video(backbone: Backbone, task: TaskData, runs: Counter[int]) -> None:
     losses = learn_task(_start(backbone), task)
     every = SETTINGS["epochs"] * VIDEOS * CAPTIONS
     assert [runs[block] for block in range(DEPTH)] == [VIDEOS, VIDEOS, every, every]
@@ -163,7 +163,7 @@ def test_frozen_blocks_see_every_video_once(backbone: Backbone, task: TaskData, 
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
-def test_an_interrupted_run_ends_with_the_same_bits(
+def test_resumed_run_with_cache_ends_with_the_same_bits(
     backbone: Backbone, task: TaskData, tmp_path: Path, step: int
 ) -> None:
     whole = _learned(backbone, task)
@@ -176,7 +176,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("room", [0, 1, 2.5])
-def test_what_has_no_room_is_computed_at_every_step(
+def test_videos_beyond_the_cache_size_are_computed_at_every_step(
     backbone: Backbone, task: TaskData, runs: Counter[int], room: float
 ) -> None:
     whole = _learned(backbone, task)
@@ -187,7 +187,7 @@ def test_what_has_no_room_is_computed_at_every_step(
     assert _same(part, whole)
 
 
-def test_half_of_a_disk_stays_free(
+def test_cache_leaves_half_of_the_disk_free(
     backbone: Backbone, task: TaskData, runs: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(Path.cwd())
@@ -196,20 +196,20 @@ def test_half_of_a_disk_stays_free(
     assert runs[0] == 1 + (VIDEOS - 1) * CAPTIONS
 
 
-def _full(*given: Any) -> int:
+def _fail_with_full_disk(*given: Any) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize(
     ("call", "fails"),
     [
-        ("pwrite", _full),
+        ("pwrite", _fail_with_full_disk),
         ("pwrite", lambda file, data, place: len(bytes(data)) // 2),
         ("preadv", lambda file, buffers, place: buffers[0].nbytes - 1),
     ],
     ids=["full", "cut short", "damaged"],
 )
-def test_what_cannot_be_kept_or_read_is_computed_again(
+def test_tokens_that_cannot_be_stored_or_read_are_computed_again(
     backbone: Backbone,
     task: TaskData,
     runs: Counter[int],
@@ -224,8 +224,8 @@ def test_what_cannot_be_kept_or_read_is_computed_again(
     assert runs[0] == SETTINGS["epochs"] * VIDEOS * CAPTIONS
 
 
-def test_no_file_is_ever_seen(backbone: Backbone, task: TaskData, tmp_path: Path) -> None:
-    """So none can be left behind, however training ends."""
+def test_cache_file_is_never_visible(backbone: Backbone, task: TaskData, tmp_path: Path) -> None:
+    """No file can be left over, however training ends."""
     folder = tmp_path / "checkpoints"
     seen: set[str] = set()
 
@@ -241,11 +241,11 @@ def test_no_file_is_ever_seen(backbone: Backbone, task: TaskData, tmp_path: Path
 
 
 def _is_open(descriptor: str) -> bool:
-    """The one that lists them all is closed by now."""
+    """Whether a file descriptor is still open; that of the listing itself is closed."""
     return os.path.lexists(f"/proc/self/fd/{descriptor}")
 
 
-def test_lost_frames_end_the_training_although_nothing_reads_them(backbone: Backbone, task: TaskData) -> None:
+def test_missing_frames_of_a_cached_video_end_training(backbone: Backbone, task: TaskData) -> None:
     """A deleted video must not be learned from any longer."""
 
     def delete(progress: TrainingProgress) -> None:
@@ -259,7 +259,7 @@ def test_lost_frames_end_the_training_although_nothing_reads_them(backbone: Back
 # -- methods ------------------------------------------------------------------------------------------------
 
 
-def test_methods_that_train_from_the_first_block_on_get_frames(backbone: Backbone) -> None:
+def test_methods_without_frozen_blocks_load_frames(backbone: Backbone) -> None:
     for name in METHODS:
         method = start_method(name, backbone, {}, None)
         assert method.frozen_image_block_count == 0, name
@@ -268,9 +268,7 @@ def test_methods_that_train_from_the_first_block_on_get_frames(backbone: Backbon
 
 
 @pytest.mark.parametrize("layers", range(DEPTH + 2))
-def test_a_block_is_frozen_when_no_gradient_needs_what_leaves_it(
-    backbone: Backbone, task: TaskData, layers: int
-) -> None:
+def test_blocks_below_all_gradients_are_frozen(backbone: Backbone, task: TaskData, layers: int) -> None:
     method = _start(backbone, ffa_layers=layers)
     assert isinstance(method, FfaTame)
     method.begin_task("task", "task")
@@ -286,6 +284,6 @@ def test_a_block_is_frozen_when_no_gradient_needs_what_leaves_it(
     assert method.frozen_image_block_count == leaving.count(False)
 
 
-def test_the_paper_s_recipe_freezes_two_blocks() -> None:
+def test_recipe_of_the_paper_freezes_two_blocks() -> None:
     config = configure("ffa_tame", "open_clip:ViT-B-32/openai", {})
     assert 12 - config.model_dump()["ffa_layers"] == 2

@@ -1,4 +1,4 @@
-"""Losses of ctvr-ffa-tame against sums written out term by term."""
+"""Losses of ctvr-ffa-tame against sums that are written out term by term."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _similarity(q: torch.Tensor, v: torch.Tensor) -> float:
     return math.exp(SCALE * float(q @ v))
 
 
-def test_equation_7_and_the_first_term_of_9(vectors: tuple[torch.Tensor, ...]) -> None:
+def test_in_task_loss_equals_equations_7_and_9(vectors: tuple[torch.Tensor, ...]) -> None:
     texts, videos, _ = vectors
     video_to_text = text_to_video = 0.0
     for i in range(4):
@@ -34,7 +34,7 @@ def test_equation_7_and_the_first_term_of_9(vectors: tuple[torch.Tensor, ...]) -
     assert float(in_task_loss(texts, videos, SCALE)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_equation_8(vectors: tuple[torch.Tensor, ...]) -> None:
+def test_cross_task_loss_equals_equation_8(vectors: tuple[torch.Tensor, ...]) -> None:
     texts, videos, references = vectors
     expected = 0.0
     for i in range(4):
@@ -53,6 +53,6 @@ def test_stored_vectors_receive_no_gradient(vectors: tuple[torch.Tensor, ...]) -
     assert texts.grad is not None
 
 
-def test_a_batch_of_one_is_harmless(vectors: tuple[torch.Tensor, ...]) -> None:
+def test_loss_of_a_single_pair_is_finite(vectors: tuple[torch.Tensor, ...]) -> None:
     texts, videos, _ = vectors
     assert float(in_task_loss(texts[:1], videos[:1], SCALE)) == 0.0

@@ -1,4 +1,4 @@
-"""What a new task builds on: the newest release with all that came before it, or the name of what is damaged."""
+"""Published library: the newest release is read with its ancestors, and damaged releases are named."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def store(tmp_path: Path) -> ShardStore:
     return store
 
 
-def test_the_newest_is_read_with_all_before_it(store: ShardStore) -> None:
+def test_newest_release_is_read_with_its_ancestors(store: ShardStore) -> None:
     current = Library(store).current
     assert current is not None
     assert current.tasks == _state(3).tasks
     np.testing.assert_array_equal(current.profiles.to_dense(), np.eye(3, 9))
 
 
-def test_a_release_goes_on_only_from_what_it_continues(store: ShardStore) -> None:
+def test_parent_release_is_the_newest_release_that_is_extended(store: ShardStore) -> None:
     library = Library(store)
     newest = str(store.manifest().release)
     assert library.parent_release(_state(4)) == ParentRelease(newest, 3)
@@ -63,7 +63,7 @@ def test_a_release_goes_on_only_from_what_it_continues(store: ShardStore) -> Non
     assert Library(ShardStore(store.root / "empty")).parent_release(_state(1)) is None
 
 
-def test_a_damaged_release_in_the_line_is_named(store: ShardStore) -> None:
+def test_damaged_ancestor_is_named(store: ShardStore) -> None:
     first = next(
         identifier for identifier in store.manifest().releases if _tasks(store, identifier) == ["t0"]
     )

@@ -1,4 +1,4 @@
-"""Batches, frames and stored vectors."""
+"""Pairs, batches, cached frames and stored vectors of a task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _repeats(batch: list[Pair]) -> int:
     return len(batch) - len({pair.clip.vector_id for pair in batch})
 
 
-def test_only_training_videos_are_trained_on() -> None:
+def test_pairs_come_from_training_videos_only() -> None:
     task = TaskData("t", "t", (_clip(1, 2), _clip(2, 1, "val"), _clip(3, 1, "test"), _clip(4, 0)))
     assert [pair.clip.vector_id for pair in task.pairs] == [1, 1]
     assert task.training_captions == ["video 1, caption 0", "video 1, caption 1"]
@@ -33,7 +33,7 @@ def test_only_training_videos_are_trained_on() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 16, 500])
-def test_every_pair_comes_once_in_batches_of_like_size(size: int) -> None:
+def test_batches_contain_every_pair_once(size: int) -> None:
     pairs = _pairs(*([3] * 20), 7, 1, 1)
     drawn = draw_batches(pairs, size, np.random.default_rng(0))
     assert Counter(pair for batch in drawn for pair in batch) == Counter(pairs)
@@ -45,13 +45,13 @@ def test_every_pair_comes_once_in_batches_of_like_size(size: int) -> None:
 @pytest.mark.parametrize(
     ("captions", "size"), [((5,) * 32, 16), ((20,) * 16, 16), ((9, 9, 3, 3, 3, 1, 1, 1), 3), ((2, 1, 1), 2)]
 )
-def test_captions_of_one_video_are_kept_apart(captions: tuple[int, ...], size: int) -> None:
+def test_captions_of_one_video_are_in_different_batches(captions: tuple[int, ...], size: int) -> None:
     for seed in range(20):
         drawn = draw_batches(_pairs(*captions), size, np.random.default_rng(seed))
         assert [_repeats(batch) for batch in drawn] == [0] * len(drawn)
 
 
-def test_captions_meet_only_when_they_must() -> None:
+def test_captions_of_one_video_share_a_batch_only_if_necessary() -> None:
     drawn = draw_batches(_pairs(6, 1), 2, np.random.default_rng(0))  # four batches, six captions of one video
     assert sorted(map(len, drawn)) == [1, 2, 2, 2]
     assert sum(map(_repeats, drawn)) == 2
@@ -60,14 +60,14 @@ def test_captions_meet_only_when_they_must() -> None:
     assert draw_batches(_pairs(1), 8, np.random.default_rng(0)) == [_pairs(1)]
 
 
-def test_batches_follow_the_seed() -> None:
+def test_batches_depend_on_the_seed() -> None:
     pairs = _pairs(*([4] * 12))
     first, again, other = (draw_batches(pairs, 5, np.random.default_rng(seed)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
 
 
-def test_batches_of_a_large_task_come_quickly_enough_to_be_drawn_every_epoch() -> None:
+def test_batches_of_a_large_task_are_complete() -> None:
     pairs = _pairs(*([2] * 20_000))
     assert len(draw_batches(pairs, 8, np.random.default_rng(0))) == 5_000
 
@@ -83,7 +83,7 @@ def test_frames_are_read_from_the_cache(tmp_path: Path) -> None:
     assert loaded.numpy().flags.writeable
 
 
-def test_missing_and_broken_frames_name_the_video(tmp_path: Path) -> None:
+def test_missing_or_damaged_frames_name_the_video(tmp_path: Path) -> None:
     good = _clip(1, 1, path=tmp_path / "good.npy")
     np.save(good.frames_path, np.zeros((3, 4, 4, 3), np.uint8))
     gone = _clip(2, 1, path=tmp_path / "gone.npy")
@@ -102,7 +102,7 @@ def test_missing_and_broken_frames_name_the_video(tmp_path: Path) -> None:
 
 
 class _Shard:
-    """Vectors that carry their own id."""
+    """A shard whose vectors contain their own id."""
 
     def __init__(self) -> None:
         self.read: list[int] = []
@@ -112,7 +112,7 @@ class _Shard:
         return np.repeat(ids[:, None], 2, axis=1).astype(np.float32)
 
 
-def test_stored_vectors_are_sampled_from_the_given_ids_alone() -> None:
+def test_stored_vectors_are_sampled_from_the_given_ids_only() -> None:
     shards = [_Shard(), _Shard(), _Shard()]
     ids = [np.array([3, 5, 8]), np.array([], np.int64), np.array([100, 7])]
     memory = StoredVectors(list(zip(shards, ids, strict=True)))
@@ -131,5 +131,5 @@ def test_stored_vectors_are_sampled_from_the_given_ids_alone() -> None:
     assert min(seen.values()) > 60  # each is expected 120 times
 
 
-def test_without_earlier_tasks_there_is_nothing_to_sample() -> None:
+def test_sample_without_earlier_tasks_is_none() -> None:
     assert StoredVectors().sample(4, np.random.default_rng(0)) is None

@@ -1,4 +1,4 @@
-"""The video encoder that serves clips: for every method the one that embedded the videos."""
+"""Video encoder for query clips: for every method it equals the encoder that embedded the videos."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "strata": {"rank": 2, "image_rank": 2},
     "moe_adapter": {"experts": 4, "rank": 2},
 }
-# Every kind of release, and every way in which a method of that kind embeds videos.
+# Every encoder family, and every way in which a method of the family embeds videos.
 NAMES = ["zero_shot", "ffa_tame", "strata", "moe_adapter", "finetune", "drift_adapter", "clip_vip", "ccmr"]
 
 torch.set_num_threads(1)
@@ -62,8 +62,8 @@ def _learn(method: Method, task: str, seed: int, *, trained: bool = True) -> Non
     method.record_task(task, task, TEXTS if trained else [])
 
 
-class OnDisk(Mapping[str, ReleaseState]):
-    """Releases that are read when they are asked for, as a service does."""
+class StoredReleases(Mapping[str, ReleaseState]):
+    """Releases that are read from disk when they are needed, as in a service."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,9 +87,11 @@ class OnDisk(Mapping[str, ReleaseState]):
         return (self.folder / str(task)).exists()
 
 
-def _library(name: str, backbone: Backbone, folder: Path) -> tuple[ReleaseState, OnDisk, dict[str, Tensor]]:
-    """Three tasks, the first by the backbone as it came, the last only indexed; and what embedded clips 9 in each."""
-    disk, vectors = OnDisk(folder), {}
+def _library(
+    name: str, backbone: Backbone, folder: Path
+) -> tuple[ReleaseState, StoredReleases, dict[str, Tensor]]:
+    """The last release, all releases, and vectors of the same clips by task, of four tasks learned in order."""
+    disk, vectors = StoredReleases(folder), {}
     method = start_method("zero_shot", backbone, {}, None)
     previous: ReleaseState | None = None
     for seed, task in enumerate(("zero", "one", "two", "more")):
@@ -110,7 +112,7 @@ def _encoder(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_clips_are_embedded_as_the_videos_of_each_task_were(
+def test_clips_are_embedded_like_the_videos_of_each_task(
     name: str, backbone: Backbone, tmp_path: Path
 ) -> None:
     before = backbone.compute_fingerprint()
@@ -121,29 +123,29 @@ def test_clips_are_embedded_as_the_videos_of_each_task_were(
     assert found.shape == (4, 5, backbone.dim)
     assert found.dtype == np.float32
     for place, task in enumerate(tasks):
-        # A shared top layer (ccmr) is folded into the projection, which rounds otherwise; all else is bit for bit.
+        # ccmr folds its shared top layer into the projection, which rounds differently; all others are bit-identical.
         np.testing.assert_allclose(found[:, place], vectors[task], atol=1e-5 if name == "ccmr" else 0)
     if name != "zero_shot":
         assert np.abs(found[:, 0] - found[:, 3]).max() > 1e-3
     np.testing.assert_array_equal(found, encoder.encode(_frames(9), tasks))
-    assert backbone.compute_fingerprint() == before, "the backbone itself is not changed"
+    assert backbone.compute_fingerprint() == before, "the backbone is unchanged"
     assert set(NAMES) <= set(METHOD_NAMES)
 
 
-def test_one_encoder_embeds_once_and_is_read_once(backbone: Backbone, tmp_path: Path) -> None:
+def test_shared_encoder_is_read_and_run_once(backbone: Backbone, tmp_path: Path) -> None:
     state, makers, _ = _library("ffa_tame", backbone, tmp_path)
     encoder = _encoder(backbone, state, makers)
     assert makers.read == []
     assert encoder.cached_bytes == 0
     found = encoder.encode(_frames(9, 1), ["two", "more"])
-    assert makers.read == ["two"], "the last task was embedded by the encoder of the one before"
+    assert makers.read == ["two"], "the last task shares the encoder of the one before"
     np.testing.assert_array_equal(found[:, 0], found[:, 1])
     encoder.encode(_frames(9, 1), ["one", "two", "more"])
     assert makers.read == ["two", "one"]
     assert encoder.encode(_frames(9, 1), []).shape == (1, 0, backbone.dim)
 
 
-def test_what_was_used_last_stays_within_the_bound(backbone: Backbone, tmp_path: Path) -> None:
+def test_recently_used_encoders_are_kept_within_the_limit(backbone: Backbone, tmp_path: Path) -> None:
     state, makers, vectors = _library("strata", backbone, tmp_path)
     one = sum(t.numel() * t.element_size() for t in select_video_tensors(makers["one"]).tensors.values())
     encoder = _encoder(backbone, state, makers, cache_bytes=one + 1)
@@ -155,7 +157,7 @@ def test_what_was_used_last_stays_within_the_bound(backbone: Backbone, tmp_path:
     assert makers.read == ["one", "two", "one"]
 
 
-def test_an_encoder_that_did_not_make_the_shard_is_refused(backbone: Backbone, tmp_path: Path) -> None:
+def test_encoder_with_another_fingerprint_is_refused(backbone: Backbone, tmp_path: Path) -> None:
     state, makers, _ = _library("strata", backbone, tmp_path)
     with pytest.raises(ReleaseError, match="does not hold the video encoder that embedded it"):
         _encoder(backbone, state, {"two": makers["one"]}).encode(_frames(9), ["two"])

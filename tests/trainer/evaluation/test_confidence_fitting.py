@@ -1,4 +1,4 @@
-"""Fitting how sure searches are: against slow loops, and on libraries whose answers are known beforehand."""
+"""Confidence fitting against slow references, and on libraries with known results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainer.video_embedding import MemoryShard
 DIM, WORDS, PRIOR = 8, 12, 0.04
 
 
-class Reads:
-    """An encoder whose texts are numbers: their vectors and words are drawn from them, by task."""
+class NumberEncoder:
+    """An encoder of numbers as texts: vectors and tokens are drawn from the number, by task."""
 
     modes = ("pinned",)
 
@@ -52,9 +52,11 @@ class Reads:
         return None
 
 
-def _library(encoder: Reads, tasks: int = 3, videos: int = 30, captions: int = 12) -> list[CalibrationTask]:
-    """The vector of a video is that of its text without noise; captions ask for the first videos of each task."""
-    clean = Reads()
+def _library(
+    encoder: NumberEncoder, tasks: int = 3, videos: int = 30, captions: int = 12
+) -> list[CalibrationTask]:
+    """Tasks whose video vectors encode their texts without noise; captions belong to the first videos of each task."""
+    clean = NumberEncoder()
     known = []
     for task in range(tasks):
         ids = np.arange(100 * task, 100 * task + videos)
@@ -62,7 +64,7 @@ def _library(encoder: Reads, tasks: int = 3, videos: int = 30, captions: int = 1
         texts = tuple((100 * task + number, f"{task} {number}") for number in range(captions))
         known.append(
             CalibrationTask(str(task), MemoryShard(ids, vectors), ids[:-4], texts)
-        )  # the last four are held out
+        )  # the last four videos are held out
     return known
 
 
@@ -70,13 +72,13 @@ def _profiles(tasks: int) -> np.ndarray:
     profiles = np.zeros((tasks, WORDS), np.float32)
     for task in range(tasks):
         profiles[task, 3 * task : 3 * task + 3] = [2.0, 1.0, 0.5]
-    profiles[:, 0] += 0.25  # a word that all share
+    profiles[:, 0] += 0.25  # a token that all tasks share
     return profiles
 
 
 @pytest.mark.parametrize("silent", [None, 1], ids=["all have captions", "one has none"])
-def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent: int | None) -> None:
-    encoder = Reads(noise=0.4)
+def test_captions_are_searched_with_and_without_their_video_and_task(silent: int | None) -> None:
+    encoder = NumberEncoder(noise=0.4)
     known, profiles = _library(encoder), _profiles(3)
     if silent is not None:
         known[silent] = replace(known[silent], captions=())
@@ -88,7 +90,7 @@ def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent
             words = encoder.token_presence([text])[0]
             for left_out, without in ((None, None), (None, video), (own, None)):
                 nats = {t: float(words @ profiles[t]) for t in range(3) if t not in (left_out, silent)}
-                if silent is not None:  # it counts as the likeliest of those that are searched
+                if silent is not None:  # it has the evidence of the likeliest searched task
                     nats[silent] = max(nats.values())
                 total = np.log(sum(np.exp(list(nats.values()))))
                 found = [
@@ -111,8 +113,8 @@ def test_captions_are_asked_of_all_without_the_video_and_without_the_task(silent
     assert next(answers, None) is None
 
 
-def test_only_what_is_not_held_out_is_met_or_asked() -> None:
-    encoder = Reads(noise=0.4)
+def test_held_out_videos_are_excluded() -> None:
+    encoder = NumberEncoder(noise=0.4)
     known = _library(encoder)
     held_out = {int(i) for task in known for i in np.setdiff1d(task.shard.ids, task.ids)}
     assert len(held_out) == 12
@@ -128,23 +130,23 @@ def test_only_what_is_not_held_out_is_met_or_asked() -> None:
         )
         for task in known
     ]
-    worked: list[int] = []
+    reports: list[int] = []
     fitted = fit_confidence(
         encoder,
         watched,
         _profiles(3),
         mode="pinned",
         prior=PRIOR,
-        report_alive=lambda: worked.append(len(encoder.asked)),
+        report_alive=lambda: reports.append(len(encoder.asked)),
     )
     assert fitted is not None
-    assert worked == sorted(set(worked)), "between two tasks it says that it is still at work"
-    assert len(worked) == 3
+    assert reports == sorted(set(reports)), "progress is reported between two tasks"
+    assert len(reports) == 3
     assert set(encoder.asked) == {text for task in known for _, text in task.captions}
 
 
-def test_a_caption_meets_its_own_task_and_a_few_others_however_many_there_are() -> None:
-    encoder = Reads()
+def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
+    encoder = NumberEncoder()
     few, many = _library(encoder, tasks=4, captions=10), _library(encoder, tasks=40, captions=1)
     list(label_results(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
     asked, encoder.asked = len(encoder.asked), []
@@ -155,8 +157,8 @@ def test_a_caption_meets_its_own_task_and_a_few_others_however_many_there_are() 
     assert 5 * 40 <= len(encoder.asked) <= 6 * 40
 
 
-def test_confidence_is_high_where_the_right_video_stands_out_and_low_without_it() -> None:
-    encoder = Reads(noise=0.5)
+def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -> None:
+    encoder = NumberEncoder(noise=0.5)
     known, profiles = _library(encoder, captions=20), _profiles(3)
     calibrated = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
     assert calibrated is not None
@@ -175,8 +177,8 @@ def test_confidence_is_high_where_the_right_video_stands_out_and_low_without_it(
     assert calibrated.error < 0.3
 
 
-def test_too_few_captions_tell_nothing() -> None:
-    encoder = Reads()
+def test_no_model_is_fitted_to_few_captions() -> None:
+    encoder = NumberEncoder()
     for captions, enough in ((6, False), (7, True)):
         known = _library(encoder, captions=captions)
         fitted = fit_confidence(encoder, known, _profiles(3), mode="pinned", prior=PRIOR)
@@ -184,7 +186,7 @@ def test_too_few_captions_tell_nothing() -> None:
     assert fit_confidence(encoder, [], np.empty((0, WORDS)), mode="pinned", prior=PRIOR) is None
 
 
-def test_the_fit_is_a_minimum_of_the_cross_entropy() -> None:
+def test_logistic_fit_minimizes_the_cross_entropy() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 3)) * [1, 5, 0.1] + [0, 3, 1]
     right = rng.random(400) < 1 / (1 + np.exp(-(rows @ [1.0, 0.4, -8.0] + 6)))
@@ -200,7 +202,7 @@ def test_the_fit_is_a_minimum_of_the_cross_entropy() -> None:
     for step in 0.02 * np.eye(4):
         for sign in (1, -1):
             moved = weights + sign * step[:3] / rows.std(axis=0)
-            # The ridge is too weak to matter.
+            # The ridge penalty is negligible.
             assert loss(moved, bias + sign * step[3]) > loss(weights, bias) - 1e-3
     assert weights[2] < 0
     bounded, _ = fit_logistic(rows, right, counts, 3)
@@ -209,14 +211,14 @@ def test_the_fit_is_a_minimum_of_the_cross_entropy() -> None:
     assert bounded[1] > 0
 
 
-def test_the_fit_stays_finite_where_everything_is_told_apart() -> None:
+def test_logistic_fit_of_separable_classes_is_finite() -> None:
     rows = np.arange(20.0)[:, None]
     weights, bias = fit_logistic(rows, rows[:, 0] > 9.5, np.ones(20), 1)
     assert np.isfinite([*weights, bias]).all()
     assert weights[0] > 0
 
 
-def test_reliability_is_what_a_loop_finds() -> None:
+def test_reliability_equals_a_slow_reference() -> None:
     rng = np.random.default_rng(1)
     said = np.append(rng.random(300), [0.0, 1.0])
     right = rng.random(302) < said**2
@@ -233,7 +235,7 @@ def test_reliability_is_what_a_loop_finds() -> None:
     assert reliability(np.array([0.25] * 8), np.array([True, False, False, False] * 2)).error == 0
 
 
-def test_discrimination_counts_pairs() -> None:
+def test_area_under_roc_equals_share_of_ordered_pairs() -> None:
     rng = np.random.default_rng(2)
     said, right = rng.integers(0, 6, 80) / 5, rng.random(80) < 0.4
     pairs = [(a > b) + 0.5 * (a == b) for a in said[right] for b in said[~right]]

@@ -1,4 +1,4 @@
-"""Galleries of tasks: as they were laid down, embedded again, and before their task is learned."""
+"""Galleries of tasks: from shards, embedded again, and before their task is learned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.video_embedding import MemoryShard
 
 
 def _task(folder: Path, name: str, first: int, shades: Sequence[int]) -> TaskData:
-    """Single-coloured videos; the first is for training, the others are held out and have two captions each."""
+    """Single-color videos: the first is for training, the others are held out with two captions each."""
     clips = []
     for number, shade in enumerate(shades):
         path = folder / f"{first + number}.npy"
@@ -36,24 +36,24 @@ def _at(degrees: Tensor) -> Tensor:
 
 
 def _encode(turn: float) -> object:
-    """A video encoder: the shade is an angle, from ``turn`` on."""
+    """A video encoder that maps a shade to an angle, starting at ``turn``."""
     return lambda frames: _at(frames[:, 0, 0, 0, 0].float() + turn)
 
 
 class Encoder:
-    """A query encoder: the number in a text is an angle, from ``turn`` on; notes what it was asked for."""
+    """A query encoder that maps the number in a text to an angle, starting at ``turn``; records requested tasks."""
 
     modes = ("latest",)
 
     def __init__(self, turn: float) -> None:
         self._turn = turn
-        self.asked: list[tuple[str, ...]] = []
+        self.requested: list[tuple[str, ...]] = []
 
     def token_presence(self, texts: Sequence[str]) -> np.ndarray:
         return np.ones((len(texts), 1), np.float32)
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
-        self.asked.append(tuple(tasks))
+        self.requested.append(tuple(tasks))
         vectors = _at(torch.tensor([float(text.split()[-1]) for text in texts]) + self._turn).numpy()
         return np.repeat(vectors[:, None], len(tasks), axis=1)
 
@@ -64,7 +64,7 @@ class Encoder:
         return None
 
 
-def test_a_gallery_holds_out_the_test_videos(tmp_path: Path) -> None:
+def test_gallery_holds_out_test_videos(tmp_path: Path) -> None:
     task = _task(tmp_path, "day", 10, [5, 20, 40])
     shard = MemoryShard(np.array([10, 11, 12]), np.eye(3, dtype=np.float32))
     gallery = task_gallery(task, shard)
@@ -79,7 +79,7 @@ def test_a_gallery_holds_out_the_test_videos(tmp_path: Path) -> None:
     ]
 
 
-def test_classes_of_videos_are_those_of_the_data(tmp_path: Path) -> None:
+def test_gallery_has_the_classes_of_the_data(tmp_path: Path) -> None:
     task = _task(tmp_path, "day", 0, [0, 30, 60])
     shard = MemoryShard(np.arange(3), np.eye(3, 2, dtype=np.float32))
     assert task_gallery(task, shard).labels is None
@@ -89,8 +89,8 @@ def test_classes_of_videos_are_those_of_the_data(tmp_path: Path) -> None:
     assert task_gallery(replace(task, clips=tuple(named)), shard).labels == {0: "cat", 2: "dog"}
 
 
-def test_reindexing_follows_an_encoder_that_moves(tmp_path: Path) -> None:
-    """Stored vectors lose queries that have turned by 15°; vectors that are made anew turn with them."""
+def test_reindexed_galleries_follow_the_encoder(tmp_path: Path) -> None:
+    """Queries turn by 15°: stored vectors lose them, re-embedded vectors turn as well."""
     tasks = [_task(tmp_path, "day", 10, [5, 20, 40]), _task(tmp_path, "night", 20, [60, 70, 85])]
     stored, fresh = (reindex(_encode(turn), tasks) for turn in (0, 15))  # type: ignore[arg-type]
     assert [gallery.shard.ids.tolist() for gallery in fresh] == [[10, 11, 12], [20, 21, 22]]
@@ -104,22 +104,22 @@ def test_reindexing_follows_an_encoder_that_moves(tmp_path: Path) -> None:
         return [recall.r1 for recall in row.recalls["latest"]["global"].values() if recall]
 
     assert found(fresh) == [1, 1]
-    assert found(stored) == [0, 0.5]  # 85° + 15° is still nearest to the last video
+    assert found(stored) == [0, 0.5]  # 85° + 15° is nearest to the last video
 
 
-def test_frames_that_are_gone_cannot_be_embedded_again(tmp_path: Path) -> None:
+def test_reindexing_without_frames_names_the_video(tmp_path: Path) -> None:
     task = _task(tmp_path, "day", 10, [5, 20])
     task.clips[1].frames_path.unlink()
     with pytest.raises(FramesMissing, match="day-1"):
         reindex(_encode(0), [task])  # type: ignore[arg-type]
 
 
-def test_before_a_task_is_learned_the_newest_condition_asks_for_it(tmp_path: Path) -> None:
+def test_recall_before_learning_uses_the_newest_condition(tmp_path: Path) -> None:
     task = _task(tmp_path, "night", 20, [60, 20, 80, 40])
     queries = [Query(clip.captions[0], clip.vector_id) for clip in task.test]
     encoder = Encoder(0)
     recall = recall_before_learning(encoder, "day", _encode(25), task.test, queries)  # type: ignore[arg-type]
-    assert encoder.asked == [("day",)]
+    assert encoder.requested == [("day",)]
     assert recall is not None
     # videos at 45°, 105°, 65°; queries at 20° (best 45°: right), 80° (65°: wrong), 40° (45°: wrong)
     assert recall.r1 == pytest.approx(1 / 3)

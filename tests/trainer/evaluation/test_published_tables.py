@@ -49,12 +49,12 @@ class Printed:
 
     @property
     def overall(self) -> dict[str, float]:
-        """Recall, FR and HM, misprints mended."""
+        """Recall, FR and HM with misprints corrected."""
         return dict(zip(("recall", "fr", "hm"), self.cells[9:], strict=True)) | self.misprints
 
     @property
     def matrix(self) -> Matrix:
-        """A[i][t]: what the table tells of it; the rest does not enter any of the measures."""
+        """A[i][t], as far as the table determines it; the other cells do not enter any measure."""
         current = [r + f for r, f in zip(self.final, self.forgotten, strict=True)]
         return [[*[None] * task, current[task], *[None] * (4 - task)] for task in range(4)] + [[*self.final]]
 
@@ -101,12 +101,12 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.table} {row.method}")
-def test_the_overall_figures_of_bmu_moco_follow_from_those_of_the_tasks(row: Printed) -> None:
+def test_overall_figures_of_bmu_moco_follow_from_task_figures(row: Printed) -> None:
     overall = row.overall
     assert mean_final(row.matrix) == pytest.approx(overall["recall"], abs=ROUNDING)
     assert forgetting_rate(row.matrix) == pytest.approx(overall["fr"], abs=ROUNDING)
     assert harmonic_mean(row.matrix) == pytest.approx(overall["hm"], abs=ROUNDING)
-    # BWF of ctvr-ffa-tame is the mean of what FR is the sum of, and so says how far the two means are apart.
+    # BWF of ctvr-ffa-tame is the mean of the terms that FR sums, and hence the difference of the two means.
     forgetting = backward_forgetting(row.matrix)
     current, final = mean_current(row.matrix), mean_final(row.matrix)
     assert forgetting is not None
@@ -119,7 +119,7 @@ def test_the_overall_figures_of_bmu_moco_follow_from_those_of_the_tasks(row: Pri
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.misprints], ids=lambda row: f"{row.table} {row.method}"
 )
-def test_a_misprint_is_off_by_more_than_rounding(row: Printed) -> None:
+def test_misprints_differ_by_more_than_rounding(row: Printed) -> None:
     printed = dict(zip(("recall", "fr", "hm"), row.cells[9:], strict=True))
     assert all(abs(printed[name] - value) > ROUNDING for name, value in row.misprints.items())
 
@@ -132,7 +132,7 @@ def test_some_misprinted_harmonic_means_follow_from_a_misprinted_recall() -> Non
         assert 2 * current * final / (current + final) == pytest.approx(mean, abs=ROUNDING)
 
 
-def test_hm_is_of_the_two_means_and_not_a_mean_over_tasks() -> None:
+def test_hm_combines_two_means_instead_of_averaging_over_tasks() -> None:
     row = next(row for row in ROWS if (row.table, row.method) == ("1", "BMU-MoCo"))
     pairs = [(f + lost, f) for f, lost in zip(row.final, row.forgotten, strict=True)]
     over_tasks = np.mean([2 * c * f / (c + f) for c, f in pairs])
@@ -141,10 +141,8 @@ def test_hm_is_of_the_two_means_and_not_a_mean_over_tasks() -> None:
 
 
 @pytest.mark.parametrize(("tables", "shared"), [("123", 54.29), (("S1",), 85.65), (("S2",), 92.25)])
-def test_all_methods_of_bmu_moco_start_from_one_first_release(
-    tables: str | tuple[str, ...], shared: float
-) -> None:
-    """A[1][1] = final recall + FR is the same to two decimals, whatever the method: it differs from task 2 on alone."""
+def test_methods_of_bmu_moco_share_the_first_release(tables: str | tuple[str, ...], shared: float) -> None:
+    """A[1][1] = final recall + FR is equal to two decimals for all methods: they differ from task 2 on."""
     first = {(row.table, row.method): row.final[0] + row.forgotten[0] for row in ROWS if row.table in tables}
     swapped = {("2", "global, without BMU"): 54.92, ("S2", "ER-ring"): 92.52}  # two digits in the other order
     for key, value in first.items():

@@ -1,4 +1,4 @@
-"""Rows that go on from the last one: the same figures as afresh, for what the new task adds."""
+"""Rank ledgers: rows that reuse ranks have the same figures and compute only what the new task adds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Encoder:
         rows = [int(text.split()[-1]) for text in texts]
         columns = [0 if self._shared else NAMES.index(task) for task in tasks]
         vectors = self.table[rows][:, columns]
-        if mode == "latest" and not self._shared:  # every release turns them
+        if mode == "latest" and not self._shared:  # every release rotates them
             vectors = np.roll(vectors, self.release, axis=-1)
         return (vectors + self._noise * self._rng.normal(size=vectors.shape)).astype(np.float32)
 
@@ -71,7 +71,7 @@ def _unit(vectors: np.ndarray, grid: float = 0.0) -> Vectors:
 
 
 def _galleries(grid: float = 0.0) -> list[Gallery]:
-    """Nine videos each; six are held out, five of which have two captions; most have a class."""
+    """Nine videos each; six are held out, of which five have two captions; most videos have a class."""
     rng = np.random.default_rng(2)
     galleries = []
     for task, name in enumerate(NAMES):
@@ -88,7 +88,7 @@ def _galleries(grid: float = 0.0) -> list[Gallery]:
 
 def _profiles() -> Vectors:
     profiles = (4 * np.random.default_rng(3).random((TASKS, WORDS))).astype(np.float32)
-    profiles[1] = profiles[0]  # two tasks that sound alike
+    profiles[1] = profiles[0]  # two tasks with equal routing profiles
     return profiles
 
 
@@ -109,7 +109,7 @@ def _rows(
 @pytest.mark.parametrize("prior", [0, 0.02])
 @pytest.mark.parametrize("grid", [0, 1.5])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_row_that_goes_on_equals_one_afresh(prior: float, grid: float, shared: bool) -> None:
+def test_row_with_ledger_equals_row_without(prior: float, grid: float, shared: bool) -> None:
     galleries, profiles, ledger = _galleries(grid), _profiles(), RankLedger()
     afresh = _rows(Encoder(grid=grid, shared=shared), galleries, profiles, prior, None)
     goes_on = _rows(Encoder(grid=grid, shared=shared), galleries, profiles, prior, ledger)
@@ -119,7 +119,7 @@ def test_a_row_that_goes_on_equals_one_afresh(prior: float, grid: float, shared:
     assert last.recalls["pinned"]["global"] != last.recalls["pinned"]["local"]
     assert last.hubness["pinned"] is not None
     equal = [standing.ranks["global_all"].equal for standing in ledger["pinned"].task_ranks]
-    assert (np.concatenate(equal) > 1).any() == bool(grid), "where scores are equal, they were met"
+    assert (np.concatenate(equal) > 1).any() == bool(grid), "equal scores occur only on a grid"
 
 
 def test_rounding_between_batches_changes_no_figure() -> None:
@@ -179,14 +179,14 @@ def _other_order(galleries: list[Gallery]) -> None:
 @pytest.mark.parametrize(
     "change", [_other_text, _other_held_out, _other_vectors, _other_ids, _other_classes, _other_order]
 )
-def test_what_no_longer_fits_is_not_used(change: Callable[[list[Gallery]], None]) -> None:
+def test_changed_tasks_are_evaluated_again(change: Callable[[list[Gallery]], None]) -> None:
     galleries, profiles, ledger = _galleries(), _profiles(), RankLedger()
     _rows(Encoder(), galleries[:2], profiles, 0.02, ledger)
     change(galleries)
-    _measures_afresh(Encoder(), galleries, profiles, 0.02, ledger)
+    _is_evaluated_again(Encoder(), galleries, profiles, 0.02, ledger)
 
 
-def test_another_prior_profile_or_encoder_does_not_fit_either() -> None:
+def test_changed_prior_profile_or_encoder_is_evaluated_again() -> None:
     galleries, profiles = _galleries(), _profiles()
     replaced = Encoder()
     replaced.makers[NAMES[0]] = "another release"
@@ -202,10 +202,10 @@ def test_another_prior_profile_or_encoder_does_not_fit_either() -> None:
     ):
         ledger = RankLedger()
         _rows(Encoder(), galleries[:2], profiles, 0.02, ledger)
-        _measures_afresh(encoder, galleries, words, prior, ledger)
+        _is_evaluated_again(encoder, galleries, words, prior, ledger)
 
 
-def _measures_afresh(
+def _is_evaluated_again(
     encoder: Encoder, galleries: list[Gallery], profiles: Vectors, prior: float, ledger: RankLedger
 ) -> None:
     row = evaluate_row(encoder, galleries[:3], profiles[:3], prior=prior, ledger=ledger)
@@ -213,14 +213,14 @@ def _measures_afresh(
     assert row == evaluate_row(Encoder(), galleries[:3], profiles[:3], prior=prior)
 
 
-def test_a_task_that_is_gone_does_not_fit() -> None:
+def test_removed_task_invalidates_the_ledger() -> None:
     galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     _rows(encoder, galleries[:3], profiles, 0.02, ledger)
     row = evaluate_row(encoder, galleries[:2], profiles[:2], prior=0.02, ledger=ledger)
     assert row == evaluate_row(encoder, galleries[:2], profiles[:2], prior=0.02)
 
 
-def test_a_row_that_is_broken_off_leaves_nothing_half_done() -> None:
+def test_interrupted_row_leaves_no_partial_page() -> None:
     galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     _rows(encoder, galleries[:2], profiles, 0.02, ledger)
     encoder.fail_after = sum(encoder.asked.values()) + 9 * QUERIES + 2 * QUERIES  # within the pinned pass
@@ -231,7 +231,7 @@ def test_a_row_that_is_broken_off_leaves_nothing_half_done() -> None:
     assert row == evaluate_row(encoder, galleries[:3], profiles[:3], prior=0.02)
 
 
-def test_measuring_the_same_tasks_again_encodes_nothing() -> None:
+def test_second_row_of_the_same_tasks_encodes_nothing() -> None:
     galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     rows = _rows(encoder, galleries, profiles, 0.02, ledger)
     before, shares = encoder.asked["pinned"], []  # type: ignore[var-annotated]
@@ -246,7 +246,7 @@ def test_measuring_the_same_tasks_again_encodes_nothing() -> None:
 
 
 def _values(ledger: RankLedger) -> object:
-    """Everything in a ledger, to be compared."""
+    """All values of a ledger, for comparison."""
 
     def plain(of: object) -> object:
         if isinstance(of, np.ndarray):
@@ -257,8 +257,8 @@ def _values(ledger: RankLedger) -> object:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_rows_go_on_from_a_file_as_from_memory(tmp_path: Path, shared: bool) -> None:
-    """A file between any two rows; one task has no queries and no classes."""
+def test_ledger_from_file_equals_ledger_in_memory(tmp_path: Path, shared: bool) -> None:
+    """The ledger is written and read between any two rows; one task has no queries and no classes."""
     galleries, profiles, path = _galleries(1.5), _profiles(), tmp_path / "ledger.npz"
     galleries[1] = replace(galleries[1], queries=(), labels=None)
     encoder, whole = Encoder(grid=1.5, shared=shared), Encoder(grid=1.5, shared=shared)
@@ -273,8 +273,8 @@ def test_rows_go_on_from_a_file_as_from_memory(tmp_path: Path, shared: bool) -> 
     assert encoder.asked["pinned"] == (queries if shared else queries * TASKS) < whole.asked["pinned"]
 
 
-def test_a_file_that_missed_a_row_is_caught_up_with(tmp_path: Path) -> None:
-    """Its writer died after a task was published and before the file was."""
+def test_ledger_file_without_the_last_row_is_continued(tmp_path: Path) -> None:
+    """The writer died after a task was published and before the ledger was written."""
     galleries, profiles, path, encoder = _galleries(), _profiles(), tmp_path / "ledger.npz", Encoder()
     ledger = RankLedger()
     _rows(Encoder(), galleries[:2], profiles, 0.02, ledger)
@@ -284,7 +284,7 @@ def test_a_file_that_missed_a_row_is_caught_up_with(tmp_path: Path) -> None:
     assert encoder.asked["pinned"] == QUERIES * (TASKS * TASKS - 2 * 2)
 
 
-def test_a_file_that_is_missing_or_broken_only_costs_time(tmp_path: Path) -> None:
+def test_missing_or_damaged_file_gives_an_empty_ledger(tmp_path: Path) -> None:
     galleries, profiles, path = _galleries(), _profiles(), tmp_path / "ledger.npz"
     assert read_ledger(path) == {}
     ledger = RankLedger()
@@ -309,7 +309,7 @@ def test_a_file_that_is_missing_or_broken_only_costs_time(tmp_path: Path) -> Non
     assert read_ledger(path) == {}
 
 
-def test_a_file_whose_columns_do_not_go_together_is_not_read(tmp_path: Path) -> None:
+def test_file_with_inconsistent_columns_is_not_read(tmp_path: Path) -> None:
     path, ledger = tmp_path / "ledger.npz", RankLedger()
     _rows(Encoder(), _galleries()[:2], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)
@@ -332,7 +332,7 @@ def test_a_file_whose_columns_do_not_go_together_is_not_read(tmp_path: Path) -> 
     assert _values(read_ledger(path)) == _values(ledger)
 
 
-def test_where_nothing_stands_still_no_file_is_left(tmp_path: Path) -> None:
+def test_empty_ledger_removes_the_file(tmp_path: Path) -> None:
     path, ledger = tmp_path / "ledger.npz", RankLedger()
     write_ledger(path, ledger)
     _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
@@ -342,9 +342,7 @@ def test_where_nothing_stands_still_no_file_is_left(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_full_disk_keeps_nothing_of_what_could_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ledger = tmp_path / "ledger.npz", RankLedger()
     _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)
@@ -360,7 +358,7 @@ def test_a_full_disk_keeps_nothing_of_what_could_not_be_written(
     assert _values(read_ledger(path)) == _values(ledger)
 
 
-def test_a_writer_that_dies_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_writer_leaves_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ledger = tmp_path / "ledger.npz", RankLedger()
     _rows(Encoder(), _galleries()[:1], _profiles(), 0.02, ledger)
     write_ledger(path, ledger)

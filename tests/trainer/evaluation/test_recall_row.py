@@ -18,7 +18,7 @@ from trainer.evaluation.retrieval_metrics import summarize
 
 
 class Shard:
-    """Vectors in memory."""
+    """Vectors in memory by id."""
 
     def __init__(self, ids: Sequence[int], vectors: np.ndarray) -> None:
         self.ids = np.array(ids, np.int64)
@@ -30,7 +30,7 @@ class Shard:
 
 
 class Encoder:
-    """Looks texts up; ``table[text]`` is ``[T, dim]``, by mode."""
+    """An encoder that looks texts up: ``tables[mode][text]`` is ``[T, dim]``."""
 
     modes = ("latest", "pinned")
 
@@ -59,12 +59,12 @@ def _unit(*degrees: float) -> np.ndarray:
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
 
 
-def test_by_hand() -> None:
-    """Vectors are angles: a video is the better the nearer its angle is to the query's."""
+def test_row_equals_figures_computed_by_hand() -> None:
+    """Vectors are angles; a video ranks the higher, the nearer its angle is to that of the query."""
     day = Gallery(
         "day",
         Shard([10, 11, 12], _unit(0, 20, 5)),
-        held_out=np.array([10, 11]),  # 12 was trained on, and lies close
+        held_out=np.array([10, 11]),  # 12 is a close training video
         queries=(Query("sun", 10), Query("noon", 11)),
     )
     night = Gallery(
@@ -90,7 +90,7 @@ def test_by_hand() -> None:
     assert ranks["local_all"] == {"day": (1.5, 0.5, 2), "night": (2, 0, 1)}  # sun: 12 comes before 10
     assert ranks["global"] == {"day": (1.5, 0.5, 2), "night": (4, 0, 1)}  # sun: 21; moon: 10, 11 and 21
     assert ranks["global_all"] == {"day": (2, 0.5, 2), "night": (5, 0, 1)}
-    # "sun" at 4° and "noon" at 19° sound most like the profile at 10°, and so does "moon" at 10°
+    # "sun" at 4°, "noon" at 19° and "moon" at 10° have the largest evidence for the profile at 10°
     assert row.routing == {"day": 1, "night": 0}
     assert row.routing_at == {"day": {1: 1, 2: 1, 4: 1}, "night": {1: 0, 2: 1, 4: 1}}
     assert row.pooled["latest"]["global"] == summarize(np.array([2, 1, 4]))
@@ -130,7 +130,7 @@ def _random(
 
 
 @pytest.mark.parametrize("budget", [1, 7, 2048])
-def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+def test_text_to_video_recall_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     monkeypatch.setattr(mode_evaluation, "MAX_QUERY_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=1)
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
@@ -166,7 +166,7 @@ def test_against_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) 
 def _cosines(
     galleries: Sequence[Gallery], table: dict[str, np.ndarray], wanted: Sequence[int]
 ) -> dict[tuple[str, int], float]:
-    """By query text and held-out video of the wanted tasks: the score, one by one."""
+    """Score of each pair of a query text and a held-out video of the given tasks."""
     return {
         (query.text, int(video)): float(
             table[query.text][t] @ galleries[t].shard.vectors(np.array([video]))[0]
@@ -179,9 +179,7 @@ def _cosines(
 
 
 @pytest.mark.parametrize("budget", [1, 2048])
-def test_videos_find_their_captions_as_a_slow_reference_says(
-    monkeypatch: pytest.MonkeyPatch, budget: int
-) -> None:
+def test_video_to_text_recall_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     monkeypatch.setattr(mode_evaluation, "MAX_QUERY_VECTORS", budget)
     encoder, galleries, tables = _random(tasks=3, seed=3, queries=11)  # three videos have two captions
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
@@ -198,7 +196,7 @@ def test_videos_find_their_captions_as_a_slow_reference_says(
                 assert row.to_text[mode][scope][own.task] == summarize(np.array(ranks))
 
 
-def test_precision_and_hubness_as_a_slow_reference_says() -> None:
+def test_precision_and_hubness_equal_a_slow_reference() -> None:
     encoder, galleries, tables = _random(tasks=3, seed=4)
     row = evaluate_row(encoder, galleries, np.eye(3, 4, dtype=np.float32), prior=0)
     classes = {video: label for gallery in galleries for video, label in (gallery.labels or {}).items()}
@@ -229,7 +227,7 @@ def test_precision_and_hubness_as_a_slow_reference_says() -> None:
         assert row.hubness[mode] == pytest.approx(np.mean(over**3) / np.mean(over**2) ** 1.5)
 
 
-def test_drift_is_seen_from_row_to_row_without_asking_an_old_encoder() -> None:
+def test_drift_compares_with_the_remembered_queries() -> None:
     day = Gallery("day", Shard([1, 2], _unit(0, 90)), np.array([1, 2]), (Query("sun", 1), Query("noon", 2)))
     night = Gallery("night", Shard([3], _unit(45)), np.array([3]), (Query("moon", 3),))
     profiles = np.eye(2, dtype=np.float32)
@@ -244,13 +242,13 @@ def test_drift_is_seen_from_row_to_row_without_asking_an_old_encoder() -> None:
     moved = {"sun": _unit(10, 0), "noon": _unit(60, 0), "moon": _unit(0, 45)}
     second = drift({"latest": moved, "pinned": {**first, "moon": _unit(0, 45)}}, [day, night])
     assert second == {"latest": {"day": pytest.approx(20, abs=1e-4)}, "pinned": {"day": 0}}
-    back = {**moved, **first}  # measured from where it was learned, not from the row before
+    back = {**moved, **first}  # drift since the task was learned, not since the row before
     third = drift({"latest": back, "pinned": back}, [day, night])
     assert third == {"latest": {"day": 0, "night": 0}, "pinned": {"day": 0, "night": 0}}
 
 
-def test_what_is_measured_with_one_task_is_the_same_with_more() -> None:
-    """Pinned queries of a known task meet the same vectors in every row, so nothing may differ by a bit."""
+def test_pinned_figures_of_a_task_do_not_change_with_more_tasks() -> None:
+    """Pinned queries of a known task are scored against the same vectors in every row, so all bits are equal."""
     encoder, galleries, _ = _random(tasks=3, seed=5)
     profiles = np.eye(3, 4, dtype=np.float32)
     rows = [evaluate_row(encoder, galleries[:n], profiles[:n]) for n in (1, 2, 3)]
@@ -259,7 +257,7 @@ def test_what_is_measured_with_one_task_is_the_same_with_more() -> None:
     assert rows[1].recalls["pinned"]["global"] != rows[2].recalls["pinned"]["global"]
 
 
-def test_a_task_without_queries_is_searched_but_not_measured() -> None:
+def test_task_without_queries_is_in_the_gallery_but_has_no_figures() -> None:
     encoder, galleries, _ = _random(tasks=2, seed=2)
     mute = Gallery("0", galleries[0].shard, np.array([], np.int64), ())
     shares: list[float] = []
@@ -279,7 +277,7 @@ def test_a_task_without_queries_is_searched_but_not_measured() -> None:
     ] == {"0": None}
 
 
-def test_routing_lifts_the_shards_that_a_text_sounds_like_and_only_in_the_union() -> None:
+def test_routing_prior_changes_only_the_union() -> None:
     near = Gallery("near", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
     far = Gallery("far", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
     table = {"x": _unit(20, 10), "y": _unit(10, 20)}  # each text is closer to the other shard's video
@@ -298,8 +296,8 @@ def test_routing_lifts_the_shards_that_a_text_sounds_like_and_only_in_the_union(
     assert hits(0.05, "local") == hits(0, "local") == [1, 1]
 
 
-def test_the_union_is_lifted_by_the_log_weights_of_the_router() -> None:
-    """Videos one by one, each with the cosine of its shard's query and the task's log weight."""
+def test_union_adds_the_log_weights_of_the_router() -> None:
+    """Reference: each video's cosine with its shard's query plus the log weight of its task."""
     rng = np.random.default_rng(6)
     encoder, galleries, tables = _random(tasks=4, seed=6)
     words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
@@ -325,20 +323,20 @@ def test_the_union_is_lifted_by_the_log_weights_of_the_router() -> None:
         assert row.recalls["latest"]["global"][own.task] == summarize(np.array(ranks))
 
 
-def test_queries_ask_for_held_out_videos_only() -> None:
+def test_query_of_a_training_video_is_refused() -> None:
     with pytest.raises(EvaluationError, match="task day: a query belongs to video 3, which is not held out"):
         Gallery("day", Shard([3, 4], _unit(1, 2)), np.array([4]), (Query("x", 3),))
 
 
-def test_an_equally_likely_task_counts_against_us() -> None:
+def test_tied_task_counts_as_a_routing_miss() -> None:
     weights = np.log(np.array([[0.4, 0.4, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
     assert routing_accuracy(weights, 0) == pytest.approx(1 / 3)
     assert routing_accuracy(weights, 0, 2) == pytest.approx(2 / 3)
     assert routing_accuracy(weights, 0, 3) == 1
 
 
-def test_the_likelier_task_lifts_what_its_videos_are_found_by() -> None:
-    """Videos looking for captions in the union profit by routing as captions looking for videos do."""
+def test_routing_prior_applies_to_video_to_text() -> None:
+    """Video-to-text search in the union gains from routing as text-to-video search does."""
     day = Gallery("day", Shard([1], _unit(0)), np.array([1]), (Query("x", 1),))
     night = Gallery("night", Shard([2], _unit(0)), np.array([2]), (Query("y", 2),))
     encoder = Encoder(["day", "night"], {"latest": {"x": _unit(20, 20), "y": _unit(10, 10)}})
@@ -356,8 +354,8 @@ def test_the_likelier_task_lifts_what_its_videos_are_found_by() -> None:
     assert ranks(0.05, "local") == [1, 1]
 
 
-def test_a_caption_counts_with_its_log_weight_among_the_tasks_that_were_there_when_it_came() -> None:
-    """One by one; so no later task changes where it stands among the captions that were there."""
+def test_caption_weight_is_normalized_over_the_tasks_at_its_time() -> None:
+    """Later tasks do not change the order of the earlier captions."""
     rng = np.random.default_rng(7)
     encoder, galleries, tables = _random(tasks=4, seed=7, queries=11)
     words = {text: rng.integers(0, 2, 30).astype(np.float32) for text in tables["latest"]}
@@ -383,14 +381,14 @@ def test_a_caption_counts_with_its_log_weight_among_the_tasks_that_were_there_wh
         assert row.to_text["latest"]["global"][own.task] == summarize(np.array(ranks))
 
 
-def test_plain_recall() -> None:
+def test_compute_recall_ranks_by_id() -> None:
     recall = compute_recall(_unit(0, 10).astype(np.float32), [5, 5], _unit(2, 9).astype(np.float32), [5, 6])
     assert recall is not None
     assert (recall.r1, recall.meanr) == (0.5, 1.5)
     assert compute_recall(np.empty((0, 2), np.float32), [], _unit(2).astype(np.float32), [5]) is None
 
 
-def test_raw_merging_knows_nothing_of_routing() -> None:
+def test_raw_gallery_ignores_routing() -> None:
     encoder, galleries, _ = _random(tasks=3, seed=4)
     profiles = np.eye(3, 4, dtype=np.float32)
     plain = evaluate_row(encoder, galleries, profiles, prior=0).recalls["pinned"]
@@ -399,8 +397,8 @@ def test_raw_merging_knows_nothing_of_routing() -> None:
     assert lifted["global"] != plain["global"]
 
 
-def test_a_task_may_have_five_hundred_classes() -> None:
-    """Two videos of each; the query of a class finds its own video first, and the other one behind all others."""
+def test_precision_with_five_hundred_classes() -> None:
+    """Two videos per class; the query of a class ranks its own video first and the other one last."""
     classes = 500
     towards = np.eye(classes)
     vectors = np.concatenate([towards, -towards])

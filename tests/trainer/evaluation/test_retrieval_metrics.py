@@ -37,42 +37,42 @@ SCORES = np.array(
 )
 
 
-def test_rank_counts_what_is_better_and_half_of_what_is_equal() -> None:
+def test_rank_counts_better_items_and_half_of_equal_items() -> None:
     assert rank_by_id(SCORES, [10, 11, 12, 13], [10, 10, 10]).tolist() == [1, 4, 2]
     assert rank_by_id(SCORES, [10, 11, 12, 13], [11, 13, 13]).tolist() == [2, 1, 4]
 
 
-def test_truth_is_found_by_id_and_not_by_position() -> None:
+def test_true_video_is_identified_by_id() -> None:
     ids, truth = [10, 11, 12, 13], [11, 13, 12]
     shuffled = [2, 0, 3, 1]
     moved = rank_by_id(SCORES[:, shuffled], [ids[i] for i in shuffled], truth)
     assert moved.tolist() == rank_by_id(SCORES, ids, truth).tolist() == [2, 1, 2]
 
 
-def test_several_captions_of_one_video_are_queries_with_one_truth() -> None:
+def test_captions_of_one_video_share_the_true_video() -> None:
     ranks = rank_by_id(np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2]]), [7, 8], [7, 7, 7])
     assert ranks.tolist() == [1, 2, 1]
     assert recall_at(ranks, 1) == pytest.approx(2 / 3)
 
 
-def test_a_tie_at_the_top_is_no_hit() -> None:
+def test_tie_for_first_place_is_a_miss() -> None:
     ranks = rank_by_id(np.array([[0.5, 0.5, 0.1]]), [1, 2, 3], [1])
     assert ranks.tolist() == [1.5]
     assert recall_at(ranks, 1) == 0
     assert recall_at(ranks, 5) == 1
 
 
-def test_a_gallery_of_identical_videos_is_not_a_success() -> None:
+def test_gallery_of_identical_videos_has_no_hits() -> None:
     ranks = rank_by_id(np.full((4, 9), 0.25), list(range(9)), [0, 3, 5, 8])
     assert ranks.tolist() == [5, 5, 5, 5]
 
 
-def test_rounding_of_equal_vectors_does_not_break_a_tie() -> None:
+def test_rounding_errors_do_not_break_ties() -> None:
     ranks = rank_by_id(np.array([[0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32), [1, 2, 3], [1])
     assert ranks.tolist() == [2]
 
 
-def test_counting_in_parts_gives_the_same_ranks() -> None:
+def test_ranks_counted_in_parts_are_equal() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(20, 30)).round(1)  # rounding makes ties
     truth = rng.integers(0, 30, 20)
@@ -88,7 +88,7 @@ def test_counting_in_parts_gives_the_same_ranks() -> None:
     assert count.ranks().tolist() == slow
 
 
-def test_wrong_galleries_are_refused() -> None:
+def test_invalid_galleries_are_refused() -> None:
     with pytest.raises(EvaluationError, match="true video 99 is not in the gallery"):
         rank_by_id(SCORES, [1, 2, 3, 4], [1, 99, 2])
     with pytest.raises(EvaluationError, match="twice"):
@@ -101,7 +101,7 @@ def test_wrong_galleries_are_refused() -> None:
         count.ranks()
 
 
-def test_the_five_figures() -> None:
+def test_summary_has_recalls_and_rank_statistics() -> None:
     recall = summarize(np.array([1, 1, 4, 10, 14.0]))
     assert recall is not None
     assert (recall.r1, recall.r5, recall.r10) == (0.4, 0.6, 0.8)
@@ -116,18 +116,18 @@ MATRIX: Matrix = [
 ]
 
 
-def test_forgetting_by_hand() -> None:
+def test_forgetting_equals_figures_computed_by_hand() -> None:
     assert backward_forgetting(MATRIX) == pytest.approx(((50 - 40) + (60 - 61)) / 2)
     assert backward_forgetting(MATRIX[:2]) == pytest.approx(6)
     assert forgetting_rates(MATRIX) == [10, -1, 0]
-    assert forgetting_rate(MATRIX) == 9  # the sum, and a gain is not clipped
+    assert forgetting_rate(MATRIX) == 9  # a sum in which gains are not clipped
     assert mean_current(MATRIX) == pytest.approx(140 / 3)
     assert mean_final(MATRIX) == pytest.approx(131 / 3)
     assert harmonic_mean(MATRIX) == pytest.approx(2 * 140 * 131 / (3 * 271))
     assert learning_gain(MATRIX, [40.0, 45.0, 25.0]) == pytest.approx(10)
 
 
-def test_what_is_undefined_is_none() -> None:
+def test_undefined_forgetting_is_none() -> None:
     assert backward_forgetting([[50.0]]) is None
     assert backward_forgetting([]) is harmonic_mean([]) is forgetting_rate([]) is mean_final([]) is None
     assert harmonic_mean([[0.0]]) == 0
@@ -137,20 +137,20 @@ def test_what_is_undefined_is_none() -> None:
     assert mean_final(silent) == 10
 
 
-def test_a_task_counts_for_hm_if_it_has_both_recalls() -> None:
-    lost: Matrix = [[50.0], [40.0, None], [30.0, 20.0, 10.0]]  # task 2 was not measured when it was learned
+def test_hm_includes_tasks_with_both_recalls() -> None:
+    lost: Matrix = [[50.0], [40.0, None], [30.0, 20.0, 10.0]]  # task 2 has no recall from when it was learned
     assert harmonic_mean(lost) == pytest.approx(2 * 30 * 20 / 50)
     assert mean_final(lost) == 20
     assert harmonic_mean([[None], [None, None]]) is None
 
 
-def test_forward_transfer_leaves_out_the_first_task() -> None:
+def test_forward_transfer_excludes_the_first_task() -> None:
     assert forward_transfer([99.0, 30.0, 18.0], [10.0, 20.0, 20.0]) == 4
     assert forward_transfer([None, 30.0, None], [10.0, 20.0, 20.0]) == 10
     assert forward_transfer([5.0], [5.0]) is None
 
 
-def test_precision_by_hand() -> None:
+def test_precision_equals_figures_computed_by_hand() -> None:
     scores = np.array([[0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.4]])
     relevant = np.array([[True, False, True, True], [True, False, False, False]])
     # first: hits at 1, 3, 4; second: at 4
@@ -161,21 +161,21 @@ def test_precision_by_hand() -> None:
     )
 
 
-def test_of_equal_scores_the_irrelevant_come_first() -> None:
+def test_irrelevant_items_precede_relevant_ones_of_equal_score() -> None:
     tied = np.array([[0.5, 0.5, 0.5 + 3e-8, 0.5 - 3e-8]], np.float32)
     relevant = np.array([[True, False, False, True]])
     assert mean_average_precision(tied, relevant, 2) == 0
     assert mean_average_precision(tied, relevant, 4) == pytest.approx((1 / 3 + 2 / 4) / 2)
 
 
-def test_queries_without_anything_relevant_are_left_out() -> None:
+def test_precision_excludes_queries_without_relevant_items() -> None:
     scores = np.array([[0.9, 0.1], [0.9, 0.1]])
     assert mean_average_precision(scores, np.array([[False, True], [False, False]]), 5) == 0.5
     assert mean_average_precision(scores, np.zeros((2, 2), bool), 5) is None
 
 
 @pytest.mark.parametrize("k", [1, 4, 50])
-def test_precision_against_a_slow_reference(k: int) -> None:
+def test_precision_equals_a_slow_reference(k: int) -> None:
     rng = np.random.default_rng(k)
     scores = rng.normal(size=(25, 30)).round(1)  # rounding makes ties
     relevant = rng.random((25, 30)) < 0.2
@@ -189,7 +189,7 @@ def test_precision_against_a_slow_reference(k: int) -> None:
     assert mean_average_precision(scores, relevant, k) == pytest.approx(np.mean(slow))
 
 
-def test_the_best_of_parts_are_the_best_of_the_whole() -> None:
+def test_top_items_of_parts_equal_top_items_of_the_whole() -> None:
     scores = np.random.default_rng(1).normal(size=(7, 40))
     best = TopItems(6, 7)
     for columns in np.array_split(np.arange(40), [3, 3, 20, 38]):
@@ -198,11 +198,11 @@ def test_the_best_of_parts_are_the_best_of_the_whole() -> None:
     np.testing.assert_array_equal(best.scores, -np.sort(-scores, axis=1)[:, :6])
 
 
-def test_hubness_is_the_skewness_of_how_often_each_item_is_near() -> None:
+def test_hubness_is_the_skewness_of_k_occurrences() -> None:
     assert skewness(np.array([3, 3, 3])) is None
     assert skewness(np.array([], np.int64)) is None
     assert skewness(np.array([0, 1, 2])) == pytest.approx(0)
-    # one hub that everybody finds: mean 2, σ² = (3·(−2)² + 6²) / 4 = 12, third moment (3·(−2)³ + 6³) / 4 = 48
+    # one hub that is near to all: mean 2, σ² = (3·(−2)² + 6²) / 4 = 12, third moment (3·(−2)³ + 6³) / 4 = 48
     assert skewness(np.array([0, 0, 0, 8])) == pytest.approx(48 / 12**1.5)
 
 
@@ -212,12 +212,12 @@ def test_drift_is_the_mean_angle() -> None:
         return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
 
     assert mean_angle(at(0, 10, 0), at(30, 10, 180)) == pytest.approx(70, abs=1e-4)
-    assert mean_angle(at(17, 33), at(17, 33)) == 0, "what has not moved has not moved at all"
-    assert mean_angle(at(0), 5 * at(90)) == pytest.approx(90), "length is no drift"
+    assert mean_angle(at(17, 33), at(17, 33)) == 0, "unchanged vectors have exactly no drift"
+    assert mean_angle(at(0), 5 * at(90)) == pytest.approx(90), "length does not matter"
     assert mean_angle(np.empty((0, 2)), np.empty((0, 2))) is None
 
 
-def test_further_right_answers_do_not_compete() -> None:
+def test_skipped_relevant_items_do_not_compete() -> None:
     count = RankCount(np.array([0.5, 0.5]))
     scores = np.array([[0.9, 0.5, 0.5, 0.1], [0.9, 0.5, 0.8, 0.7]])
     count.add(scores, np.array([[True, False, True, False], [False, False, True, False]]))

@@ -1,4 +1,4 @@
-"""Rows of what a user meets: the same figures as in a full row, for far fewer encodings."""
+"""Rows without comparison measures: the same figures as in a full row with far fewer encodings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Library:
     ) -> None:
         rng = np.random.default_rng(seed)
         self.names = [f"task {t}" for t in range(tasks)]
-        self.asked = {mode: 0 for mode in self.modes}
+        self.encoded = {mode: 0 for mode in self.modes}
 
         def unit(*shape: int) -> Vectors:
             vectors = rng.integers(-1, 2, (*shape, 3)) if grid else rng.normal(size=(*shape, 3))
@@ -77,7 +77,7 @@ class Library:
         return self.presence[[int(text.split()[-1]) for text in texts]]
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors:
-        self.asked[mode] += len(texts) * len(tasks)
+        self.encoded[mode] += len(texts) * len(tasks)
         rows, columns = [int(text.split()[-1]) for text in texts], [self.names.index(task) for task in tasks]
         return self.table[rows][:, columns]
 
@@ -103,7 +103,7 @@ class Library:
 
 
 def _lean(row: RecallRow) -> RecallRow:
-    """What a full row has of what a user meets."""
+    """The part of a full row that a lean row has."""
     for found in (row.recalls, row.pooled):
         for galleries in found.values():
             del galleries["global_raw"]
@@ -123,7 +123,7 @@ def _lean(row: RecallRow) -> RecallRow:
     prior=st.sampled_from([0, 0.02, 0.04, 1.0]),
     budget=st.sampled_from([1, 5, 2048]),
 )
-def test_all_that_a_user_meets_is_as_in_a_full_row(
+def test_lean_row_equals_the_full_row(
     seed: int,
     tasks: int,
     queries: int,
@@ -134,7 +134,7 @@ def test_all_that_a_user_meets_is_as_in_a_full_row(
     prior: float,
     budget: int,
 ) -> None:
-    """Afresh, and going on from row to row."""
+    """Without a ledger, and with a ledger from row to row."""
     quiet = [task for task in silent if task < tasks]
     library = Library(
         seed, tasks=tasks, queries=queries, grid=grid, classes=classes, apart=apart, silent=quiet
@@ -154,14 +154,14 @@ def test_all_that_a_user_meets_is_as_in_a_full_row(
 
 
 @pytest.mark.parametrize("grid", [False, True])
-def test_a_shard_that_is_left_out_wrongly_would_be_missed(grid: bool) -> None:
-    """In such libraries some pairs of a query and a shard make no difference, and others do."""
+def test_wrongly_skipped_shards_change_the_row(grid: bool) -> None:
+    """Libraries in which some pairs of a query and a shard can be skipped and others cannot."""
     library = Library(1, queries=9, grid=grid)
     row = library.row(4, 0.04, full=False)
-    asked = library.asked["pinned"]
+    asked = library.encoded["pinned"]
     assert 9 * 4 < asked < 9 * 4 * 4
     assert row == _lean(library.row(4, 0.04, full=True))
-    assert library.asked["pinned"] - asked == 9 * 4 * 4
+    assert library.encoded["pinned"] - asked == 9 * 4 * 4
     with patch.object(mode_evaluation, "can_reach_score", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
         wrong = library.row(4, 0.04, full=False)
     assert wrong.recalls["pinned"]["global"] != row.recalls["pinned"]["global"]
@@ -170,29 +170,29 @@ def test_a_shard_that_is_left_out_wrongly_would_be_missed(grid: bool) -> None:
     )
 
 
-def test_where_words_tell_tasks_apart_a_query_is_encoded_once() -> None:
-    """Under its own task, when it comes; however many tasks there are, and whatever comes later."""
+def test_query_is_encoded_once_if_words_separate_the_tasks() -> None:
+    """A query is encoded under its own task when the task is added, independent of the number of tasks."""
     library, ledger = Library(2, apart=80), RankLedger()
     for count in range(1, 5):
-        before = dict(library.asked)
+        before = dict(library.encoded)
         library.row(count, 0.04, full=False, ledger=ledger)
-        # Queries of mode latest may have moved, so each is encoded once again in every row.
-        assert library.asked == {"latest": before["latest"] + 7 * count, "pinned": before["pinned"] + 7}
+        # Queries of mode latest may change, so each is encoded again in every row.
+        assert library.encoded == {"latest": before["latest"] + 7 * count, "pinned": before["pinned"] + 7}
 
 
 @pytest.mark.parametrize(("apart", "prior"), [(80, 0), (0.5, 0.04)])
-def test_where_nothing_tells_them_apart_all_are_encoded(apart: float, prior: float) -> None:
+def test_query_is_encoded_for_all_tasks_without_separation(apart: float, prior: float) -> None:
     library, ledger = Library(3, apart=apart), RankLedger()
     for count in range(1, 5):
-        before = dict(library.asked)
+        before = dict(library.encoded)
         library.row(count, prior, full=False, ledger=ledger)
-        asked = {mode: library.asked[mode] - before[mode] for mode in library.modes}
+        asked = {mode: library.encoded[mode] - before[mode] for mode in library.modes}
         assert asked == {"latest": 7 * count * count, "pinned": 7 * (2 * count - 1)}
 
 
 @pytest.mark.parametrize("margin", [-1e-4, 1e-4])
-def test_a_shard_whose_videos_could_just_come_level_is_looked_at(margin: float) -> None:
-    """All cosines are 1, and each text sounds like its own task by one nat more than like the other."""
+def test_shard_whose_videos_could_tie_is_scored(margin: float) -> None:
+    """All cosines are 1, and the evidence of each text for its own task is one nat larger."""
     library = Library(4, tasks=2, queries=1, apart=1)
     library.table[:] = np.eye(1, 3, dtype=np.float32)
     library.galleries = [
@@ -203,32 +203,32 @@ def test_a_shard_whose_videos_could_just_come_level_is_looked_at(margin: float) 
     ]
     prior = COSINE_LIMIT - 1 + margin
     row = library.row(2, prior, full=False)
-    assert library.asked["pinned"] == (2 if margin > 0 else 4)
+    assert library.encoded["pinned"] == (2 if margin > 0 else 4)
     assert row == _lean(library.row(2, prior, full=True))
     level = library.row(2, 0, full=False).recalls["pinned"]["global"]["task 0"]
     assert level is not None
-    assert level.meanr == 1.5, "at the same cosine, and without a word of routing, the other video is level"
+    assert level.meanr == 1.5, "with equal cosines and no routing, the other video ties"
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_one_kind_of_row_does_not_go_on_from_the_other(tmp_path: Path, full: bool) -> None:
+def test_lean_and_full_rows_do_not_share_a_ledger(tmp_path: Path, full: bool) -> None:
     library, ledger, path = Library(5, apart=80, classes=True), RankLedger(), tmp_path / "ledger.npz"
     library.row(2, 0.04, full=full, ledger=ledger)
     write_ledger(path, ledger)
     expected = {kind: library.row(3, 0.04, full=kind) for kind in (False, True)}
     for kind in (full, not full):
-        before, known = library.asked["pinned"], read_ledger(path)
+        before, known = library.encoded["pinned"], read_ledger(path)
         assert set(known) == {"pinned"}
         assert library.row(3, 0.04, full=kind, ledger=known) == expected[kind]
         afresh = {False: 7 * 3, True: 7 * 3 * 3}
         goes_on = {False: 7, True: 7 * (3 + 2)}
-        assert library.asked["pinned"] - before == (goes_on if kind == full else afresh)[kind]
+        assert library.encoded["pinned"] - before == (goes_on if kind == full else afresh)[kind]
         assert ("global_raw" in known["pinned"].task_ranks[0].ranks) is kind
 
 
-def test_what_a_text_has_for_all_tasks_is_encoded_once() -> None:
+def test_task_independent_query_is_encoded_once() -> None:
     library = Library(6)
     library.table[:] = library.table[:, :1]
     with patch.object(library, "is_task_independent", lambda mode: True):
         assert library.row(4, 0.02, full=False) == _lean(library.row(4, 0.02, full=True))
-    assert library.asked == {"latest": 2 * 4 * 7, "pinned": 2 * 4 * 7}
+    assert library.encoded == {"latest": 2 * 4 * 7, "pinned": 2 * 4 * 7}

@@ -1,4 +1,4 @@
-"""The learning worker as it is deployed: Celery's solo pool on a real Redis, the catalog on a real PostgreSQL."""
+"""Learning in a deployed Celery worker: solo pool, real Redis, and a catalog in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from service.tasks.broker import celery_app, send_learn
 from service.tasks.task_events import events_after
 from trainer.methods.ffa_tame import FfaTame
 
+THREE_EPOCHS = {"epochs": 3, "batch_size": 4, "experts": 2, "rank": 2}  # one optimizer step per epoch
+
 
 @pytest.fixture
 def start_worker(library: Any) -> Iterator[Callable[..., int]]:
-    """``start_worker(pause=0)``: pid of a worker on the gpu queue that waits so many seconds in every step."""
+    """``start_worker(pause=0)``: process id of a worker on the gpu queue that pauses in every training step (s)."""
     started: list[int] = []
 
     def start(pause: float = 0) -> int:
@@ -42,11 +44,11 @@ def start_worker(library: Any) -> Iterator[Callable[..., int]]:
 
             FfaTame.loss = loss  # type: ignore[method-assign]
             options = ["--pool", "solo", "--queues", "gpu", "--without-mingle", "--without-gossip"]
-            # The app read its settings when an earlier test first used it.
+            # Passed explicitly, because the app keeps the settings of the first test that used it.
             celery_app.worker_main(["--broker", settings().redis_url, "worker", *options])
             code = 0
-        except SystemExit as left:
-            code = int(left.code or 0)
+        except SystemExit as error:
+            code = int(error.code or 0)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -61,16 +63,16 @@ def start_worker(library: Any) -> Iterator[Callable[..., int]]:
             continue
 
 
-def _wait(until: Callable[[], bool]) -> None:
+def _wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not until():
+    while not condition():
         assert time.monotonic() < deadline, [
             (t.name, t.state, t.progress, t.error) for t in commands.list_tasks()
         ]
         time.sleep(0.1)
 
 
-def test_a_killed_worker_is_replaced_and_the_line_goes_on(
+def test_killed_worker_is_replaced_and_the_next_task_is_learned(
     library: Any,
     post_videos: Callable[..., str],
     start_worker: Callable[..., int],
@@ -79,8 +81,8 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
     tmp_path: Path,
 ) -> None:
     settings_factory(tmp_path / "celery", "postgresql", redis_url=broker_url, lease_seconds=2)
-    one, two = post_videos("day"), post_videos("night")
-    send_learn(two)  # too early, and so without effect
+    one, two = post_videos("day", settings=THREE_EPOCHS), post_videos("night")
+    send_learn(two)  # no effect: an earlier task is not learned yet
     send_learn(one)
     first = start_worker(pause=0.3)
     _wait(lambda: any(e.data.get("epoch") == 2 for e in events_after(one)))
@@ -93,7 +95,7 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
     assert [commands.get_task(task).learned_order for task in (one, two)] == [1, 2]
     epochs = [e.data["epoch"] for e in events_after(one) if "epoch" in e.data]
     assert epochs[-1] == 3
-    assert 1 not in epochs[epochs.index(2) :]  # the second went on from the checkpoint of the first
+    assert 1 not in epochs[epochs.index(2) :]  # the second worker resumed from the checkpoint of the first
     os.kill(second, signal.SIGTERM)
     assert os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 0
 
@@ -105,7 +107,7 @@ def test_a_killed_worker_is_replaced_and_the_line_goes_on(
         np.testing.assert_allclose(norms, np.ones(6), atol=1e-3)  # stored in half precision
 
 
-def test_a_worker_that_is_asked_to_stop_gives_its_task_back(
+def test_stopped_worker_releases_its_task(
     library: Any,
     post_videos: Callable[..., str],
     start_worker: Callable[..., int],
@@ -114,7 +116,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_task_back(
     tmp_path: Path,
 ) -> None:
     settings_factory(tmp_path / "celery", redis_url=broker_url, lease_seconds=600)
-    task = post_videos("day")
+    task = post_videos("day", settings=THREE_EPOCHS)
     send_learn(task)
     worker = start_worker(pause=0.3)
     _wait(lambda: any("epoch" in e.data for e in events_after(task)))

@@ -1,4 +1,4 @@
-"""What a large shard is measured with: the training captions of its task, as users' queries are encoded."""
+"""Quality gate of a large shard: it is given the query vectors of the task's training captions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("library")
 
 
 @pytest.mark.parametrize(("exact_rows", "captions"), [(5, 2), (5, 0), (6, 2)])
-def test_a_large_shard_is_measured_with_its_training_captions(
+def test_large_shard_is_written_with_queries_of_training_captions(
     post_videos: Callable[..., str], monkeypatch: pytest.MonkeyPatch, exact_rows: int, captions: int
 ) -> None:
     monkeypatch.setenv("CINESTRATA_EXACT_ROWS", str(exact_rows))
@@ -46,5 +46,5 @@ def test_a_large_shard_is_measured_with_its_training_captions(
     library = Library(store)
     state = library.release(store.manifest().shards[task].release)
     encoder = open_query_encoder(untrained_backbone(2), state, library.pinned_releases())
-    texts = [f"day number {number} said {said}" for number in range(2, 6) for said in range(2)]
+    texts = [f"day number {number} said {caption}" for number in range(2, 6) for caption in range(2)]
     np.testing.assert_allclose(queries, encoder.encode(texts, [task])[:, 0], atol=1e-6)

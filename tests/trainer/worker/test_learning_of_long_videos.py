@@ -1,4 +1,4 @@
-"""Moments on a real catalog, real videos and a real index: what is stored of them, and what they leave as it is."""
+"""Learning of long videos on a real catalog and index: their moments are stored, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import torch
 from PIL import Image
 from sqlalchemy import select
 
-from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.vector_ids import is_moment, moment_ids, video_ids_of
 from media import MediaError, VideoDecoder
 from media.frame_images import crop_square
 from service.catalog.database import session_scope
 from service.catalog.moment_rows import moment_spans
-from service.catalog.tables import Moment, Task, Video
+from service.catalog.tables import Moment, Task
 from service.core.settings import settings
 from service.library.compaction import compact
 from service.library.deletion import delete_videos
@@ -31,6 +30,7 @@ from service.library.video_details import get_video
 from service.tasks import commands, lifecycle, probing
 from service.tasks.lifecycle.state_machine import clear_lease
 from service.tasks.task_events import events_after
+from tests.trainer.worker.library_state import catalog_vector_ids, learn, shard_vectors
 from trainer import moment_embedding
 from trainer.methods import start_method
 from trainer.moment_embedding import group_segments
@@ -39,43 +39,25 @@ from trainer.worker import catalog_reader, learning_job, video_decoding
 
 Post = Callable[..., str]
 
-LONG = {0: 30, 3: 45}  # seconds of the videos that have moments, by number
+LONG = {0: 30, 3: 45}  # duration in seconds of the videos with moments, by number
 
 
 @pytest.fixture(autouse=True)
-def _one_decoder(library: Any, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def reuse_decoder(library: Any, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moment_embedding, "VideoDecoder", lambda limits: shared_decoder)
 
 
-def _ready(task: str) -> str:
-    learning_job.run_learning_job(task)
-    view = commands.get_task(task)
-    assert (view.state, view.error) == ("ready", None)
-    return task
-
-
-def _vectors(task: str) -> dict[int, np.ndarray]:
-    store = ShardStore(settings().index_dir)
-    shard = IndexSnapshot.open(store).shard(task, fingerprint=store.manifest().shards[task].fingerprint)
-    return dict(zip(shard.ids.tolist(), shard.vectors(shard.ids), strict=True))
-
-
-def _by_name(task: str) -> dict[str, int]:
-    with session_scope() as session:
-        rows = session.execute(select(Video.id, Video.vector_id).where(Video.task_id == task))
-        return {name: vector_id for name, vector_id in rows}
-
-
 def _frame_at(path: Path, seconds: float, size: int) -> np.ndarray:
-    """The last frame that begins at or before a time, by reading the whole file."""
+    """The last frame that starts at or before a time, found by decoding the whole file."""
     with av.open(str(path)) as container:
         shown = [frame for frame in container.decode(video=0) if frame.time <= seconds]
     return crop_square(Image.fromarray(shown[-1].to_ndarray(format="rgb24")), size)
 
 
-def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None:
-    task = _ready(post_videos("day", seconds=LONG))
-    stored, ids = _vectors(task), _by_name(task)
+def test_vector_of_a_moment_encodes_its_frames(post_videos: Post) -> None:
+    task = post_videos("day", seconds=LONG)
+    learn(task)
+    stored, ids = shard_vectors(task), catalog_vector_ids(task)
     assert {int(i) for i in video_ids_of(np.array([i for i in stored if i >= 2**62]))} == {
         ids["day-0"],
         ids["day-3"],
@@ -98,15 +80,15 @@ def test_the_vector_of_a_moment_is_that_of_its_frames(post_videos: Post) -> None
     assert get_video("day-1").moments == []
 
 
-def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
+def test_worker_without_lease_does_not_disturb_the_next_one(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hangs in the middle of the moments, another begins anew, and it ends while that one is in the middle."""
+    """A worker hangs while it decodes moments; another one starts over, and the first ends in the meantime."""
     task = post_videos("day", seconds=LONG)
     sampled: list[Path] = []
     sample = VideoDecoder.sample
 
-    def watched(self: VideoDecoder, path: Path, *, into: Path, **how: Any) -> None:
+    def sample_and_switch(self: VideoDecoder, path: Path, *, into: Path, **how: Any) -> None:
         sample(self, path, into=into, **how)
         sampled.append(into)
         if len(sampled) == 1:
@@ -114,109 +96,111 @@ def test_a_worker_that_lost_its_lease_leaves_the_next_one_alone(
                 clear_lease(session.get_one(Task, task))
             learning_job.run_learning_job(task)
         elif len(sampled) == 2:
-            sampled[0].unlink()  # what the first one does in the end
+            sampled[0].unlink()  # as the first worker does at its end
 
-    monkeypatch.setattr(VideoDecoder, "sample", watched)
+    monkeypatch.setattr(VideoDecoder, "sample", sample_and_switch)
     learning_job.run_learning_job(task)
     view = commands.get_task(task)
     assert (view.state, view.error, len(sampled)) == ("ready", None, 3)
-    assert len(_vectors(task)) == 6 + 2 + 4
+    assert len(shard_vectors(task)) == 6 + 2 + 4
 
 
-def test_nothing_else_changes_by_a_bit(
+def test_moments_change_no_bit_of_anything_else(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Vectors of whole videos, the release and every figure: with moments and without."""
+    """Vectors of whole videos, the release and all figures are equal with and without moments."""
     fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
 
-    def learn(folder: str, **further: Any) -> tuple[Any, ...]:
+    def learn_all(folder: str, **further: Any) -> tuple[Any, ...]:
         settings_factory(tmp_path / folder, **fields, **further)
-        learning_job.load_worker_backbone.cache_clear()  # what a method draws first follows from the backbone's seed
-        posted = [post_videos("day", seconds=LONG), post_videos("night", seconds={1: 60})]
-        posted.append(post_videos("dusk", seconds={2: 21}))
-        vectors = [_vectors(_ready(task)) for task in posted]
+        learning_job.load_worker_backbone.cache_clear()  # loading it seeds torch, on which the initial weights depend
+        tasks = [post_videos("day", seconds=LONG, videos=4), post_videos("night", seconds={1: 21}, videos=4)]
+        vectors = [shard_vectors(learn(task).id) for task in tasks]
         figures = read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
         store = ShardStore(settings().index_dir)
         entries = store.manifest()
-        files = [entries.shards[task].files["vectors.faiss"] for task in posted]
+        files = [entries.shards[task].files["vectors.faiss"] for task in tasks]
         training = Library(store).stored_vectors(catalog_reader.training_video_ids(Library(store)))
         sampled = training.sample(len(training), np.random.default_rng(0))
         assert sampled is not None
-        return vectors, figures, files, sampled.numpy(), [len(entries.segments(task)) for task in posted]
+        return vectors, figures, files, sampled.numpy(), [len(entries.segments(task)) for task in tasks]
 
-    with_vectors, figures, files, sampled, parts = learn("with")
-    without, same_figures, same_files, same_sampled, no_parts = learn("without", limits__max_moments=0)
-    assert (parts, no_parts) == ([2, 2, 2], [1, 1, 1])
-    assert [sum(i >= 2**62 for i in vectors) for vectors in with_vectors] == [6, 5, 2]
+    with_vectors, figures, files, sampled, parts = learn_all("with")
+    without, same_figures, same_files, same_sampled, no_parts = learn_all("without", limits__max_moments=0)
+    assert (parts, no_parts) == ([2, 2], [1, 1])
+    assert [sum(i >= 2**62 for i in vectors) for vectors in with_vectors] == [6, 2]
     assert files == same_files
     assert figures == same_figures
     assert np.array_equal(sampled, same_sampled)
-    for vectors, bare in zip(with_vectors, without, strict=True):
+    for vectors, whole_only in zip(with_vectors, without, strict=True):
         whole = {i: vector for i, vector in vectors.items() if i < 2**62}
-        assert whole.keys() == bare.keys()
-        assert all(np.array_equal(whole[i], bare[i]) for i in bare)
+        assert whole.keys() == whole_only.keys()
+        assert all(np.array_equal(whole[i], whole_only[i]) for i in whole_only)
 
 
-def test_after_compaction_the_next_row_is_the_same(
+def test_compaction_does_not_change_the_next_row(
     post_videos: Post, settings_factory: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Whole videos are told from moments by their ids, not by the segment that they lie in."""
+    """Whole videos and moments are distinguished by their ids, not by their segment."""
     fields = {"frames": 2, "torch_threads": 1, "lease_seconds": 600}
 
-    def learn(folder: str, *, compacted: bool) -> Any:
+    def learn_both(folder: str, *, compacted: bool) -> Any:
         settings_factory(tmp_path / folder, **fields)
         learning_job.load_worker_backbone.cache_clear()
-        day = _ready(post_videos("day", seconds=LONG))
+        day = learn(post_videos("day", seconds=LONG, videos=4)).id
         if compacted:
-            before = _vectors(day)
+            before = shard_vectors(day)
             manifest = ShardStore(settings().index_dir).compact(day)
             assert len(manifest.segments(day)) == 1
-            assert all(np.array_equal(vector, before[i]) for i, vector in _vectors(day).items())
+            assert all(np.array_equal(vector, before[i]) for i, vector in shard_vectors(day).items())
             (settings().index_dir / "ledger.npz").unlink()
-        _ready(post_videos("night"))
+        learn(post_videos("night", videos=4))
         return read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
 
-    assert learn("one", compacted=True) == learn("other", compacted=False)
+    assert learn_both("one", compacted=True) == learn_both("other", compacted=False)
 
 
-def test_a_video_that_cannot_be_read_any_more_is_found_as_a_whole(post_videos: Post) -> None:
+def test_unreadable_video_stays_searchable_as_a_whole(post_videos: Post) -> None:
     task = post_videos("day", seconds={**LONG, 4: 25, 5: 33})
     folder = settings().media_root / "day"
     (folder / "0.mp4").unlink()
     shutil.copyfile(folder / "4.mp4", folder / "3.mp4")
-    _ready(task)
-    ids = _by_name(task)
-    moments_of = video_ids_of(np.array([i for i in _vectors(task) if i >= 2**62]))
+    learn(task)
+    ids = catalog_vector_ids(task)
+    moments_of = video_ids_of(np.array([i for i in shard_vectors(task) if i >= 2**62]))
     assert set(moments_of.tolist()) == {ids["day-4"], ids["day-5"]}
-    assert set(ids.values()) <= set(_vectors(task))
+    assert set(ids.values()) <= set(shard_vectors(task))
     with session_scope() as session:
         assert set(session.scalars(select(Moment.video_vector_id))) == {ids["day-4"], ids["day-5"]}
-    said = [event.data["message"] for event in events_after(task) if event.kind == "log"]
-    assert any("'day-0' is searchable as a whole, but not by its moments" in message for message in said)
-    assert any("'day-3'" in message and "not the one that was accepted" in message for message in said)
-    assert not any(str(settings().data_dir) in message for message in said)
+    messages = [event.data["message"] for event in events_after(task) if event.kind == "log"]
+    assert any("'day-0' is searchable as a whole, but not by its moments" in message for message in messages)
+    assert any("'day-3'" in message and "not the one that was accepted" in message for message in messages)
+    assert not any(str(settings().data_dir) in message for message in messages)
 
 
 @pytest.mark.parametrize("stage", ["index_task", "plan_moments", "evaluate_task", "publish_task"])
-def test_a_long_video_that_is_deleted_while_it_is_learned_leaves_no_moment(
+def test_long_video_deleted_during_learning_leaves_no_moment(
     post_videos: Post, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just before each stage, and just after its moments were settled. Where frames are missed it begins again."""
+    """The video is deleted just before a stage, or just after its moments were planned.
+
+    If training misses the frames of the video, the task starts again without it.
+    """
     task = post_videos("day", seconds=LONG)
     module = video_decoding if stage == "plan_moments" else learning_job
-    ids, original = _by_name(task), getattr(module, stage)
+    ids, original = catalog_vector_ids(task), getattr(module, stage)
 
     def meanwhile(*given: Any, **how: Any) -> Any:
-        settled = original(*given, **how) if stage == "plan_moments" else None
+        moments = original(*given, **how) if stage == "plan_moments" else None
         delete_videos(["day-3"])
         (settings().media_root / "day" / "3.mp4").unlink(missing_ok=True)
-        return settled if stage == "plan_moments" else original(*given, **how)
+        return moments if stage == "plan_moments" else original(*given, **how)
 
     monkeypatch.setattr(module, stage, meanwhile)
     learning_job.run_learning_job(task)
-    _ready(task)
+    learn(task)
     expected = [i for name, i in ids.items() if name != "day-3"] + moment_ids(ids["day-0"], 2).tolist()
-    assert sorted(_vectors(task)) == expected
+    assert sorted(shard_vectors(task)) == expected
     with session_scope() as session:
         assert set(session.scalars(select(Moment.video_vector_id))) == {ids["day-0"]}
     assert "day-3" not in str([event.data for event in events_after(task)])
@@ -225,7 +209,7 @@ def test_a_long_video_that_is_deleted_while_it_is_learned_leaves_no_moment(
         compact(task)
 
 
-def test_large_segments_of_moments_are_measured_with_captions_as_well(
+def test_large_moment_segments_are_written_with_caption_queries(
     post_videos: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CINESTRATA_EXACT_ROWS", "5")
@@ -239,21 +223,21 @@ def test_large_segments_of_moments_are_measured_with_captions_as_well(
 
     monkeypatch.setattr(ShardStore, "write_shard", write_shard)
     for name, seconds in (("day", LONG), ("night", {0: 30})):
-        _ready(post_videos(name, seconds=seconds))
+        learn(post_videos(name, seconds=seconds))
     assert [len(fields["ids"]) for fields in written] == [6, 6, 6, 2]
     assert written[0]["queries"].shape == (4, written[0]["vectors"].shape[1])
     assert np.array_equal(written[0]["queries"], written[1]["queries"])
-    assert written[3]["queries"] is None, "a small one is searched exactly"
+    assert written[3]["queries"] is None, "a small segment is searched exactly"
 
 
-def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
+def test_full_disk_fails_the_task_and_skips_no_video(
     post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is no fault of the videos would cost all of them their moments."""
+    """An error that no video caused must not remove the moments of all videos."""
     task = post_videos("day", seconds=LONG)
 
     def sample(path: Path, **fields: Any) -> None:
-        raise OSError("what was made of day-0 cannot be stored (No space left on device)")
+        raise OSError("the frames of day-0 cannot be stored (No space left on device)")
 
     with monkeypatch.context() as full:
         full.setattr(shared_decoder, "sample", sample)
@@ -266,10 +250,10 @@ def test_a_full_disk_fails_the_task_and_leaves_no_video_out(
     assert claim is not None
     with claim:
         probing.probe(claim)
-    assert len(_vectors(_ready(task))) == 6 + 6
+    assert len(shard_vectors(learn(task).id)) == 6 + 6
 
 
-def test_a_video_whose_moments_break_off_halfway_has_none(
+def test_video_with_a_damaged_second_half_has_no_moments(
     post_videos: Post, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", 4)  # two moments at a time
@@ -282,12 +266,12 @@ def test_a_video_whose_moments_break_off_halfway_has_none(
         original(path, **fields)
 
     monkeypatch.setattr(shared_decoder, "sample", sample)
-    _ready(task)
-    found = np.array(list(_vectors(task)))
-    assert set(video_ids_of(found[is_moment(found)]).tolist()) == {_by_name(task)["day-0"]}
+    learn(task)
+    ids = np.array(list(shard_vectors(task)))
+    assert set(video_ids_of(ids[is_moment(ids)]).tolist()) == {catalog_vector_ids(task)["day-0"]}
 
 
-def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
+def test_moment_vectors_do_not_depend_on_frames_decoded_at_a_time(
     post_videos: Post, tmp_path: Path, shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = post_videos("day", seconds={0: 90})
@@ -303,9 +287,9 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
 
     monkeypatch.setattr(shared_decoder, "sample", sample)
 
-    def means(at_a_time: int) -> np.ndarray:
+    def mean_colors(at_a_time: int) -> np.ndarray:
         monkeypatch.setattr(moment_embedding, "MAX_DECODED_FRAMES", at_a_time)
-        ((ids, found),) = moment_embedding.embed_moments(
+        ((ids, vectors),) = moment_embedding.embed_moments(
             lambda frames: frames.float().mean(dim=(2, 3, 4)),
             [video],
             4,
@@ -313,27 +297,27 @@ def test_moments_come_to_the_same_however_many_are_decoded_at_a_time(
             locate=lambda _: path,
             scratch=tmp_path / "new" / "moments.npy",
             limits=shared_decoder.limits,
-            on_skip=lambda *told: pytest.fail(str(told)),
+            on_skip=lambda *skipped: pytest.fail(str(skipped)),
         )
         assert ids.tolist() == moment_ids(7, 8).tolist()
         assert list((tmp_path / "new").iterdir()) == []
-        return found
+        return vectors
 
-    few, all_at_once = means(1), means(1000)
-    assert decoded == [4] * 8 + [2 * 8 + 2], "what overlaps by half is decoded once"
+    few, all_at_once = mean_colors(1), mean_colors(1000)
+    assert decoded == [4] * 8 + [2 * 8 + 2], "frames of overlapping moments are decoded once"
     assert np.array_equal(few, all_at_once)
     expected = [[_frame_at(path, start + (n + 0.5) * 5, 8).mean() for n in range(4)] for start, _ in spans]
     assert few == pytest.approx(np.array(expected), abs=1)
     assert commands.get_task(task).state == "probing"
 
 
-def test_segments_hold_whole_videos_and_no_more_than_they_must() -> None:
+def test_segments_contain_whole_videos_up_to_the_row_limit() -> None:
     sizes = [3, 1, 4, 1, 5, 9, 2, 6]
     ids = [moment_ids(video, count) for video, count in enumerate(sizes)]
-    found = list(
+    segments = list(
         group_segments([(i, np.full((len(i), 2), i[0] % 7, np.float32)) for i in ids], segment_rows=8)
     )
-    assert [len(part) for part, _ in found] == [8, 15, 8]
-    assert np.array_equal(np.concatenate([part for part, _ in found]), np.concatenate(ids))
-    assert all(len(part) == len(vectors) for part, vectors in found)
+    assert [len(part) for part, _ in segments] == [8, 15, 8]
+    assert np.array_equal(np.concatenate([part for part, _ in segments]), np.concatenate(ids))
+    assert all(len(part) == len(vectors) for part, vectors in segments)
     assert list(group_segments([])) == []

@@ -1,4 +1,4 @@
-"""The learning worker where Milvus does not answer: the task says so, keeps what it learned, and can be tried again."""
+"""Learning into Milvus: a task fails with a hint while Milvus is unreachable, and succeeds when it is retried."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from index.errors import StoreUnavailable
 from service.celery_worker import probe
 from service.core.settings import settings
 from service.storage.vector_store_selection import library_store
@@ -18,16 +19,16 @@ pytest.importorskip("milvus_lite")
 pytestmark = pytest.mark.usefixtures("library")
 
 
-def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
+def test_task_fails_without_milvus_and_is_learned_on_retry(
     post_videos: Callable[..., str], milvus_server: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def uses(uri: str) -> None:
+    def configure_milvus(uri: str) -> None:
         monkeypatch.setenv("CINESTRATA_VECTOR_STORE", "milvus")
         monkeypatch.setenv("CINESTRATA_MILVUS__URI", uri)
         monkeypatch.setenv("CINESTRATA_MILVUS__TIMEOUT_SECONDS", "3")
         settings.cache_clear()
 
-    uses("http://127.0.0.1:9")
+    configure_milvus("http://127.0.0.1:9")
     task = post_videos("day")
     learning_job.run_learning_job(task)
     failed = commands.get_task(task)
@@ -35,7 +36,7 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
     assert "Milvus at http://127.0.0.1:9" in (failed.error or "")
     assert f"POST /tasks/{task}/retry" in (failed.error_hint or "")
     assert library_store(settings()).manifest().shards == {}
-    uses(milvus_server.uri)
+    configure_milvus(milvus_server.uri)
     commands.retry_task(task)
     probe(task)
     learning_job.run_learning_job(task)
@@ -48,11 +49,9 @@ def test_a_task_waits_for_a_store_that_is_away_and_is_learned_when_it_is_back(
     assert not list(settings().index_dir.rglob("*.faiss"))
 
 
-def test_its_words_name_the_store() -> None:
-    from index.errors import StoreUnavailable
-
-    words = failure_message(
+def test_failure_message_of_an_unavailable_store_has_a_hint() -> None:
+    message = failure_message(
         StoreUnavailable("Milvus at http://m:1 could not be reached"), "POST /tasks/t/retry"
     )
-    assert words is not None
-    assert words.hint == "Bring the store of the vectors back, then POST /tasks/t/retry."
+    assert message is not None
+    assert message.hint == "Bring the store of the vectors back, then POST /tasks/t/retry."
