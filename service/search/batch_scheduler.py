@@ -68,7 +68,7 @@ class BatchScheduler(Generic[Item, Result]):
             it raises becomes the outcome of every item of its batch.
         max_batch: Maximum number of items in a step. A single call of :meth:`run` may exceed it.
         lanes: Maximum number of concurrent steps of submitted items.
-        max_admitted: Maximum number of items admitted at a time. A single request is admitted whatever its size.
+        max_admitted: Maximum number of items admitted at a time. A single request of any size is admitted.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ _MAX_LISTED_TASKS = 20  # in an error
 
 
 def resolve_tasks(snapshot: SearchSnapshot, request: SearchRequest) -> tuple[str, ...]:
-    """IDs of the tasks to search, in learned order, whatever the order in the request.
+    """IDs of the tasks to search, in learned order, independent of the order in the request.
 
     Tasks whose videos are all deleted are left out where other tasks remain: routing evidence for them would take
     weight from the other tasks, and results would seem to belong to a domain that the library knows.

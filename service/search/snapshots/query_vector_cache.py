@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ _MAX_BATCH = 256  # vectors per batch that several callers share
 
 @dataclass(eq=False)
 class _CachedText:
-    """A text with its tokens, and its vectors by query mode and task; "" stands for all tasks that share a vector."""
+    """A text with its tokens, and its vectors by query mode and task; "" is the task of a shared vector."""
 
     text: str
     tokens: TokenIds
@@ -38,17 +39,10 @@ class _CachedText:
         return _ENTRY_BYTES + 4 * len(self.text) + self.tokens.nbytes + vector_bytes
 
 
-@dataclass(frozen=True)
-class _EncodingJob:
-    text: str
+class _EncodingJob(NamedTuple):
+    key: tuple[str, str, str]  # text, query mode and task; "" where all tasks share the vector
     tokens: TokenIds
-    mode: str
     task: str
-    task_key: str  # "" where all tasks share the vector
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.text, self.mode, self.task_key
 
 
 class QueryVectorCache:
@@ -99,17 +93,16 @@ class QueryVectorCache:
         """The unit vector ``float32 [dim]`` of each (text, mode, task)."""
         texts = list(dict.fromkeys(text for text, _, _ in pairs))
         cached = dict(zip(texts, self._cached(texts), strict=True))
+        is_shared = {mode: self.encoder.is_task_independent(mode) for mode in {mode for _, mode, _ in pairs}}
         jobs = [
-            _EncodingJob(
-                text, cached[text].tokens, mode, task, "" if self.encoder.is_task_independent(mode) else task
-            )
+            _EncodingJob((text, mode, "" if is_shared[mode] else task), cached[text].tokens, task)
             for text, mode, task in pairs
         ]
         with self._lock:
             vectors = {
-                job.key: cached[job.text].vectors[job.mode, job.task_key]
+                job.key: cached[job.key[0]].vectors[job.key[1:]]
                 for job in jobs
-                if (job.mode, job.task_key) in cached[job.text].vectors
+                if job.key[1:] in cached[job.key[0]].vectors
             }
         missing = [job for key, job in {job.key: job for job in jobs}.items() if key not in vectors]
         if missing:
@@ -117,8 +110,8 @@ class QueryVectorCache:
             vectors |= zip((job.key for job in missing), encoded, strict=True)
             with self._lock:
                 for job, vector in zip(missing, encoded, strict=True):
-                    cached[job.text].vectors.setdefault((job.mode, job.task_key), vector)
-                for text in dict.fromkeys(job.text for job in missing):
+                    cached[job.key[0]].vectors.setdefault(job.key[1:], vector)
+                for text in dict.fromkeys(job.key[0] for job in missing):
                     if self._texts.get(text) is cached[text]:
                         self._texts[text] = cached[text]  # stored again, because its size has changed
         return [vectors[job.key] for job in jobs]
@@ -154,8 +147,8 @@ def _encode_batch(encoder: QueryEncoder, jobs: list[_EncodingJob]) -> list[Vecto
     """Vectors of the jobs of several callers, some of which may be equal."""
     unique = {job.key: job for job in jobs}
     vectors: dict[tuple[str, str, str], Vector] = {}
-    for mode in dict.fromkeys(job.mode for job in jobs):
-        batch = [job for job in unique.values() if job.mode == mode]
+    for mode in dict.fromkeys(job.key[1] for job in jobs):
+        batch = [job for job in unique.values() if job.key[1] == mode]
         encoded = encoder.encode_pairs([job.tokens for job in batch], [job.task for job in batch], mode)
         for job, vector in zip(batch, encoded, strict=True):
             vectors[job.key] = vector.copy()  # a view would keep the whole batch in memory

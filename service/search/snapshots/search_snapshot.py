@@ -124,7 +124,7 @@ class SearchSnapshot:
             index_snapshot: IndexSnapshot of the index.
             backbone: Backbone of all releases.
             release_id: Identifier of a release in the manifest; the newest by default.
-            other: IndexSnapshot of the same library with the same backbone. Releases never change, so what it has loaded of
+            other: Snapshot of the same library with the same backbone. Releases never change, so what it has loaded of
                 earlier releases is reused without reading or checking it again. It is not modified.
 
         Raises:

@@ -108,7 +108,7 @@ def start_searches(
         cursor = request.cursor
         offset = cursor.hit_offset if cursor else 0
         end = min(offset + request.query.k, request_limits.MAX_PAGED_RESULTS)
-        # Confidence depends on the head of the list, whatever page is shown of it and whatever a threshold removes.
+        # Confidence depends on the head of the list, independently of the page and of thresholds.
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(

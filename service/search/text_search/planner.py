@@ -52,8 +52,8 @@ class WavePlanner:
         min_score: Lowest score of a hit; None accepts all scores.
         routes: Selection of tasks.
         tasks_in_first_page: With ``auto``, the number of likeliest tasks that the first page of the list took into
-            account; None on the first page. Their hits precede those of all other tasks, so that a list is the same
-            whatever the sizes of its pages.
+            account; None on the first page. Their hits precede those of all other tasks, so that a list does
+            not depend on the sizes of its pages.
 
     Attributes:
         searched: Tasks of all waves so far.

@@ -252,6 +252,17 @@ def test_cursor_is_parsed_as_encoded_and_validated() -> None:
         assert parse_cursor(str(Cursor(**{**vars(cursor), **wrong}))) is None
 
 
+def test_cursors_of_former_versions_are_valid() -> None:
+    """The encoded form is stable, so that clients can continue a list after an upgrade."""
+    encoded = (
+        "YQRONZJjVZ57InJlbGVhc2UiOiJycnJycnJyciIsImdlbmVyYXRpb24iOjcsIm1vZGUiOiJwaW5uZWQiLCJw"
+        "YXNzZWQiOjIwLCJzaG93biI6MTksInF1ZXJ5Ijp7InEiOiIwMTIzNDU2Nzg5YWIifSwiY2hvc2VuIjozfQ"
+    )
+    cursor = Cursor("r" * 8, 7, "pinned", 20, 19, {"q": "0123456789ab"}, 3)
+    assert str(cursor) == encoded
+    assert parse_cursor(encoded) == cursor
+
+
 def test_cursor_of_a_removed_release_is_gone(served: Served) -> None:
     library, service = served
     first = service.search("an owl", 3)
