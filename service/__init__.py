@@ -1,1 +1,1 @@
-"""What the product does: tasks and their life cycle, the catalog, jobs, search, and the figures it shows."""
+"""The service: tasks and their life cycle, the catalog, workers, search, and figures of the library."""

@@ -1,4 +1,4 @@
-"""Connections to the catalog: SQLite in one data folder, or PostgreSQL, with the same code above it."""
+"""Connections to the catalog: SQLite in the data folder, or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ _engines: dict[str, Engine] = {}
 
 
 def engine(configured: Settings | None = None) -> Engine:
-    """The engine of the configured database (by default this process's); one for each address."""
+    """Return the engine of a database; one per URL.
+
+    Args:
+        configured: Settings that name the database; None: the settings of this process.
+    """
     configured = configured or settings()
     url = configured.database_url
     if url not in _engines:
@@ -49,22 +53,22 @@ def engine(configured: Settings | None = None) -> Engine:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of an SQLite database; None for an address of another one."""
+    """Return the file of an SQLite database; None for another database."""
     parts = make_url(url)
     return Path(parts.database or "") if parts.get_backend_name() == "sqlite" else None
 
 
 @contextmanager
 def session_scope(*, write: bool = False) -> Iterator[Session]:
-    """A session in one transaction: committed at the end, rolled back on any exception.
+    """Open a session in one transaction: committed at the end, rolled back on an exception.
 
     Args:
-        write: take SQLite's write lock at the start. A transaction that first reads and then writes
-            would otherwise fail when another writer came in between.
+        write: Whether to take the write lock of SQLite at the start. A transaction that reads first and then writes would
+            otherwise fail if another process writes in between.
 
     Raises:
-        Unavailable: the database cannot be reached, stayed locked, or has no room left; nothing was written.
-        InDoubt: the commit was sent and not answered; what was written may be there or not.
+        Unavailable: the database is unreachable, stayed locked, or its disk is full; nothing was written.
+        InDoubt: the database did not confirm the commit; it may have taken effect or not.
     """
     bind = engine().execution_options(cinestrata_write=True) if write else engine()
     committing = False
@@ -75,27 +79,27 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         if _is_full(error):
             raise Unavailable(
-                "The disk of the catalog database is full, and nothing was stored: make room, then send it again.",
+                "The disk of the catalog database is full, and nothing was stored: free space, then send the request again.",
                 30,
             ) from error
         if committing:
             raise InDoubt(
-                "The catalog database broke off while it stored this: look whether it is there, or send it again with "
-                "the same Idempotency-Key.",
+                "The catalog database did not confirm the commit: check whether the data is stored, or send the request "
+                "again with the same Idempotency-Key.",
                 5,
             ) from error
-        raise Unavailable("The catalog database cannot be reached or is busy; try again.", 5) from error
+        raise Unavailable("The catalog database is unreachable or busy; try again.", 5) from error
 
 
 def _is_full(error: SQLAlchemyError) -> bool:
-    """Whether there was no room to write. What was to be committed is then rolled back."""
+    """Return whether the disk of the database is full. The transaction is rolled back then."""
     original = getattr(error, "orig", None)
     sqlite, postgresql = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
     return sqlite == sqlite3.SQLITE_FULL or postgresql == _POSTGRESQL_FULL
 
 
 def now(session: Session) -> datetime:
-    """The time by which leases are judged: the database server's, as machines' clocks differ."""
+    """Return the time for leases: that of the database server, since the clocks of machines differ."""
     if session.get_bind().dialect.name == "postgresql":
         server: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         return server.astimezone(UTC)
@@ -103,13 +107,17 @@ def now(session: Session) -> datetime:
 
 
 def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """As many ids at a time as one ``IN (…)`` takes."""
+    """Yield ids in chunks that fit into one ``IN (…)``."""
     for start in range(0, len(ids), _CHUNK):
         yield ids[start : start + _CHUNK]
 
 
 def ping() -> None:
-    """One round trip. Raises Unavailable."""
+    """Send a trivial query.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
     with session_scope() as session:
         session.execute(select(1))
 
@@ -121,6 +129,7 @@ def dispose() -> None:
 
 
 def open_engine(url: str) -> Engine:
+    """Create an engine with the options that the catalog needs."""
     file = sqlite_path(url)
     if file is None:
         # psycopg returns bytes for text of a database with the encoding SQL_ASCII, unless the client names its own.
@@ -134,18 +143,18 @@ def open_engine(url: str) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # We begin transactions ourselves: the driver would begin them late and always deferred.
+    # Transactions begin in _begin_sqlite: the driver would begin them late and always deferred.
     connection.isolation_level = None
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged task survives a power cut
     connection.execute("PRAGMA foreign_keys = ON")
-    # Captions of deleted videos are overwritten, not only let go.
+    # Captions of deleted videos are overwritten, not only released.
     connection.execute("PRAGMA secure_delete = ON")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log. Of processes that switch a new file at the same moment SQLite refuses some at
-    once, whatever their timeout, and they find it switched a little later."""
+    """Switch to the write-ahead log. If several processes switch a new file at the same moment, SQLite refuses some of
+    them at once despite their timeout, and the switch has happened a little later."""
     until = time.monotonic() + _SWITCH_SECONDS
     while True:
         try:
@@ -163,7 +172,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _forget_after_fork() -> None:
-    # A child must not talk through its parent's connections, nor close them.
+    # A child process must neither use nor close the connections of its parent.
     while _engines:
         _engines.popitem()[1].dispose(close=False)
 

@@ -1,4 +1,4 @@
-"""The moments of videos, as the catalog knows them: which parts of long videos have vectors of their own."""
+"""Rows of moments: the parts of long videos that have vectors of their own."""
 
 from __future__ import annotations
 
@@ -21,30 +21,36 @@ _ROWS = 10_000  # in one INSERT
 
 
 def replace_moments(session: Session, task_id: str, spans: Mapping[int, Sequence[Span]]) -> None:
-    """Replace all moments of a task: by video (its vector id), in order of time."""
-    ours = select(Video.vector_id).where(Video.task_id == task_id)
-    session.execute(delete(Moment).where(Moment.video_vector_id.in_(ours)))
+    """Replace all moments of a task.
+
+    Args:
+        session: Open transaction.
+        task_id: Identifier of the task.
+        spans: Moments by the vector id of their video, in order of time.
+    """
+    video_ids = select(Video.vector_id).where(Video.task_id == task_id)
+    session.execute(delete(Moment).where(Moment.video_vector_id.in_(video_ids)))
     rows = (
         {"vector_id": vector_id, "video_vector_id": video, "start_seconds": start, "end_seconds": end}
-        for video, theirs in spans.items()
-        for vector_id, (start, end) in zip(moment_ids(video, len(theirs)).tolist(), theirs, strict=True)
+        for video, own in spans.items()
+        for vector_id, (start, end) in zip(moment_ids(video, len(own)).tolist(), own, strict=True)
     )
-    for some in _parts(rows, _ROWS):
-        session.execute(insert(Moment), some)
+    for batch in _batched(rows, _ROWS):
+        session.execute(insert(Moment), batch)
 
 
 def drop_moments(session: Session, video: int) -> None:
-    """Forget the moments of a video (its vector id)."""
+    """Delete the moments of a video, given by its vector id."""
     session.execute(delete(Moment).where(Moment.video_vector_id == video))
 
 
 def moment_spans(session: Session, video: int) -> list[Span]:
-    """The moments of a video (its vector id), in order of time."""
+    """Return the moments of a video, given by its vector id, in order of time."""
     query = select(Moment.start_seconds, Moment.end_seconds).where(Moment.video_vector_id == video)
     return [(start, end) for start, end in session.execute(query.order_by(Moment.vector_id))]
 
 
-def _parts(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    left = iter(items)
-    while part := list(islice(left, size)):
-        yield part
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,4 +1,4 @@
-"""The tables of the catalog. The same on SQLite and on PostgreSQL; migrations are made from these."""
+"""Tables of the catalog, the same on SQLite and PostgreSQL; a test compares the migrations with them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
     "Base",
     "Event",
     "IdempotencyKey",
-    "Line",
     "Moment",
+    "PositionCounter",
     "Recall",
     "Release",
     "Shard",
@@ -47,29 +47,29 @@ ACTIVE_STATES = ("queued", "probing", *LEARNING_STATES)
 FINAL_STATES = ("ready", "failed", "cancelled")
 STATES = (*ACTIVE_STATES, *FINAL_STATES)
 
-# INTEGER is what makes SQLite's AUTOINCREMENT work (it is 64 bits wide there); ids are never reused.
+# AUTOINCREMENT of SQLite requires INTEGER (64 bits wide there); ids are never reused.
 _GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC time, also on SQLite, which forgets the zone."""
+    """An aware UTC time, also on SQLite, which stores no time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Aware times only; stored as UTC."""
+        """Convert an aware time to UTC."""
         return value.astimezone(UTC) if value is not None else None
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Always aware, always UTC."""
+        """Return an aware time in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
-    """Names of constraints are fixed, so that migrations can name them on both databases."""
+    """Base of the tables, with fixed names of constraints, which migrations use on both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -83,10 +83,10 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
 
 
-class Line(Base):
-    """One row: the last place given out in the line of tasks.
+class PositionCounter(Base):
+    """One row: the last assigned position of a task.
 
-    Taking a place locks the row until commit, so tasks become visible in the order of their places.
+    Its lock until commit makes tasks visible in the order of their positions.
     """
 
     __tablename__ = "line"
@@ -107,7 +107,7 @@ class Task(Base):
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
     position: Mapped[int] = mapped_column(
         BigInteger, unique=True
-    )  # place in the line; a retry gets a new one
+    )  # position in the queue; a retry gets a new one
     name: Mapped[str] = mapped_column(String(80), unique=True)
     method: Mapped[str] = mapped_column(String(64))
     settings: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
@@ -119,13 +119,13 @@ class Task(Base):
     error_hint: Mapped[str | None] = mapped_column(Text)
     counts: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)  # the fields of VideoCounts
 
-    probed_at: Mapped[datetime | None]  # set: the videos are examined, the task waits to be learned
+    probed_at: Mapped[datetime | None]  # set: the videos are probed, and the training is due
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # claims since the last progress
     lease_owner: Mapped[str | None] = mapped_column(String(255))
     lease_expires_at: Mapped[datetime | None]
     fencing_token: Mapped[int] = mapped_column(
         BigInteger, default=0
-    )  # +1 whenever the owner may have changed
+    )  # incremented whenever the owner may have changed
     cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
 
     created_at: Mapped[datetime]
@@ -154,7 +154,7 @@ class Video(Base):
     id: Mapped[str] = mapped_column(String(128), unique=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
-    split: Mapped[str | None] = mapped_column(String(8))  # as given
+    split: Mapped[str | None] = mapped_column(String(8))  # given by the user
     effective_split: Mapped[str | None] = mapped_column(String(8))  # train | val | test, after probing
     captions: Mapped[list[str]] = mapped_column(JSON, default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
@@ -236,11 +236,13 @@ class Recall(Base):
     r10: Mapped[float] = mapped_column(Float)
     medr: Mapped[float] = mapped_column(Float)
     meanr: Mapped[float] = mapped_column(Float)
-    routing1: Mapped[float | None] = mapped_column(Float)  # share of queries whose own task came first
+    routing1: Mapped[float | None] = mapped_column(
+        Float
+    )  # share of queries whose own task was the first candidate
 
 
 class Event(Base):
-    """Something that happened to a task."""
+    """An event of a task."""
 
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_task_id_id", "task_id", "id"), {"sqlite_autoincrement": True})
@@ -253,7 +255,7 @@ class Event(Base):
 
 
 class IdempotencyKey(Base):
-    """A request that must be carried out only once. No response yet: it is in flight."""
+    """A request that is executed only once. Without a response it is in execution."""
 
     __tablename__ = "idempotency_keys"
 

@@ -1,0 +1,1 @@
+"""Settings, errors, schemas, limits and logging of the service."""

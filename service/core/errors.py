@@ -1,25 +1,25 @@
-"""The one tree of errors that a caller of the product can meet.
+"""Errors of the service, one tree.
 
 ::
 
     CinestrataError
-    ├── InvalidInput            422  a field is wrong; each FieldError names it and the hint
-    │   └── IdempotencyMismatch 422  the same Idempotency-Key came with another body
+    ├── InvalidInput            422  a field is invalid; each FieldError names the field and a hint
+    │   └── IdempotencyMismatch 422  the Idempotency-Key belongs to another body
     ├── Unauthorized            401
     ├── NotFound                404
     ├── Conflict                409  the request contradicts what is stored
     │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
-    ├── Gone                    410  it was there once, and will not come back
+    ├── Gone                    410  the requested state is not kept any more
     ├── TooLarge                413
     ├── TooManyRequests         429
-    ├── Unavailable             503  try again later; nothing was changed
-    │   └── InDoubt             503  the commit was not answered: all of it was changed, or nothing
+    ├── Unavailable             503  nothing was changed; the request can be repeated
+    │   └── InDoubt             503  the database did not confirm the commit: it took effect completely or not at all
     ├── DataFolderNotWritable   503  wrong owner, read-only or full disk; an operator must repair it
-    └── TaskInterruption                  never leaves a worker: why a job stops working on its task
-        ├── LeaseLost                another worker owns the task now, nothing may be written any more
-        ├── TaskCancelled            the user asked for it
-        ├── WorkerStopping           this process is shutting down, the task goes on elsewhere
-        └── VideosDeleted            videos of the task were deleted, it begins again without them
+    └── TaskInterruption                  internal to workers: a job must stop
+        ├── LeaseLost                another worker owns the task; writes are refused
+        ├── TaskCancelled            the user cancelled the task
+        ├── WorkerStopping           the process shuts down; another worker continues the task
+        └── VideosDeleted            videos of the task were deleted; it starts again without them
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FieldError:
-    """One wrong field.
+    """Error of one field.
 
     Attributes:
-        field: where, as a reader would write it: ``videos[3].captions[0]``.
-        message: what is wrong with it.
-        hint: what to do instead.
+        field: Path of the field, such as ``videos[3].captions[0]``.
+        message: The error, as a sentence.
+        hint: What the caller can do.
     """
 
     field: str
@@ -69,14 +69,14 @@ class FieldError:
 
 
 class CinestrataError(Exception):
-    """Root of the tree. ``str(error)`` is one sentence for the person who asked.
+    """Root of the tree. ``str(error)`` is one sentence for the user.
 
     Attributes:
-        status: the HTTP status it maps to.
-        title: short name of the kind of problem, the same for every instance.
-        detail: what happened this time.
-        errors: the wrong fields, if it is about fields.
-        headers: response headers that belong to it.
+        status: HTTP status of the response.
+        title: Short name of the class of errors.
+        detail: Description of this error.
+        errors: Errors of single fields.
+        headers: Headers of the response.
     """
 
     status: ClassVar[int] = 500
@@ -92,19 +92,19 @@ class CinestrataError(Exception):
 
 
 class InvalidInput(CinestrataError):
-    """A request that cannot be carried out as it was written."""
+    """A request with invalid fields."""
 
     status = 422
     title = "Invalid input"
 
     @classmethod
     def at(cls, field: str, message: str, hint: str = "") -> InvalidInput:
-        """The error of a single field."""
+        """Return the error of a single field."""
         return cls.of([FieldError(field, message, hint)])
 
     @classmethod
     def of(cls, errors: Sequence[FieldError]) -> InvalidInput:
-        """The error of one or more fields; the detail is the first of them."""
+        """Return the error of one or more fields; its detail describes the first."""
         first = errors[0]
         detail = f"{first.field}: {first.message}" + (f" {first.hint}" if first.hint else "")
         if len(errors) > 1:
@@ -113,7 +113,7 @@ class InvalidInput(CinestrataError):
 
     @classmethod
     def from_pydantic(cls, errors: Iterable[Mapping[str, Any]]) -> InvalidInput:
-        """The error of a failed validation.
+        """Return the error of a failed validation.
 
         Args:
             errors: The result of ``ValidationError.errors()``.
@@ -131,30 +131,30 @@ class IdempotencyMismatch(InvalidInput):
 
 
 class Unauthorized(CinestrataError):
-    """No key, or a wrong one."""
+    """The API key is missing or wrong."""
 
     status = 401
     title = "Unauthorized"
 
 
 class NotFound(CinestrataError):
-    """There is no such task, video or file."""
+    """The task, video or file does not exist."""
 
     status = 404
     title = "Not found"
 
 
 class Conflict(CinestrataError):
-    """The request contradicts what is stored."""
+    """The request contradicts the stored state."""
 
     status = 409
     title = "Conflict"
 
 
 class IdempotencyInFlight(Conflict):
-    """The first request with this Idempotency-Key has not been answered yet."""
+    """The first request with this Idempotency-Key is still in execution."""
 
-    title = "Request is still being carried out"
+    title = "Request is still in execution"
 
     def __init__(self, detail: str, retry_after: int = 1) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after)})
@@ -162,7 +162,7 @@ class IdempotencyInFlight(Conflict):
 
 
 class Gone(CinestrataError):
-    """What the request builds on is no longer kept."""
+    """The state that the request refers to is not kept any more."""
 
     status = 410
     title = "Gone"
@@ -176,7 +176,7 @@ class TooLarge(CinestrataError):
 
 
 class TooManyRequests(CinestrataError):
-    """More requests than can be answered in time."""
+    """The process has too many waiting requests."""
 
     status = 429
     title = "Too many requests"
@@ -187,7 +187,7 @@ class TooManyRequests(CinestrataError):
 
 
 class Unavailable(CinestrataError):
-    """A part that is needed cannot be reached; nothing was changed."""
+    """A required component is unreachable; nothing was changed."""
 
     status = 503
     title = "Temporarily unavailable"
@@ -198,9 +198,9 @@ class Unavailable(CinestrataError):
 
 
 class InDoubt(Unavailable):
-    """The database was told to commit and did not answer; what belongs to the rows must stay where it is."""
+    """The database did not confirm a commit; files that belong to the rows must not be deleted."""
 
-    title = "Stored or not"
+    title = "Commit not confirmed"
 
 
 class DataFolderNotWritable(CinestrataError):
@@ -222,13 +222,13 @@ class DataFolderNotWritable(CinestrataError):
 
 
 class TaskInterruption(CinestrataError):
-    """Why a job stops working on its task before the end."""
+    """A job must stop before its task is finished."""
 
     title = "TaskInterruption"
 
 
 class LeaseLost(TaskInterruption):
-    """The task belongs to another worker now; this one must not write any more."""
+    """Another worker owns the task; this one must not write."""
 
     status = 409
     title = "Lease lost"
@@ -242,21 +242,21 @@ class TaskCancelled(TaskInterruption):
 
 
 class WorkerStopping(TaskInterruption):
-    """The worker process was asked to stop."""
+    """The worker process must stop."""
 
     status = 503
     title = "Worker is stopping"
 
 
 class VideosDeleted(TaskInterruption):
-    """Videos of the task were deleted while it was learned."""
+    """Videos of the task were deleted during its training."""
 
     status = 409
     title = "Videos were deleted"
 
 
 def field_path(location: Sequence[str | int]) -> str:
-    """A pydantic location as a path: ``("videos", 3, "captions", 0)`` → ``videos[3].captions[0]``."""
+    """Return a pydantic location as a path: ``("videos", 3, "captions", 0)`` → ``videos[3].captions[0]``."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part

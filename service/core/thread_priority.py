@@ -1,4 +1,4 @@
-"""Work that may wait, in a thread beside those that answer requests."""
+"""Priority of background threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import threading
 
 __all__ = ["lower_thread_priority"]
 
-_LEAST = 19  # the niceness of what runs when nobody else wants to
+_LOWEST_PRIORITY = 19  # niceness
 
 
 def lower_thread_priority() -> None:
-    """Let the other threads of the machine run first. Linux weighs each thread by itself; elsewhere nothing happens."""
+    """Give this thread the lowest priority. Only Linux has priorities of threads; elsewhere the function does nothing."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)

@@ -1,4 +1,4 @@
-"""What deleted videos still take, and getting it back; what the catalog knows of shards that were written anew."""
+"""Compaction: storage used by deleted videos, and shards rewritten without them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ _ABANDONED_SECONDS = 3600
 
 @dataclass(frozen=True)
 class StorageUsage:
-    """What a task has in the index.
+    """Storage of a task in the index.
 
     Attributes:
-        vectors: all that are stored, ``deleted`` ones included.
-        segments: folders that they lie in.
-        bytes: of all its folders.
+        task_id: Identifier of the task.
+        name: Name of the task.
+        vectors: Number of stored vectors, including deleted ones.
+        deleted: Number of deleted vectors.
+        segments: Number of segments.
+        bytes: Bytes of all segments and of the tombtombstones.
     """
 
     task_id: str
@@ -49,18 +52,18 @@ class StorageUsage:
 
     @property
     def is_compactable(self) -> bool:
-        """Whether compacting would change anything."""
+        """Whether compaction would change the shard."""
         return self.deleted > 0 or self.segments > 1
 
 
 def storage_usage(task: str | None = None) -> list[StorageUsage]:
-    """What each task has, in the order in which they were laid down.
+    """Return the storage of each task, in learned order.
 
     Args:
-        task: id or name of the only one.
+        task: Id or name of a single task; None: all tasks.
 
     Raises:
-        NotFound: there is no such task, or it is not laid down.
+        NotFound: the task does not exist or has no shard.
         Unavailable: the index cannot be read.
     """
     manifest = index_manifest.read_manifest()
@@ -71,81 +74,86 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
                 query if task is None else query.where(or_(Task.id == task, Task.name == task))
             ).all()
         )
-    if task in names:  # its id; another task may be called so
+    if task in names:  # an id takes precedence over an equal name of another task
         names = {task: names[task]}
     chosen = [name for name in manifest.shards if task is None or name in names]
     if task is not None and not chosen:
-        raise NotFound(f"No task {task!r} is laid down.")
+        raise NotFound(f"No task {task!r} has a shard.")
     return [_storage_usage(manifest, task_id, names.get(task_id, task_id)) for task_id in chosen]
 
 
 def compact(task_id: str) -> StorageUsage:
-    """Copy what is left of a task into one new folder; searches go on meanwhile, and give what they gave.
+    """Copy the remaining vectors of a task into one new segment, without an effect on searches.
 
-    Of a task of which nothing is left, an empty shard stays, which keeps its place. The folders that are replaced are
-    kept for an hour, for processes that still read them, and go with the next :func:`sweep_index`. Killed at any line, it can
-    be repeated.
+    A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour, for processes that still
+    read them, and are removed by the next :func:`sweep_index`. An interrupted compaction can be repeated.
+
+    Args:
+        task_id: Identifier or name of the task.
 
     Raises:
-        NotFound: the task is not laid down.
-        Unavailable: a file of it cannot be read or written.
+        NotFound: the task has no shard.
+        Unavailable: a file cannot be read or written.
     """
     (before,) = storage_usage(task_id)
     try:
         manifest = library_store(settings()).compact(before.task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(f"Task {before.name!r} cannot be compacted: {error}", 30) from error
-    # A repetition comes here as well: whoever compacted it may have died just before this.
+    # Also after a repetition: the earlier process may have died just before this line.
     update_shard_rows(manifest, [before.task_id])
     return _storage_usage(manifest, before.task_id, before.name)
 
 
 def sweep_index() -> None:
-    """Remove what the index has done without for an hour.
+    """Delete files that the index has not referred to for an hour.
 
-    While a task is being learned nothing goes: its worker reads the generation with which it began.
+    During a training nothing is deleted: its worker reads the snapshot with which it began.
 
     Raises:
-        Unavailable: the catalog or the index cannot be reached.
+        Unavailable: the catalog or the index is unreachable.
     """
-    if _learning():
+    if _is_training():
         return
     try:
         library_store(settings()).collect_garbage()
     except (ShardStoreError, OSError) as error:
-        raise Unavailable(f"What the index does without cannot be removed: {error}", 30) from error
+        raise Unavailable(f"Unused files of the index cannot be deleted: {error}", 30) from error
 
 
 def sweep_orphan_images() -> None:
-    """Remove pictures that are older than an hour and of no video of the catalog: whoever was killed while it made
-    them, or was overtaken by a deletion, left them behind. Looks at every one that there is.
+    """Delete frame caches and thumbnails that are older than an hour and belong to no video of the catalog.
+
+    Killed processes and concurrent deletions leave such files. The function lists all files.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: the catalog is unreachable.
     """
     found = [*settings().cache_dir.glob("*/*.npy"), *settings().thumbnails_dir.glob("*.jpg")]
-    found = [path for path in found if _abandoned(path)]
-    with session_scope() as session:  # asked last: what it learns of meanwhile is not taken for abandoned
+    found = [path for path in found if _is_old(path)]
+    with (
+        session_scope() as session
+    ):  # queried after the listing, so that files of new videos are not taken for orphans
         known = {*session.scalars(select(Video.content_hash)), *session.scalars(select(Video.id))}
     for path in found:
         if path.stem not in known:
             path.unlink(missing_ok=True)
 
 
-def _abandoned(path: Path) -> bool:
+def _is_old(path: Path) -> bool:
     try:
         return path.stat().st_mtime < time.time() - _ABANDONED_SECONDS
-    except FileNotFoundError:  # somebody deletes meanwhile
+    except FileNotFoundError:  # deleted by another process
         return False
 
 
-def _learning() -> bool:
+def _is_training() -> bool:
     with session_scope() as session:
         return bool(session.scalar(select(exists().where(Task.state.in_(LEARNING_STATES)))))
 
 
 def update_shard_rows(manifest: Manifest, tasks: Iterable[str]) -> None:
-    """Tell the catalog which shards these tasks have now. Telling it again changes nothing."""
+    """Update the catalog rows of rewritten shards. Idempotent."""
     with session_scope(write=True) as session:
         for task in tasks:
             shard = manifest.shards[task]
@@ -157,13 +165,13 @@ def update_shard_rows(manifest: Manifest, tasks: Iterable[str]) -> None:
 
 
 def _storage_usage(manifest: Manifest, task_id: str, name: str) -> StorageUsage:
-    parts = manifest.segments(task_id)
-    stones = manifest.tombstones.get(task_id)
+    segments = manifest.segments(task_id)
+    tombstones = manifest.tombstones.get(task_id)
     return StorageUsage(
         task_id=task_id,
         name=name,
-        vectors=sum(part.count for part in parts),
+        vectors=sum(segment.count for segment in segments),
         deleted=manifest.deleted_count(task_id),
-        segments=len(parts),
-        bytes=sum(part.bytes for part in parts) + (stones.bytes if stones else 0),
+        segments=len(segments),
+        bytes=sum(segment.bytes for segment in segments) + (tombstones.bytes if tombstones else 0),
     )

@@ -1,25 +1,25 @@
-"""Deleting videos, one, some, or all of a task: nothing of them is found, shown, learned from or measured any more.
+"""Deletion of videos: one, some, or all of a task. Deleted videos are neither found, shown, trained on nor evaluated.
 
-A deletion goes from what is found to what it is known by, and all of it holds the task's row::
+A deletion runs in this order, with the row of the task locked::
 
-    tombstones in the index ─▶ rows of the catalog ─▶ files of ours ─▶ commit
+    tombstones in the index ─▶ rows of the catalog ─▶ files ─▶ commit
 
-Killed at any line it has left the video's row, so it can be repeated, and the repetition finishes it. Once it has
-returned, no process shows the video: search leaves out what the catalog does not know, so that servers which have not
-seen the tombstones yet, and lists that were begun before, do not show it either.
+A process that is killed at any point leaves the row of the video, so a repetition finishes the deletion. After the commit no
+process shows the video: searches drop results without a catalog row, so servers that have not read the tombstones yet, and
+paged results from before, do not show it either.
 
-* The row goes, with captions, metadata, moments and the events that name the file. An id can be given anew; a vector id
-  never.
-* Files of ours go: thumbnail, sampled frames, the file itself where it was uploaded. A file below the media root is its
-  owner's, and stays.
-* What a process remembers of captions is held against the catalog before it describes another video with one.
-* The vector stays in its shard, which never changes, until the task is compacted; nobody is given it, nor those of its
-  moments. What releases have learned from a video cannot be taken out of them, nor can snapshots that were made before.
-* A worker that is learning the task drops the video where it comes to it: it is not embedded, or is published deleted.
-* The recall matrix keeps the rows that were measured with the video; later rows have a smaller gallery. What the worker
-  had counted goes (it holds query vectors of captions), and is counted anew with the next task.
-* A learned task of which nothing is left stays in its place, for later releases are built on what it taught; its
-  column of the matrix goes. Compacted, it has an empty shard.
+* The row is deleted, with captions, metadata, moments and the events that name the file. An id may be used again; a vector
+  id never is.
+* Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the media
+  root belongs to its owner and stays.
+* Captions in memory are compared with the catalog before they describe another video.
+* The vector stays in its immutable shard until the task is compacted, and is not returned by searches; the same holds for
+  moments. Knowledge that releases have learned from the video cannot be removed from them, nor can older backups be changed.
+* A worker that trains the task skips the video: it is not embedded, or is published with a tombstone.
+* The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation ledger is
+  deleted, since it contains query vectors of captions, and is computed again with the next task.
+* A learned task without videos keeps its position, since later releases build on it; its column of the matrix is deleted.
+  After compaction it has an empty shard.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
 from service.storage.video_files import delete_video_files
-from service.tasks.lifecycle.state_machine import locked
+from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
 
 __all__ = ["delete_task", "delete_videos"]
 
 
 def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> DeletionResult:
-    """Delete videos. Twice is like once.
+    """Delete videos. Idempotent.
 
     Args:
-        task_id: leave out those of other tasks.
+        video_ids: Identifiers of the videos.
+        task_id: Only videos of this task are deleted; None: of all tasks.
 
     Raises:
-        NotFound: there is no such task.
-        Unavailable: the index or the catalog cannot be written, or a file cannot be removed; what was not reported
-            deleted can be sent again.
+        NotFound: the task does not exist.
+        Unavailable: the index or the catalog cannot be written, or a file cannot be deleted; the request can be sent again.
     """
     wanted = list(dict.fromkeys(video_ids))
     by_task: dict[str, list[str]] = {}
@@ -74,35 +74,35 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
 
 def delete_task(task_id: str) -> DeletionResult:
-    """Delete all videos of a task, and the task too where it was never laid down. What a kill left is finished by a
-    repetition.
+    """Delete all videos of a task, and the task itself if it was never published. A repetition finishes an interrupted
+    deletion.
 
     Raises:
-        NotFound: there is no such task, or not any more.
-        Conflict: a worker is at it, or will be.
+        NotFound: the task does not exist.
+        Conflict: the task is unfinished.
         Unavailable: as for :func:`delete_videos`.
     """
     with session_scope(write=True) as session:
-        task = locked(session, task_id)
+        task = lock_task(session, task_id)
         if task.state in ACTIVE_STATES:
             raise Conflict(f"Task {task_id} is {task.state}; cancel it, then delete it.")
         own = select(Video).where(Video.task_id == task_id).order_by(Video.vector_id)
         gone = _remove(session, task, session.scalars(own).all(), whole=True)
-        # An attempt that failed, or was cancelled, left them.
+        # Checkpoints of a failed or cancelled attempt.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
         if task.learned_order is None and not index_manifest.is_published(task_id):
             session.delete(task)
     manifest = index_manifest.read_manifest()
     update_shard_rows(
         manifest, {task_id} & manifest.shards.keys()
-    )  # it was emptied, if its files were damaged
+    )  # a shard with damaged files was replaced by an empty one
     return DeletionResult(deleted=gone, not_found=[])
 
 
 def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
-    """Those of a task that were there."""
+    """Delete videos of a task; returns the ids of those that existed."""
     with session_scope(write=True) as session:
-        task = locked(session, task_id)
+        task = lock_task(session, task_id)
         videos = [
             video
             for chunk in id_chunks(video_ids)
@@ -112,10 +112,10 @@ def _delete(task_id: str, video_ids: Sequence[str]) -> list[str]:
 
 
 def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: bool = False) -> list[str]:
-    """Videos of a locked task; with ``whole`` they are all that it has."""
+    """Delete videos of a locked task; with ``whole`` they are all of its videos."""
     if not videos:
         return []
-    _bury(task.id, [video.vector_id for video in videos], whole=whole)
+    _add_tombstones(task.id, [video.vector_id for video in videos], whole=whole)
     files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
     for chunk in id_chunks(gone):
@@ -124,41 +124,43 @@ def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: boo
         library_paths.recall_cache_path().unlink(missing_ok=True)
         delete_video_files(session, files)
     except OSError as error:
-        raise Unavailable(f"A file of task {task.id} cannot be removed: {error}", 30) from error
-    _forget_events(session, task.id, set(gone))
-    task.counts = _counted(session, task.id)
+        raise Unavailable(f"A file of task {task.id} cannot be deleted: {error}", 30) from error
+    _delete_events(session, task.id, set(gone))
+    task.counts = _count_task_videos(session, task.id)
     if not task.counts["accepted"]:
         session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
     return gone
 
 
-def _bury(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:
+def _add_tombstones(task_id: str, vector_ids: Sequence[int], *, whole: bool) -> None:
     if not settings().index_dir.exists():
         return
     store = ShardStore(settings().index_dir)
     try:
         try:
             store.delete(vector_ids, task=task_id)
-        except ShardStoreError:  # its ids cannot be read, and where all go they need not be
+        except ShardStoreError:  # the ids of the shard cannot be read; deleting all videos does not need them
             if not whole:
                 raise
             store.clear(task_id)
     except (ShardStoreError, OSError) as error:
         raise Unavailable(
-            f"Nothing was deleted of task {task_id}, for its shard cannot be marked: {error}", 30
+            f"Nothing of task {task_id} was deleted, because its shard cannot be marked: {error}", 30
         ) from error
 
 
-def _forget_events(session: Session, task_id: str, videos: set[str]) -> None:
-    told = session.scalars(select(Event).where(Event.task_id == task_id, Event.kind.in_(("rejected", "log"))))
-    for event in told:
+def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:
+    events = session.scalars(
+        select(Event).where(Event.task_id == task_id, Event.kind.in_(("rejected", "log")))
+    )
+    for event in events:
         if event.data.get("video_id") in videos:
             session.delete(event)
     session.flush()
 
 
-def _counted(session: Session, task_id: str) -> dict[str, int]:
+def _count_task_videos(session: Session, task_id: str) -> dict[str, int]:
     rows = session.execute(
         select(Video.status, Video.effective_split, func.count())
         .where(Video.task_id == task_id)

@@ -1,4 +1,4 @@
-"""Everything at one glance, for the dashboard and for ``cinestrata doctor``."""
+"""Overview of the library for the dashboard and ``cinestrata doctor``."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["overview"]
 
 
 def overview(degraded: Mapping[str, str] | None = None) -> LibraryOverview:
-    """Counts, sizes, who is at work, and what is broken.
+    """Return counts, sizes, active workers and degraded shards.
 
     Args:
-        degraded: task id → reason, as the process that holds an open snapshot knows it. What the manifest and
-            the catalog disagree about is added.
+        degraded: Reasons by task id from the search snapshot of this process. Differences between the manifest and the
+            catalog are added.
 
     Raises:
-        Unavailable: the catalog cannot be reached.
+        Unavailable: the catalog is unreachable.
     """
-    manifest, broken = _manifest()
+    manifest, errors = _manifest()
     with session_scope() as session:
         at = now(session)
         names = dict(session.execute(select(Task.id, Task.name)).all())
         by_state = dict(session.execute(select(Task.state, func.count()).group_by(Task.state)).all())
         videos = session.scalar(select(func.count()).select_from(Video)) or 0
-        laid_down = select(Shard.task_id)
+        published_tasks = select(Shard.task_id)
         searchable = (
             session.scalar(
-                select(func.count()).where(Video.status == "accepted", Video.task_id.in_(laid_down))
+                select(func.count()).where(Video.status == "accepted", Video.task_id.in_(published_tasks))
             )
             or 0
         )
@@ -48,10 +48,10 @@ def overview(degraded: Mapping[str, str] | None = None) -> LibraryOverview:
             .where(Task.state.in_(ACTIVE_STATES), Task.lease_expires_at >= at)
             .order_by(Task.position)
         ).all()
-    reasons = dict(broken) | {
+    reasons = dict(errors) | {
         shard.task_id: "The manifest of the index does not name this shard."
         for shard in shards
-        if not broken
+        if not errors
         and (shard.task_id not in manifest.shards or manifest.shards[shard.task_id].id != shard.id)
     }
     reasons |= degraded or {}

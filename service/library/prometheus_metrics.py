@@ -1,4 +1,4 @@
-"""What Prometheus reads: requests and search latency as they happen, the catalog's counts at each scrape."""
+"""Prometheus metrics: requests and search latency as events, counts of the catalog at each scrape."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ GENERATION = Gauge(
 )
 UNVERIFIED_BYTES = Gauge(
     "cinestrata_unread_bytes",
-    "Bytes of shards that are searched, and whose checksums were not compared since the start of the process.",
+    "Bytes of searched shards whose checksums were not verified since the start of the process.",
     registry=REGISTRY,
 )
 
 
 class _CatalogCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Counted at the scrape, so that every process of a cluster says the same."""
+        """Count at the scrape, so that every process of a cluster reports the same."""
         up = GaugeMetricFamily("cinestrata_catalog_up", "1 when the catalog database answers.")
         try:
             with session_scope() as session:
@@ -79,12 +79,12 @@ class _CatalogCollector(Collector):
         for state in STATES:
             tasks.add_metric([state], by_state.get(state, 0))
         yield tasks
-        yield GaugeMetricFamily("cinestrata_shards", "Shards that are laid down.", value=shards)
+        yield GaugeMetricFamily("cinestrata_shards", "Published shards.", value=shards)
         yield GaugeMetricFamily("cinestrata_vectors", "Vectors in all shards.", value=int(vectors or 0))
         yield GaugeMetricFamily("cinestrata_shard_bytes", "Bytes of all shards.", value=int(size or 0))
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: registering must not ask the database."""
+        """Describe nothing: the registration must not query the database."""
         return iter(())
 
 
@@ -92,5 +92,5 @@ REGISTRY.register(_CatalogCollector())
 
 
 def render() -> tuple[bytes, str]:
-    """The page that Prometheus scrapes, and its content type."""
+    """Return the metrics in the text format of Prometheus, and their content type."""
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

@@ -1,4 +1,4 @@
-"""The recall matrix A[i, t] as the catalog has it; what follows from it is defined in :mod:`models.forgetting_measures`."""
+"""The recall matrix A[i, t] of the catalog, and the measures derived from it, which are defined in :mod:`models.forgetting_measures`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Cells = dict[tuple[int, int], Recall]  # (i, t) → figures
 
 
 def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
-    """The figures of one query mode.
+    """Read the recall matrix of one query mode.
 
     Args:
-        mode: default: the mode in which the service searches, or the one for which there are figures.
+        mode: Query mode; None: the mode in which the service searches, or the one with results.
     """
     with session_scope() as session:
         tasks = {
@@ -30,24 +30,24 @@ def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
         rows = session.scalars(select(Recall)).all()
         releases = {r.learned_order: r.id for r in session.scalars(select(Release))}
     modes = sorted({row.mode for row in rows})
-    wanted = mode or (settings().served_mode(modes) if modes else settings().query_mode)
+    selected_mode = mode or (settings().served_mode(modes) if modes else settings().query_mode)
     cells: dict[str, _Cells] = {gallery: {} for gallery in ("local", "global", "local_all", "global_all")}
     for row in rows:
-        if row.mode == wanted:
+        if row.mode == selected_mode:
             cells[row.gallery][row.release_order, row.task_order] = row
     measured = cells["local"]
     i_orders = sorted({i for i, _ in measured if i > 0})
     t_orders = sorted({t for i, t in measured if i > 0})
     local = _matrix(cells["local"], i_orders, t_orders)
     union = _matrix(cells["global"], i_orders, t_orders)
-    # Square, as the measures want it: a task without queries has a column of nothing.
+    # The measures require square matrices: a task without queries has an empty column.
     orders = sorted({*i_orders, *t_orders})
     square_local, square_union = (_matrix(cells[g], orders, orders) for g in ("local", "global"))
     return RecallMatrix(
         tasks=[tasks[t].name for t in t_orders],
         task_ids=[tasks[t].id for t in t_orders],
         releases=[releases.get(i) or tasks[i].release_id or "" for i in i_orders],
-        mode=wanted,
+        mode=selected_mode,
         modes=modes,
         matrix_local=local,
         matrix_global=union,
@@ -76,7 +76,7 @@ def _mean(row: Sequence[float | None]) -> float | None:
 
 
 def _router_accuracy(cells: _Cells, i: int) -> float | None:
-    """Share of all queries, of all tasks up to i, whose own task was the first candidate."""
+    """Return the share of queries of all tasks up to i whose own task was the first candidate."""
     rows = [row for (release, _), row in cells.items() if release == i and row.routing1 is not None]
     queries = sum(row.queries for row in rows)
     return sum((row.routing1 or 0) * row.queries for row in rows) / queries if queries else None

@@ -1,4 +1,4 @@
-"""Reading the catalog: videos for those who watch them, and for those who learn from them."""
+"""Details, files and URLs of single videos."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ __all__ = [
 
 
 def get_video(video_id: str) -> VideoDetails:
-    """One video. Raises NotFound."""
+    """Return the details of a video.
+
+    Raises:
+        NotFound: the video does not exist.
+    """
     with session_scope() as session:
         row = session.execute(select(Video, Task.name).join(Task).where(Video.id == video_id)).one_or_none()
         moments = moment_spans(session, row[0].vector_id) if row else []
@@ -58,34 +62,40 @@ def get_video(video_id: str) -> VideoDetails:
 
 
 def thumbnail_url(video_id: str) -> str:
-    """Where the API serves the thumbnail."""
+    """Return the URL path of a thumbnail."""
     return f"/videos/{video_id}/thumbnail"
 
 
 def stream_url(video_id: str, moment: VideoMoment | None = None) -> str:
-    """Where the API serves the file; with a moment, as a media fragment, which players begin and end with."""
+    """Return the URL path of a video's stream; a moment becomes a media fragment, which players play alone."""
     fragment = f"#t={moment.start:.2f},{moment.end:.2f}" if moment else ""
     return f"/videos/{video_id}/stream{fragment}"
 
 
 def thumbnail_path(video_id: str) -> Path:
-    """The JPEG of a video. Raises NotFound when the video is unknown, rejected or not examined yet."""
-    _uri(video_id)  # an id from outside becomes a path only if the catalog knows it
+    """Return the thumbnail file of a video.
+
+    Raises:
+        NotFound: the video is unknown, rejected or not probed yet.
+    """
+    _uri(video_id)  # an id of a request becomes a path only if the catalog has it
     path = library_paths.thumbnail_path(video_id)
     if not path.is_file():
-        raise NotFound(
-            f"There is no thumbnail of video {video_id!r}: it is not examined yet, or was rejected."
-        )
+        raise NotFound(f"Video {video_id!r} has no thumbnail: it is not probed yet, or was rejected.")
     return path
 
 
 def stream_path(video_id: str) -> Path:
-    """The file of a video. Raises NotFound when the video is unknown or its file is gone."""
+    """Return the file of a video.
+
+    Raises:
+        NotFound: the video is unknown, or its file does not exist any more.
+    """
     try:
         return library_paths.resolve_video_path(_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
-            f"The file of video {video_id!r} is not in the media root any more. It can still be found, not played."
+            f"The file of video {video_id!r} is not in the media root any more. The video stays searchable, but cannot be played."
         ) from error
 
 

@@ -16,10 +16,10 @@ __all__ = ["is_published", "read_manifest", "require_manifest"]
 
 
 def is_published(task_id: str) -> bool:
-    """Whether the index already shows the task's shard.
+    """Return whether the manifest lists a shard of the task.
 
-    The manifest is replaced just before the catalog commits. When a worker dies in between, the shard is
-    out and only the catalog's rows are missing: such a task must be finished, not failed or cancelled.
+    The manifest is replaced just before the catalog commits. If a worker dies in between, the shard is published and only
+    the rows of the catalog are missing: such a task must be finished, not failed or cancelled.
 
     Raises:
         Unavailable: the manifest cannot be read.
@@ -28,10 +28,10 @@ def is_published(task_id: str) -> bool:
 
 
 def read_manifest() -> Manifest:
-    """What is published; nothing, where there is no index yet.
+    """Read the manifest; an empty one if there is no index yet.
 
     Raises:
-        Unavailable: it cannot be read.
+        Unavailable: the manifest cannot be read.
     """
     if not settings().index_dir.exists():
         return Manifest.empty()
@@ -42,19 +42,19 @@ def read_manifest() -> Manifest:
 
 
 def require_manifest(published: Manifest) -> None:
-    """A lost manifest must not be taken for an empty library: nobody would be told, and the next task that is laid down
-    would begin a new one, which does not name what is there.
+    """Refuse an empty manifest of a library that is not empty.
+
+    Without this check, the next published task would begin a new manifest, which does not list the existing shards.
 
     Raises:
-        ManifestError: nothing is published, and the catalog knows of tasks that were.
-        Unavailable: the catalog cannot be reached.
+        ManifestError: the manifest lists no release, and the catalog has published tasks.
+        Unavailable: the catalog is unreachable.
     """
     if published.release is not None:
         return
     with session_scope() as session:
-        laid_down = session.scalar(select(func.count()).where(Task.learned_order.is_not(None)))
-    if laid_down:
+        published_tasks = session.scalar(select(func.count()).where(Task.learned_order.is_not(None)))
+    if published_tasks:
         raise ManifestError(
-            f"manifest.json is gone, and the catalog says that domains were laid down ({laid_down}); restore it from a "
-            "backup"
+            f"manifest.json is missing, and the catalog has {published_tasks} published tasks; restore the file from a backup"
         )

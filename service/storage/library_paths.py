@@ -1,4 +1,4 @@
-"""Where files lie: what a task's URIs mean, and thumbnails."""
+"""Paths in the data folder and the media root: videos, thumbnails, the evaluation ledger."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ UPLOAD_SCHEME = "upload://"  # upload://<task id>/<path>: a file of an archive t
 
 
 def resolve_video_path(uri: str) -> Path:
-    """The file that a video's URI names.
+    """Return the file of a video's URI.
 
     Raises:
-        MediaError: it lies outside the media root (or, for an upload, outside the uploads).
+        MediaError: the file is outside the media root or, for an upload, outside the uploads folder.
     """
     if uri.startswith(UPLOAD_SCHEME):
         inside = uri.removeprefix(UPLOAD_SCHEME)
         if inside.startswith(("/", "file:")):
-            raise MediaError("An upload is named upload://<task>/<path>.")
+            raise MediaError("The URI of an upload is upload://<task>/<path>.")
         return resolve_uri(inside, settings().uploads_dir)
     return resolve_uri(uri, settings().media_root)
 
 
 def thumbnail_path(video_id: str) -> Path:
-    """Where the thumbnail of a video is, or will be."""
+    """Return the file of a video's thumbnail, which may not exist yet."""
     return settings().thumbnails_dir / f"{video_id}.jpg"
 
 
 def recall_cache_path() -> Path:
-    """What the worker has counted for the recall matrix; may be deleted at any time."""
+    """Return the file of the worker's evaluation ledger; it may be deleted at any time."""
     return settings().index_dir / "ledger.npz"

@@ -1,4 +1,4 @@
-"""Where this installation keeps its vectors: the index folder, and Milvus where one is set."""
+"""Selection of the vector store from the settings: the index folder, and Milvus if one is configured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ __all__ = ["library_store"]
 
 
 def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore:
-    """The index folder, and who holds the rows of its shards. Connects to nothing until a row is asked for.
+    """Return the shard store of the library. It connects to a server only when a row is read.
 
     Args:
-        device: where files are searched.
+        configured: Settings of the library.
+        device: Device that scans files of shards.
 
     Raises:
-        DeviceMissing: the device is not there.
+        DeviceMissing: the device does not exist.
     """
     remote = None
     if configured.milvus.uri:
@@ -47,5 +48,5 @@ def library_store(configured: Settings, *, device: Device = "cpu") -> ShardStore
 
 @lru_cache(maxsize=8)
 def _milvus(address: MilvusAddress) -> MilvusVectorStore:
-    """One connection for each address in a process."""
+    """Return the connection of an address; one per process."""
     return MilvusVectorStore(address)

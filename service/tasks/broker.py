@@ -1,6 +1,6 @@
-"""The broker: hints that there is work. A message carries a task's id and nothing else.
+"""The broker: messages that start workers. A message carries the id of a task and nothing else.
 
-Messages may be lost or come twice; the catalog decides what is done (``service.tasks.lifecycle``).
+Messages may be lost or duplicated; the catalog decides which jobs run (``service.tasks.lifecycle``).
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ log = structlog.get_logger(__name__)
 
 def _configuration() -> dict[str, Any]:
     configured = settings()
-    # Redis hands out an unacknowledged message again after this time, and the shortest of all values that
-    # any part of the app uses wins, the default of an unset one included: so all three are set.
+    # The smallest of these three values applies, including the default of an unset one, so all are set.
     visibility = {"visibility_timeout": _VISIBILITY_SECONDS}
     return {
         "broker_url": configured.redis_url,
@@ -58,21 +57,29 @@ def _configuration() -> dict[str, Any]:
 
 
 celery_app = Celery("cinestrata", set_as_current=False)
-celery_app.add_defaults(_configuration)  # called when first needed, so that importing this reads no settings
+celery_app.add_defaults(_configuration)  # a function, so that the import of this module reads no settings
 
 
 def send_probe(task_id: str) -> bool:
-    """Say that a task's videos wait to be examined. False: the broker did not take it; the reconciler will."""
+    """Send the message that a task is due for probing.
+
+    Returns:
+        False if the broker is unreachable; the reconciler sends the message later.
+    """
     return _send(PROBE, CPU_QUEUE, task_id)
 
 
 def send_learn(task_id: str) -> bool:
-    """Say that a task waits to be learned. False: the broker did not take it; the reconciler will."""
+    """Send the message that a task is due for training.
+
+    Returns:
+        False if the broker is unreachable; the reconciler sends the message later.
+    """
     return _send(LEARN, GPU_QUEUE, task_id)
 
 
 def queue_length(queue: str) -> int | None:
-    """How many messages wait. None: the broker cannot be reached."""
+    """Return the number of messages in a queue; None if the broker is unreachable."""
     try:
         with _connection() as connection:
             channel = connection.default_channel
@@ -84,12 +91,12 @@ def queue_length(queue: str) -> int | None:
 
 
 def is_reachable() -> bool:
-    """Whether the broker answers."""
+    """Return whether the broker answers."""
     return queue_length(CPU_QUEUE) is not None
 
 
 def _connection() -> Any:
-    # Short patience: who posts a task must not wait for a broker that is away; the reconciler sends again.
+    # Short timeouts: POST /tasks must not wait for an unreachable broker, since the reconciler sends again.
     return celery_app.connection_for_write(
         settings().redis_url,
         transport_options={"max_retries": 1, "interval_start": 0, "socket_timeout": 3},
@@ -101,6 +108,6 @@ def _send(name: str, queue: str, task_id: str) -> bool:
         with _connection() as connection:
             celery_app.send_task(name, args=[task_id], queue=queue, connection=connection, retry=False)
     except _UNREACHABLE as error:
-        log.warning("message not sent; it will be sent later", task=task_id, name=name, error=str(error))
+        log.warning("message_not_sent", task=task_id, name=name, error=str(error))
         return False
     return True

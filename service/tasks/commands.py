@@ -1,4 +1,4 @@
-"""Tasks as their users see them: post, list, look, cancel, retry."""
+"""Commands on tasks: create, list, get, cancel, retry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
 from service.tasks.ingestion_checks import TaskRecord, validate_task
 from service.tasks.lifecycle import send_due
-from service.tasks.lifecycle.state_machine import locked, move, next_position
+from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
 from service.tasks.task_events import events_after, record
 
 __all__ = [
@@ -38,31 +38,31 @@ __all__ = [
     "retry_task",
 ]
 
-_GUESSED_SECONDS_PER_VIDEO = 1.0  # before the first task is ready, from which the real figure comes
+_GUESSED_SECONDS_PER_VIDEO = 1.0  # until finished tasks give an estimate
 
 
 @dataclass(frozen=True)
 class CreateOutcome:
-    """What became of a posted task. ``replayed``: it had been posted before with the same Idempotency-Key."""
+    """The task of a request. ``replayed``: an earlier request with the same Idempotency-Key created it."""
 
     task: TaskDetails
     replayed: bool
 
 
 def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: str = "") -> CreateOutcome:
-    """Store a task and tell the workers. When this returns, the task will not be lost.
+    """Store a task and send a message to the workers. A returned task is durable.
 
     Args:
-        spec: what to learn.
-        idempotency_key: the request's ``Idempotency-Key``.
-        caller: who asks; keys of different callers never meet.
+        spec: Specification of the task.
+        idempotency_key: The ``Idempotency-Key`` of the request.
+        caller: Identity of the caller; keys of different callers are independent.
 
     Raises:
-        InvalidInput: naming each wrong field.
+        InvalidInput: fields are invalid; the error names each of them.
         Conflict: the name or an id belongs to another task.
         IdempotencyMismatch, IdempotencyInFlight: see ``service.tasks.idempotency``.
-        Unavailable: nothing was stored; try again.
-        InDoubt: it may be stored; sent again with the same Idempotency-Key, it is stored once.
+        Unavailable: nothing was stored; the request can be sent again.
+        InDoubt: the task may be stored; a repetition with the same Idempotency-Key stores it once.
     """
     body = json.dumps(spec.model_dump(exclude_unset=True), sort_keys=True, allow_nan=True)
     body_hash = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
@@ -72,7 +72,7 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
     try:
         stored = _store(_new_id("tsk"), validate_task(spec), idempotency_key, caller)
     except BaseException:
-        _forget(caller, idempotency_key)
+        _drop_key(caller, idempotency_key)
         raise
     broker.send_probe(stored.task.id)
     return stored
@@ -88,13 +88,14 @@ def create_task_from_archive(
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
-    """Like ``create_task``, for an archive of videos with a manifest (see ``service.tasks.archives.manifest_parser``).
+    """Create a task from an archive of videos with a manifest (see ``service.tasks.archives.manifest_parser``).
 
-    On any error nothing of the archive stays behind, but where the catalog did not answer the commit: the task may be
-    stored, so its files stay, and ``upload_storage.sweep_uploads`` removes them if it is not.
+    After an error no file of the archive is left, except if the catalog did not confirm the commit: the task may be
+    stored, so its files stay, and ``upload_storage.sweep_uploads`` removes them if the task is not stored.
 
     Raises:
-        InvalidInput, TooLarge: the archive or its manifest is not acceptable; otherwise like ``create_task``.
+        InvalidInput, TooLarge: the archive or its manifest is invalid.
+        Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for ``create_task``.
     """
     head = json.dumps([name, method, settings, filename], sort_keys=True, default=str)
     digest = hashlib.sha256(head.encode("utf-8", "surrogatepass"))
@@ -120,64 +121,68 @@ def create_task_from_archive(
     except BaseException as error:
         if not isinstance(error, InDoubt):
             upload_storage.remove_upload(task_id)
-        _forget(caller, idempotency_key)
+        _drop_key(caller, idempotency_key)
         raise
-    broker.send_probe(task_id)  # the task has its files from here on, whatever becomes of the message
+    broker.send_probe(
+        task_id
+    )  # outside of the try block: the stored task needs its files even if sending fails
     return stored
 
 
 def list_tasks() -> list[TaskDetails]:
-    """All tasks, in the order of their places in the line."""
+    """Return all tasks in the order of their positions."""
     with session_scope() as session:
-        return _views(session, session.scalars(select(Task).order_by(Task.position)).all())
+        return _task_details(session, session.scalars(select(Task).order_by(Task.position)).all())
 
 
 def get_task(task_id: str) -> TaskDetails:
-    """One task. Raises NotFound."""
+    """Return a task.
+
+    Raises:
+        NotFound: the task does not exist.
+    """
     with session_scope() as session:
         task = session.get(Task, task_id)
         if task is None:
             raise NotFound(f"There is no task {task_id!r}.")
-        return _views(session, [task])[0]
+        return _task_details(session, [task])[0]
 
 
 def cancel_task(task_id: str) -> TaskDetails:
-    """Stop a task: at once when no worker is at it, otherwise at the worker's next step. Twice is like once.
+    """Cancel a task: at once if no worker owns it, otherwise at the next step of the worker. Idempotent.
 
     Raises:
-        NotFound: there is no such task.
-        Conflict: it is ready or failed, or its shard is laid down already.
+        NotFound: the task does not exist.
+        Conflict: the task is ready or failed, or its shard is already published.
     """
     with session_scope(write=True) as session:
-        task = locked(session, task_id)
+        task = lock_task(session, task_id)
         if task.state in ("ready", "failed"):
-            raise Conflict(
-                f"Task {task_id} is {task.state}; only a task that is still going on can be cancelled."
-            )
+            raise Conflict(f"Task {task_id} is {task.state}; only an unfinished task can be cancelled.")
         if task.state in ACTIVE_STATES:
             if index_manifest.is_published(task_id):
                 raise Conflict(
-                    f"The shard of task {task_id} is laid down already; the task is about to be ready."
+                    f"The shard of task {task_id} is already published; the task is about to be ready."
                 )
             if task.lease_expires_at is None or task.lease_expires_at < now(session):
-                move(session, task, "cancelled")
+                set_state(session, task, "cancelled")
             elif not task.cancel_requested:
                 task.cancel_requested = True
-                record(session, task_id, "log", {"message": "Cancelling was asked for."})
-        view = _views(session, [task])[0]
-    send_due()  # the next in the line may have been waiting for this one
+                record(session, task_id, "log", {"message": "Cancellation was requested."})
+        view = _task_details(session, [task])[0]
+    send_due()  # the next task may have been waiting for this one
     return view
 
 
 def retry_task(task_id: str) -> TaskDetails:
-    """Put a failed or cancelled task at the end of the line again.
+    """Queue a failed or cancelled task again, at the end.
 
     Raises:
-        NotFound: there is no such task.
-        Conflict: it is neither failed nor cancelled.
+        NotFound: the task does not exist.
+        Conflict: the task is neither failed nor cancelled.
     """
     with session_scope(write=True) as session:
-        task = locked(session, task_id)
+        task = lock_task(session, task_id)
         if task.state not in ("failed", "cancelled"):
             raise Conflict(f"Task {task_id} is {task.state}; only a failed or cancelled task can be retried.")
         task.position = next_position(session)
@@ -185,7 +190,7 @@ def retry_task(task_id: str) -> TaskDetails:
         task.probed_at = task.started_at = task.finished_at = task.held_out = None
         task.progress = TaskProgress(stage="queued").model_dump(exclude_none=True)
         videos = session.scalars(select(Video).where(Video.task_id == task_id)).all()
-        for video in videos:  # all of them: the files may have been mended meanwhile
+        for video in videos:  # all of them: the files may have been replaced
             video.status, video.reason, video.content_hash, video.effective_split = (
                 "pending",
                 None,
@@ -193,8 +198,8 @@ def retry_task(task_id: str) -> TaskDetails:
                 None,
             )
         task.counts = VideoCounts(videos=len(videos)).model_dump()
-        move(session, task, "queued")
-        view = _views(session, [task])[0]
+        set_state(session, task, "queued")
+        view = _task_details(session, [task])[0]
     broker.send_probe(task_id)
     return view
 
@@ -204,7 +209,7 @@ def _replay(caller: str, key: str | None, body_hash: str) -> CreateOutcome | Non
     return CreateOutcome(TaskDetails.model_validate(stored), replayed=True) if stored else None
 
 
-def _forget(caller: str, key: str | None) -> None:
+def _drop_key(caller: str, key: str | None) -> None:
     if key is not None:
         idempotency.drop(caller, key)
 
@@ -212,9 +217,9 @@ def _forget(caller: str, key: str | None) -> None:
 def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> CreateOutcome:
     try:
         with session_scope(write=True) as session:
-            # The place comes first: it makes other creators wait, so that what is checked here stays true.
+            # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
             position = next_position(session)
-            _refuse_taken(session, checked)
+            _refuse_duplicates(session, checked)
             task = Task(
                 id=task_id,
                 position=position,
@@ -246,17 +251,19 @@ def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> C
             )
             record(session, task_id, "state", {"state": "queued", "from": None}, task.created_at)
             session.flush()
-            view = _views(session, [task])[0]
+            view = _task_details(session, [task])[0]
             if key is not None:
                 idempotency.settle(session, caller, key, task_id, view.model_dump(mode="json"))
     except IntegrityError as error:
-        raise Conflict("The name or an id of this task was taken a moment ago; choose another.") from error
+        raise Conflict(
+            "The name or an id of this task belongs to a task that was created at the same moment; choose another."
+        ) from error
     return CreateOutcome(view, replayed=False)
 
 
-def _refuse_taken(session: Session, checked: TaskRecord) -> None:
+def _refuse_duplicates(session: Session, checked: TaskRecord) -> None:
     if session.scalar(select(exists().where(Task.name == checked.name))):
-        raise Conflict(f"name: There is a task {checked.name!r} already. Choose another name.")
+        raise Conflict(f"name: A task {checked.name!r} already exists. Choose another name.")
     numbers = {video.id: number for number, video in enumerate(checked.videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
         taken = session.execute(
@@ -265,13 +272,13 @@ def _refuse_taken(session: Session, checked: TaskRecord) -> None:
         if taken:
             raise Conflict(
                 f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
-                "Choose another id, or leave it out."
+                "Choose another id, or omit it."
             )
 
 
-def _views(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
+def _task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
     rejected = _rejected(session, [task.id for task in tasks])
-    waits = _waits(session) if any(_is_waiting(task) for task in tasks) else {}
+    remaining = _remaining_seconds(session) if any(_is_waiting(task) for task in tasks) else {}
     return [
         TaskDetails(
             id=task.id,
@@ -280,7 +287,7 @@ def _views(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
             settings=task.settings,
             state=task.state,  # type: ignore[arg-type]
             progress=TaskProgress.model_validate(task.progress),
-            eta_seconds=waits.get(task.id) if _is_waiting(task) else task.eta_seconds,
+            eta_seconds=remaining.get(task.id) if _is_waiting(task) else task.eta_seconds,
             rejected=rejected.get(task.id, []),
             error=task.error,
             error_hint=task.error_hint,
@@ -317,8 +324,8 @@ def _is_waiting(task: Task) -> bool:
     return task.state in ("queued", "probing") and task.eta_seconds is None
 
 
-def _waits(session: Session) -> dict[str, float]:
-    """Seconds until each unfinished task is ready: everything ahead of it, at the pace of the last tasks."""
+def _remaining_seconds(session: Session) -> dict[str, float]:
+    """Estimate the seconds until each unfinished task is ready, from the tasks ahead of it and the pace of recent tasks."""
     pace = _seconds_per_video(
         session.scalars(
             select(Task)
@@ -327,7 +334,7 @@ def _waits(session: Session) -> dict[str, float]:
             .limit(5)
         )
     )
-    waits, ahead = {}, 0.0
+    remaining, ahead = {}, 0.0
     pending = dict(
         session.execute(
             select(Video.task_id, func.count())
@@ -339,14 +346,14 @@ def _waits(session: Session) -> dict[str, float]:
     for task in session.scalars(select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position)):
         own = pending.get(task.id, 0) * pace
         ahead += own if task.eta_seconds is None else min(own, task.eta_seconds)
-        waits[task.id] = round(ahead, 1)
-    return waits
+        remaining[task.id] = round(ahead, 1)
+    return remaining
 
 
 def _seconds_per_video(tasks: Iterable[Task]) -> float:
     seconds, videos = 0.0, 0
     for task in tasks:
-        left = task.counts.get("videos")  # none where all were deleted: what they took says nothing then
+        left = task.counts.get("videos")  # zero if all were deleted: the duration gives no pace then
         if task.started_at and task.finished_at and left:
             seconds += (task.finished_at - task.started_at).total_seconds()
             videos += left

@@ -1,7 +1,7 @@
-"""A request with an Idempotency-Key is carried out once, however often it is sent.
+"""Idempotency keys: a request that is sent several times with the same key is executed once.
 
-The key is reserved in a short transaction of its own (so that a second request meanwhile is told to wait) and
-settled in the transaction that stores the task (so that both exist or neither).
+A short transaction reserves the key, so that a concurrent second request is refused. The transaction that stores the task
+also stores the response under the key, so that both exist or neither.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ __all__ = ["RETENTION", "caller_scope", "check_key", "drop", "reserve", "settle"
 
 RETENTION = timedelta(hours=24)  # a key is forgotten after this time
 
-_FLIGHT_SECONDS = 300  # a request whose process died is taken over after this
+_FLIGHT_SECONDS = 300  # after this time the key of a request whose process died may be used again
 
 
 def check_key(key: str) -> None:
-    """Raises InvalidInput for a key that is not 1 to 255 visible ASCII characters."""
+    """Validate a key.
+
+    Raises:
+        InvalidInput: the key is not 1 to 255 visible ASCII characters.
+    """
     if not 1 <= len(key) <= 255 or not all(33 <= ord(c) <= 126 for c in key):
         raise InvalidInput.at(
             "Idempotency-Key", "It must be 1 to 255 visible ASCII characters.", "A UUID is a good choice."
@@ -34,31 +38,36 @@ def check_key(key: str) -> None:
 
 
 def caller_scope(caller: str) -> str:
-    """Who sent the request, as it is stored: never an API key in the clear."""
+    """Return the hash under which keys of a caller are stored; an API key is never stored as plain text."""
     return hashlib.sha256(caller.encode()).hexdigest()
 
 
 def reserve(caller: str, key: str, body_hash: str) -> dict[str, Any] | None:
-    """Reserve a key for a request that begins now.
+    """Reserve a key for a request.
+
+    Args:
+        caller: Identity of the caller; keys of different callers are independent.
+        key: The Idempotency-Key.
+        body_hash: Hash of the request body.
 
     Returns:
-        The stored answer if this very request was answered before; None if it is to be carried out.
+        The stored response of the same earlier request; None if the request must be executed.
 
     Raises:
-        IdempotencyMismatch: the key was used for another body.
-        IdempotencyInFlight: the same request is being carried out right now.
+        IdempotencyMismatch: the key belongs to another body.
+        IdempotencyInFlight: the same request is in execution.
     """
     check_key(key)
     caller = caller_scope(caller)
     try:
         with session_scope(write=True) as session:
             return _reserve(session, caller, key, body_hash)
-    except IntegrityError:  # two first requests met on PostgreSQL; the other one was first
+    except IntegrityError:  # two concurrent first requests on PostgreSQL
         raise IdempotencyInFlight("The first request with this Idempotency-Key is still running.") from None
 
 
 def settle(session: Session, caller: str, key: str, task_id: str, response: dict[str, Any]) -> None:
-    """Store the answer, in the transaction that stores what it speaks of."""
+    """Store the response, in the transaction that stores the task."""
     session.execute(
         update(IdempotencyKey)
         .where(IdempotencyKey.caller == caller_scope(caller), IdempotencyKey.key == key)
@@ -67,7 +76,7 @@ def settle(session: Session, caller: str, key: str, task_id: str, response: dict
 
 
 def drop(caller: str, key: str) -> None:
-    """Forget a key whose request failed: nothing was stored, so it may be sent again, mended."""
+    """Delete the key of a failed request: nothing was stored, so a corrected request may use it again."""
     with session_scope(write=True) as session:
         session.execute(
             delete(IdempotencyKey).where(
@@ -89,7 +98,7 @@ def _reserve(session: Session, caller: str, key: str, body_hash: str) -> dict[st
         if row.body_hash != body_hash:
             raise IdempotencyMismatch.at(
                 "Idempotency-Key",
-                "This key came with another request before.",
+                "This key belongs to another request.",
                 "Use a new key for a new request.",
             )
         if row.response is not None:

@@ -1,4 +1,4 @@
-"""What a task's specification must fulfil beyond its shape. Every error names the field and the hint."""
+"""Validation of a task's specification beyond its schema. Every error names the field and a hint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from service.storage.library_paths import resolve_video_path
 
 __all__ = ["TaskRecord", "VideoRecord", "normalize_caption", "validate_task"]
 
-_MAX_ERRORS = 20  # enough to correct a file by; a report of 20,000 helps nobody
+_MAX_ERRORS = 20  # enough to correct a file; 20,000 errors are useless
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
 class VideoRecord:
-    """A video that may be stored."""
+    """A validated video."""
 
     uri: str
     captions: list[str]
@@ -36,7 +36,7 @@ class VideoRecord:
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """A task that may be stored."""
+    """A validated task."""
 
     name: str
     method: str
@@ -45,10 +45,10 @@ class TaskRecord:
 
 
 def validate_task(spec: TaskSpec) -> TaskRecord:
-    """Check a specification against the settings' limits and the files it names.
+    """Validate a specification against the limits and the files that it names.
 
     Raises:
-        InvalidInput: with up to 20 wrong fields.
+        InvalidInput: fields are invalid; the error lists up to 20 of them.
     """
     errors: list[FieldError] = []
     for error in _errors(spec):
@@ -69,7 +69,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
 
 
 def normalize_caption(caption: str) -> str:
-    """A caption as it is stored: composed characters (NFC), white space collapsed, nothing else changed."""
+    """Return a caption as it is stored: composed characters (NFC) and single spaces, otherwise unchanged."""
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
@@ -77,7 +77,7 @@ def _errors(spec: TaskSpec) -> Iterator[FieldError]:
     if spec.name != spec.name.strip():
         yield FieldError("name", "A name cannot begin or end with a space.", "Remove the space.")
     if spec.method is not None and spec.method not in METHOD_NAMES:
-        yield FieldError("method", "There is no such method.", f"Choose one of {', '.join(METHOD_NAMES)}.")
+        yield FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)
     if len(spec.videos) > request_limits.MAX_VIDEOS_PER_TASK:
         yield FieldError(
@@ -100,7 +100,7 @@ def _duplicate_ids(videos: list[VideoSpec]) -> Iterator[FieldError]:
             yield FieldError(
                 f"videos[{number}].id",
                 f"videos[{first[video.id]}].id is the same.",
-                "Give every video its own id, or leave the ids out.",
+                "Give every video its own id, or omit the ids.",
             )
         first.setdefault(video.id, number)
 
@@ -123,7 +123,7 @@ def _video_errors(field: str, video: VideoSpec) -> Iterator[FieldError]:
 
 def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:
     if any(ord(c) < 32 or ord(c) == 127 for c in uri):
-        yield FieldError(field, "The path holds a control character.", "Remove it.")
+        yield FieldError(field, "The path contains a control character.", "Remove it.")
         return
     try:
         resolve_video_path(uri)
@@ -133,34 +133,34 @@ def _uri_errors(field: str, uri: str) -> Iterator[FieldError]:
         yield FieldError(field, "The path cannot be read.", "Name a file below the media root.")
 
 
-def _caption_errors(field: str, caption: str, most: int) -> Iterator[FieldError]:
-    if len(caption) > most:
+def _caption_errors(field: str, caption: str, max_chars: int) -> Iterator[FieldError]:
+    if len(caption) > max_chars:
         yield FieldError(
-            field, f"The caption has {len(caption)} characters.", f"Shorten it to at most {most}."
+            field, f"The caption has {len(caption)} characters.", f"Shorten it to at most {max_chars}."
         )
     elif not caption.strip():
-        yield FieldError(field, "The caption is blank.", "Write what is seen, or leave the caption out.")
+        yield FieldError(field, "The caption is blank.", "Describe the video, or omit the caption.")
     elif any(unicodedata.category(c) in ("Cc", "Cs") and not c.isspace() for c in caption):
-        yield FieldError(field, "The caption holds a control character.", "Remove it.")
+        yield FieldError(field, "The caption contains a control character.", "Remove it.")
 
 
-def _json_errors(field: str, value: dict[str, Any], most_bytes: int) -> Iterator[FieldError]:
+def _json_errors(field: str, value: dict[str, Any], max_bytes: int) -> Iterator[FieldError]:
     problem = _unstorable(value, 0)
     if problem:
         yield FieldError(field, problem, "Keep to plain JSON values.")
         return
     size = len(json.dumps(value, ensure_ascii=False).encode())
-    if size > most_bytes:
-        yield FieldError(field, f"It takes {size} bytes.", f"Keep it below {most_bytes} bytes as JSON.")
+    if size > max_bytes:
+        yield FieldError(field, f"It takes {size} bytes.", f"Keep it below {max_bytes} bytes as JSON.")
 
 
 def _unstorable(value: Any, depth: int) -> str | None:
-    """What keeps a value from being stored and given back on both databases."""
+    """Return why a value cannot be stored and read unchanged on both databases, or None."""
     if depth > _MAX_DEPTH:
         return f"It is nested more than {_MAX_DEPTH} levels deep."
     if isinstance(value, str):
         bad = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
-        return "A text holds a NUL or half a character (a lone surrogate)." if bad else None
+        return "A text contains a NUL or a lone surrogate." if bad else None
     if isinstance(value, float) and not math.isfinite(value):
         return "A number is not finite."
     if isinstance(value, int) and abs(value) >= 2**63:

@@ -1,4 +1,4 @@
-"""What happened to a task, in order. The dashboard and ``GET /tasks/{id}/events`` read from here."""
+"""Events of tasks, in order, for the dashboard and ``GET /tasks/{id}/events``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,22 @@ def record(
 ) -> None:
     """Append an event.
 
-    The caller must hold the task's row: ids are given out at once but seen at commit, and a reader that
-    asks for "those after the last I saw" would miss an event that commits after a later one.
+    The caller must hold the lock of the task's row: ids are assigned at once but visible at commit, so a reader of "all
+    events after id n" would miss an event that commits after a later one.
     """
     session.add(Event(task_id=task_id, at=at or now(session), kind=kind, data=data))
 
 
 def events_after(task_id: str, last_id: int = 0, limit: int = 500) -> list[TaskEvent]:
-    """The events of a task after one it was read up to, oldest first.
+    """Return events of a task, oldest first.
+
+    Args:
+        task_id: Identifier of the task.
+        last_id: Only events with a greater id are returned.
+        limit: Maximum number of events.
 
     Raises:
-        NotFound: there is no such task.
+        NotFound: the task does not exist.
     """
     with session_scope() as session:
         if session.get(Task, task_id) is None:

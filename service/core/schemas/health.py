@@ -10,11 +10,13 @@ __all__ = ["Readiness"]
 
 
 class Readiness(ResponseModel):
-    """Whether queries can be answered."""
+    """Readiness of a process for searches."""
 
     ready: bool
     release: str | None = None
     generation: int = 0
     tasks: int = 0
     degraded: dict[str, str] = Field(default_factory=dict)
-    checks: dict[str, str] = Field(default_factory=dict, description="Part → 'ok' or what is wrong with it.")
+    checks: dict[str, str] = Field(
+        default_factory=dict, description="State of each component: 'ok' or its error."
+    )

@@ -14,20 +14,18 @@ __all__ = ["LibraryOverview", "RecallMatrix", "ReleaseSummary", "ShardSummary", 
 
 
 class RecallMatrix(ResponseModel):
-    """The recall matrix and what follows from it.
+    """The recall matrix and the measures derived from it.
 
-    All recalls are shares, 0..1. Rows are releases, columns are tasks, both in learned order; tasks that
-    were indexed without training have no queries and are left out, and so are those whose videos were all
-    deleted. Local: each task's own shard, known
-    task. Global: the union of all shards, unknown task. Galleries hold the held-out videos; ``…_all`` hold
-    all videos.
+    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without queries and tasks
+    without videos are omitted. Local: the task's own shard, known task. Global: the union of all shards, unknown task. The
+    galleries contain the held-out videos; those of ``…_all`` contain all videos.
     """
 
     tasks: list[str]
     task_ids: list[str]
     releases: list[str]
     mode: QueryMode
-    modes: list[str] = Field(description="The modes for which there are figures.")
+    modes: list[str] = Field(description="Query modes with results.")
     matrix_local: Matrix
     matrix_global: Matrix
     matrix_local_all: Matrix
@@ -41,13 +39,11 @@ class RecallMatrix(ResponseModel):
     recall_over_time_global: list[float | None]
     router_accuracy: list[float | None]
     held_out: list[Literal["given", "derived"] | None]
-    after: list[str] = Field(
-        description="Of each release, the name of the task that it was made or kept for."
-    )
+    after: list[str] = Field(description="Name of the task of each release.")
 
 
 class ShardSummary(ResponseModel):
-    """A shard that is laid down. ``task`` is the task's name."""
+    """A published shard. ``task`` is the name of its task."""
 
     id: str
     task: str
@@ -57,12 +53,14 @@ class ShardSummary(ResponseModel):
     dim: int
     bytes: int
     created_at: datetime
-    deleted: int = Field(default=0, description="Of its vectors; they take room until it is compacted.")
+    deleted: int = Field(
+        default=0, description="Number of deleted vectors; they use storage until the task is compacted."
+    )
     degraded: str | None = None
 
 
 class ReleaseSummary(ResponseModel):
-    """A release. ``task`` is the name of the task it was made for."""
+    """A release. ``task`` is the name of its task."""
 
     id: str
     task: str
@@ -81,7 +79,7 @@ class ReleaseSummary(ResponseModel):
 
 
 class WorkerLease(ResponseModel):
-    """A worker at work."""
+    """Lease of an active worker."""
 
     task_id: str
     task: str
@@ -91,19 +89,19 @@ class WorkerLease(ResponseModel):
 
 
 class LibraryOverview(ResponseModel):
-    """Everything at one glance."""
+    """Overview of the library."""
 
     release: str | None
     generation: int
     tasks: dict[State, int]
     videos: int
-    searchable: int = Field(description="Videos that are laid down.")
-    vectors: int = Field(description="Of these, and of their moments.")
+    searchable: int = Field(description="Number of searchable videos.")
+    vectors: int = Field(description="Number of vectors of searchable videos and their moments.")
     shards: list[ShardSummary]
     releases: list[ReleaseSummary]
     bytes_shards: int
     bytes_releases: int
     workers: list[WorkerLease]
     degraded: dict[str, str]
-    database: str = Field(description="'ok' or what is wrong with it.")
-    broker: str = Field(description="'ok' or what is wrong with it.")
+    database: str = Field(description="'ok' or an error.")
+    broker: str = Field(description="'ok' or an error.")

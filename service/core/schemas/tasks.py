@@ -30,33 +30,35 @@ __all__ = [
 
 
 class VideoSpec(RequestModel):
-    """A video that a task brings."""
+    """A video of a new task."""
 
     uri: Uri = Field(description="Path below the media root, or its file:// URI.")
-    captions: list[str] = Field(default_factory=list, description="What is seen.")
-    id: Identifier | None = Field(default=None, description="Your own id; one is made when there is none.")
-    split: Split | None = Field(default=None, description="Test videos are held out and measured.")
+    captions: list[str] = Field(default_factory=list, description="Captions of the video.")
+    id: Identifier | None = Field(default=None, description="Id of the video; generated if omitted.")
+    split: Split | None = Field(
+        default=None, description="Split of the video; test videos are held out for evaluation."
+    )
     metadata: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "Anything you want back with the video. Texts, numbers, truth values and lists of texts can be searched by."
+            "Metadata returned with the video. Searches can filter by strings, numbers, booleans and lists of strings."
         ),
     )
 
 
 class TaskSpec(RequestModel):
-    """One domain of videos to learn and to index."""
+    """A domain of videos to learn and index."""
 
     name: Name
     method: str | None = Field(
-        default=None, description="How it is learned; the server's default when left out."
+        default=None, description="Learning method; the default of the server if omitted."
     )
     settings: dict[str, Scalar] | None = Field(default=None, description="Settings of the method.")
     videos: list[VideoSpec] = Field(min_length=1)
 
 
 class TaskProgress(ResponseModel):
-    """How far the current stage is. ``fraction`` is of the stage, 0..1."""
+    """Progress of the current stage. ``fraction`` is the progress of the stage, 0..1."""
 
     stage: str
     fraction: float = 0.0
@@ -67,19 +69,19 @@ class TaskProgress(ResponseModel):
     loss: float | None = None
     videos_per_second: float | None = None
     unmeasured: str | None = Field(
-        default=None, description="Of a task that is ready: why the recall matrix has no row after it."
+        default=None, description="For a ready task: reason why the recall matrix has no row of its release."
     )
 
 
 class RejectedVideo(ResponseModel):
-    """A video that was left out, and why."""
+    """A rejected video with the reason."""
 
     uri: str
     reason: str
 
 
 class VideoCounts(ResponseModel):
-    """Videos of a task."""
+    """Numbers of videos of a task."""
 
     videos: int = 0
     accepted: int = 0
@@ -90,7 +92,7 @@ class VideoCounts(ResponseModel):
 
 
 class TaskDetails(ResponseModel):
-    """A task as it stands."""
+    """A task."""
 
     id: str
     name: str
@@ -103,7 +105,7 @@ class TaskDetails(ResponseModel):
     error: str | None
     error_hint: str | None
     counts: VideoCounts
-    learned_order: int | None = Field(description="t: 1 for the first task that was laid down.")
+    learned_order: int | None = Field(description="Learned order t: 1 for the first published task.")
     release: str | None
     trained: bool
     held_out: Literal["given", "derived"] | None
@@ -116,7 +118,7 @@ class TaskDetails(ResponseModel):
 
 
 class TaskEvent(ResponseModel):
-    """Something that happened to a task. Ids grow; ask for those after the last one you saw."""
+    """An event of a task. Ids grow, so a client can request the events after the last one that it has."""
 
     id: int
     task_id: str

@@ -12,14 +12,14 @@ __all__ = ["DeletionRequest", "DeletionResult", "VideoDetails", "VideoMoment"]
 
 
 class VideoMoment(ResponseModel):
-    """A part of a video, in seconds since its beginning."""
+    """A moment: a segment of a video, in seconds from its start."""
 
     start: float
     end: float
 
 
 class VideoDetails(ResponseModel):
-    """A video as it stands. ``task`` is the task's name."""
+    """A video. ``task`` is the name of its task."""
 
     id: str
     task: str
@@ -43,7 +43,7 @@ class VideoDetails(ResponseModel):
     thumbnail_url: str
     stream_url: str
     moments: list[VideoMoment] = Field(
-        default_factory=list, description="Of a long video, the parts that it is found by, in order of time."
+        default_factory=list, description="Moments of a long video, in order of time."
     )
 
 
@@ -54,7 +54,7 @@ class DeletionRequest(RequestModel):
 
 
 class DeletionResult(ResponseModel):
-    """What became of a deletion. Sent again, it finds nothing left to delete."""
+    """Result of a deletion."""
 
-    deleted: list[str] = Field(description="Ids of the videos that were there, and are gone.")
-    not_found: list[str] = Field(description="Ids of no video (of the task): deleted before, or never there.")
+    deleted: list[str] = Field(description="Ids of the deleted videos.")
+    not_found: list[str] = Field(description="Ids that belong to no video (of the task).")

@@ -1,7 +1,7 @@
-"""The life of a task: ``queued → probing → training → indexing → evaluating → ready``.
+"""The life cycle of a task: ``queued → probing → training → indexing → evaluating → ready``.
 
-``failed`` and ``cancelled`` leave from any of them. The catalog is the truth, a message is a hint: a task is
-claimed by one conditional UPDATE that sets a lease and a fencing token; every later write checks the token.
+``failed`` and ``cancelled`` can follow every state but ``ready``. The catalog is the truth, a message is a hint: one
+conditional UPDATE claims a task and sets a lease and a fencing token, and every later write checks the token.
 """
 
 from __future__ import annotations

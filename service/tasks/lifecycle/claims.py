@@ -1,4 +1,4 @@
-"""Who may work on a task: one conditional UPDATE decides, whatever messages were lost or came twice."""
+"""Claiming of tasks: one conditional UPDATE decides, so lost and duplicate messages do no harm."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ __all__ = ["claim_probing", "claim_training"]
 
 
 def claim_training(task_id: str, owner: str) -> Claim | None:
-    """Take a task to learn it, or to go on learning it.
+    """Claim a task for training, or for the rest of an interrupted training.
+
+    Args:
+        task_id: Identifier of the task.
+        owner: Name of the worker.
 
     Returns:
-        None when it is not this worker's turn: the task is not at the head of the line, not probed yet,
-        finished, about to be cancelled, out of attempts, or another worker's lease on it is alive.
+        The claim; None if the task is not the first unfinished one, not probed, finished, about to be cancelled, out of
+        attempts, or leased by another worker.
     """
     earlier = aliased(Task)
-    at_head = ~exists().where(earlier.state.in_(ACTIVE_STATES), earlier.position < Task.position).correlate(
+    is_first = ~exists().where(earlier.state.in_(ACTIVE_STATES), earlier.position < Task.position).correlate(
         Task
     )
-    return _claim(task_id, owner, Task.probed_at.is_not(None), at_head)
+    return _claim(task_id, owner, Task.probed_at.is_not(None), is_first)
 
 
 def claim_probing(task_id: str, owner: str) -> Claim | None:
-    """Take a task to examine its videos; any number of tasks may be probed side by side. None: not due."""
+    """Claim a task for probing; several tasks may be probed at the same time. None: not due."""
     return _claim(task_id, owner, Task.probed_at.is_(None))
 
 

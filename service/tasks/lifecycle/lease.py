@@ -1,7 +1,7 @@
-"""A worker's hold on a task.
+"""The claim of a worker on a task, with its lease.
 
-The heartbeat thread renews the lease only while progress is reported. So a worker that hangs is found out like
-one that died: its lease runs out, the token grows, and whatever it still tries to write is refused.
+The heartbeat thread renews the lease only while progress is reported. So a hanging worker is treated like a dead one: its
+lease expires, the fencing token grows, and its further writes are refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ from sqlalchemy.orm import Session
 
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, LEARNING_STATES, Task
-from service.core.errors import LeaseLost, TaskCancelled, TaskInterruption, Unavailable, WorkerStopping
+from service.core.errors import (
+    CinestrataError,
+    LeaseLost,
+    TaskCancelled,
+    TaskInterruption,
+    Unavailable,
+    WorkerStopping,
+)
 from service.core.schemas import TaskProgress
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.tasks.lifecycle.publishing import Publication
 from service.tasks.lifecycle.shutdown import is_stopping
-from service.tasks.lifecycle.state_machine import clear_lease, move, owned
+from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
 from service.tasks.task_events import record
 
 __all__ = ["Claim", "TaskSnapshot"]
@@ -41,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class TaskSnapshot:
-    """The task as it was when it was claimed."""
+    """The columns of a task at the time of its claim."""
 
     id: str
     name: str
@@ -56,7 +63,7 @@ class TaskSnapshot:
 
     @classmethod
     def of(cls, task: Task) -> TaskSnapshot:
-        """Copy what a worker needs to know."""
+        """Copy the columns that a worker needs."""
         return cls(
             id=task.id,
             name=task.name,
@@ -72,33 +79,33 @@ class TaskSnapshot:
 
 
 class Claim:
-    """A claimed task. As a context manager it keeps the lease alive and brings the task to a defined end.
+    """A claimed task. As a context manager it renews the lease and brings the task to a defined state.
 
-    Leaving the block with an exception
+    Effects of an exception in the block:
 
     - ``LeaseLost``: nothing is written; another worker owns the task.
     - ``TaskCancelled``: the task is cancelled.
-    - ``WorkerStopping`` or a signal: the lease is given back; the attempt does not count.
-    - ``Unavailable``: the lease is given back; the attempt counts.
-    - any other exception: the task fails, with the exception's sentence as its reason.
+    - ``WorkerStopping`` or a signal: the task is given back; the attempt does not count.
+    - ``Unavailable``: the task is given back; the attempt counts.
+    - Other exceptions: the task fails, with the text of the exception as its error.
 
-    None of them leaves the block, except signals (``BaseException``).
+    No exception leaves the block, except signals (``BaseException``).
     """
 
     def __init__(self, task: TaskSnapshot, owner: str, token: int) -> None:
         self.task = task
         self.owner = owner
         self.token = token
-        self._moves = 0  # the progress counter
+        self._progress_count = 0
         self._epoch = int(task.progress.get("epoch") or 0)
         self._stage: str | None = None
-        self._written = 0.0
+        self._last_event = 0.0
         self._lost = threading.Event()
         self._cancelled = threading.Event()
         self._finished = threading.Event()
         self._heart: threading.Thread | None = None
 
-    # --- telling how far it is ---
+    # --- progress ---
 
     def progress(
         self,
@@ -113,15 +120,27 @@ class Claim:
         videos_per_second: float | None = None,
         eta_seconds: float | None = None,
     ) -> None:
-        """Say how far the stage is, 0..1. Cheap: call it at every step; the catalog hears of it now and then.
+        """Report the progress of a stage. Cheap enough for every step: the catalog is written at most every
+        ``EVENT_SECONDS``.
+
+        Args:
+            stage: Name of the stage.
+            fraction: Progress of the stage, 0..1.
+            done: Number of finished items.
+            total: Number of all items.
+            epoch: Current epoch, from 1.
+            epochs: Number of epochs.
+            loss: Current loss.
+            videos_per_second: Throughput.
+            eta_seconds: Estimated seconds until the task is ready.
 
         Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: stop working on this task now.
+            LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
         """
         self.tick()
-        farther = epoch is not None and epoch > self._epoch
-        due = stage != self._stage or farther or fraction >= 1
-        if not due and time.monotonic() - self._written < EVENT_SECONDS:
+        is_new_epoch = epoch is not None and epoch > self._epoch
+        due = stage != self._stage or is_new_epoch or fraction >= 1
+        if not due and time.monotonic() - self._last_event < EVENT_SECONDS:
             return
         view = TaskProgress(
             stage=stage,
@@ -135,62 +154,62 @@ class Claim:
         ).model_dump(exclude_none=True)
         try:
             with self.transaction() as session:
-                task = owned(session, self.task.id, self.token)
+                task = lock_owned_task(session, self.task.id, self.token)
                 task.progress, task.eta_seconds = view, eta_seconds
-                if farther:
-                    task.attempts = 1  # it got further than any attempt before
+                if is_new_epoch:
+                    task.attempts = 1  # further than every attempt before
                 cancelled = task.cancel_requested
                 record(session, task.id, "progress", {**view, "eta_seconds": eta_seconds})
         except Unavailable:
-            return  # a progress line is not worth the work; the lease decides whether we may go on
-        self._stage, self._written = stage, time.monotonic()
-        if farther and epoch is not None:
+            return  # a lost progress event must not stop the job; the lease decides that
+        self._stage, self._last_event = stage, time.monotonic()
+        if is_new_epoch and epoch is not None:
             self._epoch = epoch
         if cancelled:
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
 
     def tick(self) -> None:
-        """Say that the work goes on, without figures.
+        """Report progress without figures.
 
         Raises:
-            LeaseLost, TaskCancelled, WorkerStopping: stop working on this task now.
+            LeaseLost, TaskCancelled, WorkerStopping: the job must stop.
         """
-        self._moves += 1
+        self._progress_count += 1
         if self._lost.is_set():
             raise LeaseLost(f"Task {self.task.id} no longer belongs to this worker.")
         if self._cancelled.is_set():
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
         if is_stopping():
-            raise WorkerStopping("This worker is stopping; the task goes on when one is back.")
+            raise WorkerStopping("This worker is stopping; another one continues the task.")
 
     def log(self, message: str, **data: Any) -> None:
-        """Tell the task's readers something in words."""
+        """Append a log event to the task."""
         with self.transaction() as session:
             record(session, self.task.id, "log", {"message": message, **data})
 
-    # --- changing the task ---
+    # --- state changes ---
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """A transaction that holds the task's row and is refused when the task is not ours any more.
+        """Open a transaction that locks the row of the task.
 
         Raises:
-            LeaseLost: another worker owns the task, or it has ended.
+            LeaseLost: another worker owns the task, or the task has ended.
             Unavailable: the database cannot be reached.
         """
         try:
             with session_scope(write=True) as session:
-                owned(session, self.task.id, self.token)
+                lock_owned_task(session, self.task.id, self.token)
                 yield session
         except LeaseLost:
             self._lost.set()
             raise
 
     def advance(self, state: Literal["training", "indexing", "evaluating"]) -> None:
-        """Enter a stage. Entering one for the first time counts as progress (see ``max_attempts``)."""
+        """Enter a stage. The first entry counts as progress (see ``max_attempts``)."""
         self.tick()
         with self.transaction() as session:
-            task = owned(session, self.task.id, self.token)
+            task = lock_owned_task(session, self.task.id, self.token)
             if task.state == state:
                 return
             if task.state not in LEARNING_STATES or LEARNING_STATES.index(state) > LEARNING_STATES.index(
@@ -199,15 +218,15 @@ class Claim:
                 task.attempts = 1
             task.progress = TaskProgress(stage=state).model_dump(exclude_none=True)
             task.eta_seconds = None
-            move(session, task, state)
+            set_state(session, task, state)
             cancelled = task.cancel_requested
         if cancelled:
             raise TaskCancelled(f"Task {self.task.id} was cancelled.")
 
     def finish_probing(self, *, counts: dict[str, int], held_out: str | None) -> None:
-        """The videos are examined: give the task back, to wait for its turn to be learned."""
+        """End probing and give the task back until its training is due."""
         with self.transaction() as session:
-            task = owned(session, self.task.id, self.token)
+            task = lock_owned_task(session, self.task.id, self.token)
             task.counts, task.held_out = counts, held_out
             task.progress = TaskProgress(stage="waiting").model_dump(exclude_none=True)
             task.eta_seconds = None
@@ -219,7 +238,7 @@ class Claim:
 
     @contextmanager
     def publishing(self) -> Iterator[Publication]:
-        """Hold the task while the index's manifest is replaced, and commit the catalog's rows with it.
+        """Lock the task while the manifest of the index is replaced, then commit its catalog rows.
 
         ::
 
@@ -227,16 +246,15 @@ class Claim:
                 store.publish(release=release, shards=[shard])
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 
-        If the process dies between the two, the manifest shows the shard and the catalog does not. The task
-        is then claimed again, finds its shard in the manifest, and comes here a second time with the same
-        facts: ``complete`` may be repeated.
+        If the process dies between the two, the manifest lists the shard and the catalog does not. The next claim finds the
+        shard in the manifest and completes the publication with the same records: ``complete`` may be repeated.
 
         Raises:
             LeaseLost: another worker owns the task; nothing may be published.
-            TaskCancelled: the user cancelled it before anything was published.
+            TaskCancelled: the user cancelled the task before its publication.
         """
         with self.transaction() as session:
-            task = owned(session, self.task.id, self.token)
+            task = lock_owned_task(session, self.task.id, self.token)
             if task.cancel_requested and not index_manifest.is_published(task.id):
                 raise TaskCancelled(f"Task {task.id} was cancelled.")
             publication = Publication(session, task)
@@ -246,21 +264,27 @@ class Claim:
         self._finished.set()
 
     def fail(self, reason: str, hint: str | None = None) -> None:
-        """End the task with a reason, and what a person can do about it."""
+        """Fail the task with a reason and a hint."""
         with self.transaction() as session:
-            move(session, owned(session, self.task.id, self.token), "failed", error=reason, hint=hint)
+            set_state(
+                session, lock_owned_task(session, self.task.id, self.token), "failed", error=reason, hint=hint
+            )
         self._finished.set()
 
     def cancel(self) -> None:
-        """End the task because the user asked for it."""
+        """Cancel the task."""
         with self.transaction() as session:
-            move(session, owned(session, self.task.id, self.token), "cancelled")
+            set_state(session, lock_owned_task(session, self.task.id, self.token), "cancelled")
         self._finished.set()
 
     def release(self, *, count_attempt: bool = False) -> None:
-        """Give the task back unfinished; it is due again at once."""
+        """Give the task back unfinished; it is due again at once.
+
+        Args:
+            count_attempt: Whether this attempt counts toward ``max_attempts``.
+        """
         with self.transaction() as session:
-            task = owned(session, self.task.id, self.token)
+            task = lock_owned_task(session, self.task.id, self.token)
             if not count_attempt:
                 task.attempts = max(task.attempts - 1, 0)
             clear_lease(task)
@@ -281,9 +305,9 @@ class Claim:
             if error is not None and not self._finished.is_set():
                 self._end_with(error)
         except LeaseLost:
-            log.info("lease lost", task=self.task.id, owner=self.owner)
+            log.info("lease_lost", task=self.task.id, owner=self.owner)
         except Unavailable:
-            log.warning("catalog unreachable; the lease will run out", task=self.task.id)
+            log.warning("task_not_released", reason="The catalog is unreachable.", task=self.task.id)
         finally:
             self._finished.set()
             if self._heart is not None:
@@ -298,28 +322,30 @@ class Claim:
         elif isinstance(error, TaskInterruption) or not isinstance(error, Exception):
             self.release()
         elif isinstance(error, (Unavailable, SQLAlchemyError)):
-            log.warning("given back", task=self.task.id, exc_info=error)
+            log.warning("task_released", task=self.task.id, exc_info=error)
             self.release(count_attempt=True)
         else:
-            log.error("task failed", task=self.task.id, exc_info=error)
+            log.error("task_failed", task=self.task.id, exc_info=error)
             self.fail(
-                f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error),
+                f"{type(error).__name__}: {error}"
+                if not isinstance(error, (ValueError, CinestrataError))
+                else str(error),
                 getattr(error, "hint", None)
-                or f"Look at the worker's log, correct the cause, then POST /tasks/{self.task.id}/retry.",
+                or f"See the log of the worker, correct the cause, then POST /tasks/{self.task.id}/retry.",
             )
 
     def _beat(self) -> None:
-        seen, moved = self._moves, time.monotonic()
+        last_count, last_change = self._progress_count, time.monotonic()
         while not self._finished.wait(settings().lease_seconds / 3):
-            if self._moves != seen:
-                seen, moved = self._moves, time.monotonic()
-            elif time.monotonic() - moved > STALL_SECONDS:
-                log.warning("no progress; the lease is left to run out", task=self.task.id)
+            if self._progress_count != last_count:
+                last_count, last_change = self._progress_count, time.monotonic()
+            elif time.monotonic() - last_change > STALL_SECONDS:
+                log.warning("lease_not_renewed", reason="The job makes no progress.", task=self.task.id)
                 continue
             try:
                 cancelled = self._renew()
             except Unavailable:
-                log.warning("catalog unreachable; the lease was not renewed", task=self.task.id)
+                log.warning("lease_not_renewed", reason="The catalog is unreachable.", task=self.task.id)
                 continue
             if cancelled is None:
                 if not self._finished.is_set():
@@ -329,7 +355,7 @@ class Claim:
                 self._cancelled.set()
 
     def _renew(self) -> bool | None:
-        """Returns whether cancelling was requested; None when the lease is lost."""
+        """Renew the lease. Returns whether cancellation was requested; None if the lease is lost."""
         with session_scope(write=True) as session:
             return session.execute(
                 update(Task)

@@ -1,4 +1,4 @@
-"""What the catalog learns when a task becomes ready."""
+"""Publication of a finished task in the catalog: rows of its release, shard and recall."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.catalog.database import now
 from service.catalog.tables import Recall, Release, Shard, Task
 from service.core.schemas import TaskProgress
 from service.core.settings import QueryMode
-from service.tasks.lifecycle.state_machine import move
+from service.tasks.lifecycle.state_machine import set_state
 from service.tasks.task_events import record
 
 __all__ = ["Gallery", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
@@ -23,7 +23,7 @@ Gallery = Literal["local", "global", "local_all", "global_all"]
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """A release as the index holds it."""
+    """Catalog columns of a release in the index."""
 
     id: str
     method: str
@@ -36,7 +36,7 @@ class ReleaseRecord:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A shard as the index holds it. ``release`` is the release that made it."""
+    """Catalog columns of a shard in the index. ``release`` is the release that embedded it."""
 
     id: str
     release: str
@@ -48,15 +48,15 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class RecallRecord:
-    """How the release that is being published does on the queries of one task.
+    """Recall of the release in publication on the queries of one task.
 
     Attributes:
-        task_id: whose queries: this task or an earlier one.
-        zero_shot: the figures are the untrained backbone's, not the release's.
-        queries: how many there were.
-        r1, r5, r10: shares, 0..1.
-        medr, meanr: median and mean rank, from 1.
-        routing1: share of queries whose own task was the first candidate; None where nothing was routed.
+        task_id: Task of the queries: this task or an earlier one.
+        zero_shot: Whether the untrained backbone was evaluated instead of the release.
+        queries: Number of queries.
+        r1, r5, r10: Recall at 1, 5 and 10, as shares 0..1.
+        medr, meanr: Median and mean rank, from 1.
+        routing1: Share of queries whose own task was the first candidate; None without routing.
     """
 
     task_id: str
@@ -73,7 +73,7 @@ class RecallRecord:
 
 
 class Publication:
-    """The open transaction in which a task becomes ready. Made by ``Claim.publishing``."""
+    """The open transaction in which a task becomes ready; created by ``Claim.publishing``."""
 
     def __init__(self, session: Session, task: Task) -> None:
         self._session = session
@@ -92,16 +92,20 @@ class Publication:
         """Write the rows of the release, the shard and the recall matrix, and make the task ready.
 
         Args:
-            unmeasured: why there are no ``recalls``, where there should be.
+            release: The release of the task.
+            shard: The shard of the task.
+            recalls: Rows of the recall matrix.
+            trained: Whether the method was trained, not only applied.
+            unmeasured: Reason of missing ``recalls``.
 
         Returns:
-            t: the task's place among all that were laid down, from 1.
+            Learned order t of the task among all published tasks, from 1.
         """
         session, task = self._session, self._task
         order = task.learned_order or 1 + (session.scalar(select(func.max(Task.learned_order))) or 0)
         task.learned_order, task.release_id, task.trained = order, release.id, trained
         at = now(session)
-        # A task without training may keep the release that is already there.
+        # A task without training may keep the current release.
         if session.get(Release, release.id) is None:
             session.add(
                 Release(
@@ -137,14 +141,14 @@ class Publication:
             exclude_none=True
         )
         record(session, task.id, "progress", task.progress, at)
-        move(session, task, "ready")
+        set_state(session, task, "ready")
         self.completed = True
         return order
 
     def _write_recalls(self, order: int, recalls: Sequence[RecallRecord]) -> None:
         session = self._session
         session.flush()
-        # Held until commit: a task whose videos all go from now on loses these cells too, with all of its column.
+        # Locked until commit: if all videos of a task are deleted after this, its column is deleted with these cells.
         learned = session.scalars(
             select(Task).where(Task.learned_order.is_not(None)).with_for_update(read=True)
         ).all()
@@ -152,7 +156,7 @@ class Publication:
         session.execute(delete(Recall).where(Recall.release_order == order))
         session.execute(delete(Recall).where(Recall.release_order == 0, Recall.task_order == order))
         for facts in recalls:
-            if facts.task_id not in orders:  # its videos were deleted while it was measured
+            if facts.task_id not in orders:  # its videos were deleted during the evaluation
                 continue
             session.add(
                 Recall(

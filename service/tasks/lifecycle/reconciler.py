@@ -1,6 +1,6 @@
-"""The repair round: what died is due again, what was asked for is finished, what was lost is sent again.
+"""Reconciliation of tasks: recover those of dead workers, finish cancellations, repeat lost messages.
 
-Every worker runs it every few seconds; running it twice at once does no harm.
+Every worker reconciles every few seconds; concurrent runs do no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from service.catalog.tables import ACTIVE_STATES, IdempotencyKey, Task
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.tasks import broker, idempotency
-from service.tasks.lifecycle.state_machine import clear_lease, first_active_task, locked_if, move
+from service.tasks.lifecycle.state_machine import clear_lease, first_active_task, lock_task_if, set_state
 from service.tasks.task_events import record
 
 __all__ = ["ReconcileReport", "reconcile", "send_due"]
@@ -24,28 +24,35 @@ __all__ = ["ReconcileReport", "reconcile", "send_due"]
 
 @dataclass(frozen=True)
 class ReconcileReport:
-    """What one round did, as task ids."""
+    """Task ids that one reconciliation changed.
 
-    recovered: tuple[str, ...]  # their worker died; they are due again
-    failed: tuple[str, ...]  # out of attempts
-    cancelled: tuple[str, ...]  # the user had asked for it, and no worker was left to do it
-    sent: tuple[str, ...]  # messages sent again
+    Attributes:
+        recovered: Tasks of dead workers, which are due again.
+        failed: Tasks without attempts left.
+        cancelled: Tasks with a cancellation request and without a worker.
+        sent: Tasks whose messages were sent again.
+    """
+
+    recovered: tuple[str, ...]
+    failed: tuple[str, ...]
+    cancelled: tuple[str, ...]
+    sent: tuple[str, ...]
 
 
 def reconcile() -> ReconcileReport:
-    """One round.
+    """Reconcile all tasks once.
 
     Raises:
         Unavailable: the catalog cannot be reached.
     """
     outcomes: dict[str, list[str]] = {"recovered": [], "failed": [], "cancelled": []}
     with session_scope() as session:
-        suspects = session.scalars(
+        abandoned = session.scalars(
             select(Task.id).where(_abandoned(now(session))).order_by(Task.position)
         ).all()
-    for task_id in suspects:
+    for task_id in abandoned:
         with session_scope(write=True) as session:
-            task = locked_if(session, task_id, _abandoned(now(session)))
+            task = lock_task_if(session, task_id, _abandoned(now(session)))
             if task is not None:
                 outcomes[_settle(session, task)].append(task_id)
     with session_scope(write=True) as session:
@@ -56,10 +63,12 @@ def reconcile() -> ReconcileReport:
 
 
 def send_due() -> tuple[str, ...]:
-    """Send a message for every task that waits for a worker, if its queue is empty.
+    """Send a message for every task that waits for a worker, if the queue is empty.
 
-    A queue that still holds messages will wake a worker anyway; sending more would only make it grow for as
-    long as no worker is there. Returns the ids that were sent.
+    Messages in a queue start a worker anyway; more of them would only let the queue grow while no worker runs.
+
+    Returns:
+        Ids of the tasks whose messages were sent.
     """
     with session_scope() as session:
         at = now(session)
@@ -70,18 +79,18 @@ def send_due() -> tuple[str, ...]:
             .order_by(Task.position)
         ).all()
         head = first_active_task(session)
-        to_learn = [head.id] if head and head.probed_at and not _alive(head, at) else []
-    sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _empty(broker.CPU_QUEUE) else []
-    sent += [t for t in to_learn if broker.send_learn(t)] if to_learn and _empty(broker.GPU_QUEUE) else []
+        to_learn = [head.id] if head and head.probed_at and not _has_live_lease(head, at) else []
+    sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _is_empty(broker.CPU_QUEUE) else []
+    sent += [t for t in to_learn if broker.send_learn(t)] if to_learn and _is_empty(broker.GPU_QUEUE) else []
     return tuple(sent)
 
 
-def _empty(queue: str) -> bool:
+def _is_empty(queue: str) -> bool:
     return broker.queue_length(queue) == 0
 
 
 def _abandoned(at: datetime) -> ColumnElement[bool]:
-    """Its worker died, or nobody is at it and nobody can take it any more."""
+    """Condition of tasks whose worker died, or that have no worker and can get none."""
     stuck = or_(Task.cancel_requested.is_(True), Task.attempts >= settings().max_attempts)
     return and_(
         Task.state.in_(ACTIVE_STATES),
@@ -89,34 +98,39 @@ def _abandoned(at: datetime) -> ColumnElement[bool]:
     )
 
 
-def _alive(task: Task, at: datetime) -> bool:
+def _has_live_lease(task: Task, at: datetime) -> bool:
     return task.lease_expires_at is not None and task.lease_expires_at >= at
 
 
 def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
     if index_manifest.is_published(task.id):
-        # Its shard can be searched already. It is finished, whatever was asked for or went wrong meanwhile.
-        # Who takes it for the last of its attempts leaves the measuring out, and there is always one more of those.
+        # Its shard is searchable already, so the task is finished despite failures and cancellation requests. The last
+        # attempt skips the evaluation, and one attempt always remains for that.
         clear_lease(task)
         task.attempts = min(task.attempts, settings().max_attempts - 1)
         task.cancel_requested = False
-        record(session, task.id, "log", {"message": "The shard is laid down; the task will be finished."})
+        record(session, task.id, "log", {"message": "The shard is published; the task will be finished."})
         return "recovered"
     if task.cancel_requested:
-        move(session, task, "cancelled")
+        set_state(session, task, "cancelled")
         return "cancelled"
     if task.attempts >= settings().max_attempts:
         stage = task.progress.get("stage") or task.state
-        move(
+        set_state(
             session,
             task,
             "failed",
             error=f"The worker stopped {task.attempts} times in a row while {stage} this task, without a message.",
-            hint="Often it ran out of memory: give the worker more, or choose a smaller batch or model in the "
-            f"task's settings. Then POST /tasks/{task.id}/retry.",
+            hint="Often it ran out of memory: give the worker more memory, or choose a smaller batch or model in the "
+            f"settings of the task. Then POST /tasks/{task.id}/retry.",
         )
         return "failed"
     clear_lease(task)
-    record(session, task.id, "log", {"message": f"Lost its worker ({owner}); it goes on where it stopped."})
+    record(
+        session,
+        task.id,
+        "log",
+        {"message": f"Lost its worker ({owner}); the task continues from its last checkpoint."},
+    )
     return "recovered"

@@ -1,4 +1,4 @@
-"""A worker process that was asked to stop gives its tasks back at the next step."""
+"""The stop request of a worker process: its claims give their tasks back at the next step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _stopping = threading.Event()
 
 
 def request_stop() -> None:
-    """From now on every ``Claim.progress`` of this process raises ``WorkerStopping``. Safe in a signal handler."""
+    """Make every ``Claim.progress`` of this process raise ``WorkerStopping``. Safe in a signal handler."""
     _stopping.set()
 
 
 def is_stopping() -> bool:
-    """Whether this process was asked to stop."""
+    """Return whether this process must stop."""
     return _stopping.is_set()
 
 
 def reset() -> None:
-    """Forget the request (a process that starts another worker)."""
+    """Clear the request, for a process that starts another worker."""
     _stopping.clear()

@@ -1,4 +1,4 @@
-"""How a task changes state: always with its row locked, always with an event."""
+"""State changes of tasks, always with a locked row and an event."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now
-from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, Line, Task
+from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, PositionCounter, Task
 from service.core.errors import LeaseLost, NotFound
 from service.tasks.task_events import record
 
-__all__ = ["clear_lease", "first_active_task", "locked", "locked_if", "move", "next_position", "owned"]
+__all__ = [
+    "clear_lease",
+    "first_active_task",
+    "lock_owned_task",
+    "lock_task",
+    "lock_task_if",
+    "next_position",
+    "set_state",
+]
 
 _Row = TypeVar("_Row")
 
 
-def locked(session: Session, task_id: str) -> Task:
-    """The task, its row locked until commit.
+def lock_task(session: Session, task_id: str) -> Task:
+    """Return a task, with its row locked until commit.
 
     Raises:
-        NotFound: there is no such task.
+        NotFound: the task does not exist.
     """
     task = session.scalars(_for_update(select(Task).where(Task.id == task_id))).one_or_none()
     if task is None:
@@ -29,16 +37,16 @@ def locked(session: Session, task_id: str) -> Task:
     return task
 
 
-def locked_if(session: Session, task_id: str, still: ColumnElement[bool]) -> Task | None:
-    """The task, its row locked until commit, if the condition still holds once the lock is ours."""
+def lock_task_if(session: Session, task_id: str, still: ColumnElement[bool]) -> Task | None:
+    """Return a task, with its row locked until commit, if it fulfills a condition after locking."""
     return session.scalars(_for_update(select(Task).where(Task.id == task_id, still))).one_or_none()
 
 
-def owned(session: Session, task_id: str, token: int) -> Task:
-    """The task, its row locked until commit, if the holder of ``token`` still owns it.
+def lock_owned_task(session: Session, task_id: str, token: int) -> Task:
+    """Return a task, with its row locked until commit, if the fencing token is still valid.
 
     Raises:
-        LeaseLost: it does not.
+        LeaseLost: another worker owns the task, or the task has ended.
     """
     task = session.scalars(_for_update(select(Task).where(Task.id == task_id))).one_or_none()
     if task is None or task.fencing_token != token or task.state not in ACTIVE_STATES:
@@ -46,10 +54,10 @@ def owned(session: Session, task_id: str, token: int) -> Task:
     return task
 
 
-def move(
+def set_state(
     session: Session, task: Task, state: str, *, error: str | None = None, hint: str | None = None
 ) -> None:
-    """Put a locked task into a state. A final state ends the lease and shuts out whoever held it."""
+    """Change the state of a locked task. A final state ends the lease and invalidates its token."""
     at = now(session)
     data: dict[str, Any] = {"state": state, "from": task.state}
     task.state, task.error, task.error_hint = state, error, hint
@@ -64,25 +72,25 @@ def move(
 
 
 def clear_lease(task: Task) -> None:
-    """Nobody owns the task any more; writes of a former owner are refused."""
+    """End the lease of a task; writes of the former owner are refused."""
     task.lease_owner = task.lease_expires_at = None
     task.fencing_token += 1
 
 
 def first_active_task(session: Session) -> Task | None:
-    """The first task that is neither ready, failed nor cancelled: the only one that may be learned."""
+    """Return the first task that is neither ready, failed nor cancelled: the only one that may be trained."""
     return session.scalars(
         select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(1)
     ).one_or_none()
 
 
 def next_position(session: Session) -> int:
-    """The next place in the line. Holds the line until commit, so that places appear in order."""
-    line = session.scalars(_for_update(select(Line).where(Line.id == 1))).one()
+    """Return the next position in the queue of tasks, locked until commit so that positions become visible in order."""
+    line = session.scalars(_for_update(select(PositionCounter).where(PositionCounter.id == 1))).one()
     line.last_position += 1
     return line.last_position
 
 
 def _for_update(query: Select[_Row]) -> Select[_Row]:
-    # SQLite leaves FOR UPDATE out; there BEGIN IMMEDIATE has locked the whole file already.
+    # SQLite ignores FOR UPDATE; BEGIN IMMEDIATE has locked the whole file there.
     return query.with_for_update().execution_options(populate_existing=True)

@@ -14,7 +14,7 @@ from sqlalchemy import delete, select, text, update
 from service.catalog import database
 from service.catalog.database import dispose, engine, now, session_scope, sqlite_path
 from service.catalog.migrations import upgrade
-from service.catalog.tables import Base, Line, Task, Video
+from service.catalog.tables import Base, PositionCounter, Task, Video
 from service.core.errors import Unavailable
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
@@ -38,7 +38,7 @@ def test_upgrading_twice_at_once_changes_nothing(catalog: Settings, post: Callab
     for thread in upgraders:
         thread.join()
     with session_scope() as session:
-        assert session.scalars(select(Line.last_position)).all() == [1]
+        assert session.scalars(select(PositionCounter.last_position)).all() == [1]
         assert len(session.scalars(select(Task)).all()) == 1
 
 
@@ -61,7 +61,7 @@ def test_processes_that_start_together_make_one_schema(
         thread.join()
     assert problems == []
     with session_scope() as session:
-        assert session.scalars(select(Line.last_position)).all() == [0]
+        assert session.scalars(select(PositionCounter.last_position)).all() == [0]
 
 
 def test_processes_that_open_a_new_file_at_the_same_moment_are_all_let_in(tmp_path: Path) -> None:
@@ -103,21 +103,21 @@ def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[...,
 def test_a_failed_transaction_leaves_nothing(catalog: Settings) -> None:
     def fail_halfway() -> None:
         with session_scope(write=True) as session:
-            session.get_one(Line, 1).last_position = 99
+            session.get_one(PositionCounter, 1).last_position = 99
             session.flush()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail_halfway()
     with session_scope() as session:
-        assert session.get_one(Line, 1).last_position == 0
+        assert session.get_one(PositionCounter, 1).last_position == 0
 
 
 def test_writers_do_not_lose_each_others_counts(catalog: Settings) -> None:
     def count() -> None:
         for _ in range(10):
             with session_scope(write=True) as session:
-                line = session.scalars(select(Line).with_for_update()).one()
+                line = session.scalars(select(PositionCounter).with_for_update()).one()
                 line.last_position += 1
 
     threads = [threading.Thread(target=count) for _ in range(4)]
@@ -126,7 +126,7 @@ def test_writers_do_not_lose_each_others_counts(catalog: Settings) -> None:
     for thread in threads:
         thread.join()
     with session_scope() as session:
-        assert session.get_one(Line, 1).last_position == 40
+        assert session.get_one(PositionCounter, 1).last_position == 40
 
 
 def test_foreign_keys_are_on(catalog: Settings) -> None:

@@ -69,7 +69,7 @@ def _killed(*_: Any, **__: Any) -> Any:
 def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Served) -> None:
     in_the_way = library_paths.thumbnail_path("birds-0") / "in the way"
     in_the_way.mkdir(parents=True)
-    with pytest.raises(Unavailable, match=r"cannot be removed: .*birds-0\.jpg"):
+    with pytest.raises(Unavailable, match=r"cannot be deleted: .*birds-0\.jpg"):
         delete_videos(["cars-0", "birds-0"])
     shutil.rmtree(in_the_way.parent)
     assert delete_videos(["birds-0"]).deleted == ["birds-0"]
@@ -253,7 +253,7 @@ def test_counts_and_shares_say_what_is_left(served: Served) -> None:
     assert [d.task_id for d in compaction.storage_usage("tsk_cars")] == ["tsk_cars"], (
         "whose id it is, not whose name"
     )
-    with pytest.raises(NotFound, match="No task 'boats' is laid down"):
+    with pytest.raises(NotFound, match="No task 'boats' has a shard"):
         compaction.storage_usage("boats")
 
 
@@ -357,7 +357,9 @@ def test_twice_is_like_once_and_what_is_not_there_is_told(served: Served) -> Non
         delete_videos(["birds-0"], task_id="tsk_sea")
 
 
-@pytest.mark.parametrize("line", ["_bury", "delete_video_files", "_forget_events", "_counted", "record"])
+@pytest.mark.parametrize(
+    "line", ["_add_tombstones", "delete_video_files", "_delete_events", "_count_task_videos", "record"]
+)
 def test_killed_at_any_line_it_is_finished_by_a_repetition(
     served: Served, owned: Callable[..., dict[str, Path]], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -524,7 +524,7 @@ def test_lost_manifest_is_not_an_empty_library(
     assert not service.refresh()
     ready = service.readiness()
     assert not ready.ready
-    assert "the catalog says that domains were laid down (2)" in ready.checks["index"]
+    assert "the catalog has 2 published tasks" in ready.checks["index"]
     with pytest.raises(Unavailable, match=r"manifest.json is gone, .* restore it from a backup"):
         service.search("a taxi")
     aside.rename(library.store.manifest_path)

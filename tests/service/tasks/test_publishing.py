@@ -92,7 +92,7 @@ def test_dying_after_the_manifest_is_made_good(
     assert view.id in store.manifest().shards
     assert commands.get_task(view.id).state == "probing"
 
-    with pytest.raises(Conflict, match="laid down already"):
+    with pytest.raises(Conflict, match="already published"):
         commands.cancel_task(view.id)
     expire(view.id)
     assert lifecycle.reconcile().recovered == (view.id,)
