@@ -119,7 +119,7 @@ class CtvrSource(StrictModel):
         Raises:
             ProtocolError: A file is missing; the message names it and its folder.
         """
-        groups = self._groups()[:count]
+        groups = self.category_groups()[:count]
         required = [row[0] for group in groups for category in group for _, row in category.rows()]
         found = self._files(videos, required)
         captions_by_video = self._training_captions(videos) if videos and self.captions else {}
@@ -133,7 +133,8 @@ class CtvrSource(StrictModel):
             name = ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
             yield SourceTask(f"task-{number:02d}", name, tuple(listed))
 
-    def _groups(self) -> list[list[_Category]]:
+    def category_groups(self) -> list[list[_Category]]:
+        """Categories of each task, in the order of the file."""
         packed = (resources.files("benchmarks") / "protocols" / self.facts).read_bytes()
         lines = gzip.decompress(packed).decode().splitlines()
         categories = [

@@ -36,7 +36,18 @@ from trainer.methods import METHODS, Method, configure, start_method
 from trainer.task_data import Clip, Pair, TaskData, draw_batches, load_frames
 from trainer.training_loop import fit
 
-__all__ = ["LOOPS", "LoopSpeed", "LoopVariant", "SpeedPlan", "SpeedReport", "measure_speed", "speed_table"]
+__all__ = [
+    "LOOPS",
+    "LoopSpeed",
+    "LoopVariant",
+    "SpeedBenchmark",
+    "SpeedPlan",
+    "SpeedReport",
+    "load_benchmark_backbone",
+    "measure_peak",
+    "measure_speed",
+    "speed_table",
+]
 
 _CAPTIONS = 5  # captions per video
 _CATEGORIES = 3  # categories of the domain
@@ -170,7 +181,7 @@ def measure_speed(
     Raises:
         ProtocolError: The method is not trainable, or the benchmark does not support the backbone.
     """
-    bench = _Bench(plan, folder)
+    bench = SpeedBenchmark(plan, folder)
     rows = [LoopSpeed(loop) for loop in LOOPS if loop.kept or bench.freezes]
     total, done = (plan.repeats + 1) * len(rows), 0
     for turn in range(plan.repeats + 1):
@@ -186,7 +197,7 @@ def measure_speed(
                 row.ratios.append(rate / rates[0])
     for row in rows:
         if row.loop.product or row.loop == _STRAIGHTFORWARD:
-            row.peak_mib = _peak_alone(row.loop, plan, folder)
+            row.peak_mib = measure_peak_in_process(row.loop, plan, folder)
     product = next(row for row in rows if row.loop == _PRODUCT)
     return SpeedReport(
         plan=plan,
@@ -223,7 +234,7 @@ def speed_table(speed: SpeedReport) -> str:
     return "\n".join(lines)
 
 
-class _Bench:
+class SpeedBenchmark:
     """A backbone and a task of mp4 files, trained with any loop variant.
 
     Args:
@@ -233,8 +244,8 @@ class _Bench:
 
     def __init__(self, plan: SpeedPlan, folder: Path) -> None:
         self.plan = plan
-        self.backbone = _load(plan)
-        self._padded = _padded(self.backbone)
+        self.backbone = load_benchmark_backbone(plan)
+        self.padded_backbone = pad_texts(self.backbone)
         self.task, self._files = _videos(plan, self.backbone.spec, folder)
 
     def run(self, loop: LoopVariant, meter: ResourceMeter) -> None:
@@ -284,7 +295,7 @@ class _Bench:
         method.train(True)
         for batch in self._batches():
             clips = [pair.clip for pair in batch]
-            frames = load_frames(clips) if loop.cached else self._decode(clips)
+            frames = load_frames(clips) if loop.cached else self.decode(clips)
             optimizer.zero_grad()
             with mixed_precision(enabled=loop.mixed and has_fast_bfloat16(device)):
                 loss = method.loss(frames.to(device), [pair.caption for pair in batch], None)
@@ -295,12 +306,13 @@ class _Bench:
         method.train(False)
 
     def _backbone(self, loop: LoopVariant) -> Backbone:
-        return self.backbone if loop.short else self._padded
+        return self.backbone if loop.short else self.padded_backbone
 
     def _batches(self) -> list[list[Pair]]:
         return draw_batches(self.task.pairs, self.plan.size, np.random.default_rng(0))
 
-    def _decode(self, clips: Sequence[Clip]) -> Tensor:
+    def decode(self, clips: Sequence[Clip]) -> Tensor:
+        """Frames ``uint8 [n, M, H, W, 3]`` of the clips, decoded from their mp4 files."""
         spec = self.backbone.spec
         return torch.from_numpy(np.stack([FileFrames(self._files[clip.id]).frames(*spec) for clip in clips]))
 
@@ -332,7 +344,8 @@ def _videos(plan: SpeedPlan, spec: FrameSpec, folder: Path) -> tuple[TaskData, d
     return TaskData("speed", "speed", tuple(clips)), files
 
 
-def _load(plan: SpeedPlan) -> Backbone:
+def load_benchmark_backbone(plan: SpeedPlan) -> Backbone:
+    """Load the backbone of a plan; raises ProtocolError if it cannot be measured."""
     if plan.method in METHODS and not METHODS[plan.method].is_trainable:
         raise ProtocolError(f"method {plan.method!r} is not trainable; choose another method")
     shape = plan.backbone.startswith(OPEN_CLIP_PREFIX) and plan.backbone.endswith(_RANDOM)
@@ -362,7 +375,7 @@ def random_backbone(name: str, frames: int) -> Backbone:
     return OpenClipBackbone(name, clip, tokenizer, spec, *normalisation)
 
 
-def _padded(backbone: Backbone) -> Backbone:
+def pad_texts(backbone: Backbone) -> Backbone:
     """A copy of the backbone that pads texts to the context length."""
     padded = backbone.clone()
     length = backbone.text.context_length
@@ -375,16 +388,17 @@ def _padded(backbone: Backbone) -> Backbone:
     return padded
 
 
-def _peak_alone(loop: LoopVariant, plan: SpeedPlan, folder: Path) -> float:
+def measure_peak_in_process(loop: LoopVariant, plan: SpeedPlan, folder: Path) -> float:
     """Peak memory of a loop variant in a new process; see :class:`LoopSpeed`."""
     # The process is spawned, since a fork would start with the memory of this process.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_peak, loop, plan, folder, torch.get_num_threads()).result()
+        return pool.submit(measure_peak, loop, plan, folder, torch.get_num_threads()).result()
 
 
-def _peak(loop: LoopVariant, plan: SpeedPlan, folder: Path, threads: int) -> float:
+def measure_peak(loop: LoopVariant, plan: SpeedPlan, folder: Path, threads: int) -> float:
+    """Peak memory in MiB that a run of a loop variant adds in this process."""
     torch.set_num_threads(threads)
-    bench = _Bench(replace(plan, steps=min(plan.steps, 2)), folder)
+    bench = SpeedBenchmark(replace(plan, steps=min(plan.steps, 2)), folder)
     meter = ResourceMeter(bench.backbone.device)
     with meter.phase("before"):
         pass

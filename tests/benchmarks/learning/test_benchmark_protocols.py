@@ -205,7 +205,7 @@ def _listed(name: str) -> CtvrSource:
 def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Empty files with the right names at two depths, and training captions."""
     folder = tmp_path_factory.mktemp("msrvtt")
-    rows = [row for group in _listed("msrvtt-10")._groups() for c in group for row in c.rows()]
+    rows = [row for group in _listed("msrvtt-10").category_groups() for c in group for row in c.rows()]
     (folder / "TestVideo").mkdir()
     for split, (video, *_) in rows:
         (folder / ("TestVideo" if split == "test" else ".") / f"{video}.mp4").touch()
@@ -219,7 +219,7 @@ def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half of the files without ``v_``, some with other endings."""
     folder = tmp_path_factory.mktemp("actnet")
-    rows = [row for group in _listed("actnet-10")._groups() for c in group for row in c.rows()]
+    rows = [row for group in _listed("actnet-10").category_groups() for c in group for row in c.rows()]
     for number, (_, (video, *_)) in enumerate(rows):
         name = video if number % 2 else video.removeprefix("v_")
         (folder / f"{name}{('.mp4', '.mkv', '.webm')[number % 3]}").touch()

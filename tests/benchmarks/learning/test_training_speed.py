@@ -1,4 +1,4 @@
-"""What is measured is measured on the same data, and each device does what it says."""
+"""Training speed: equal data for all loop variants, and the effect of each optimization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("videos")
 
 
-def test_rates_and_ratios_of_every_loop(
+def test_report_has_rates_and_ratios_of_every_loop(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[str] = []
@@ -40,7 +40,7 @@ def test_rates_and_ratios_of_every_loop(
             return super().phase("really")
 
     monkeypatch.setattr(training_speed, "ResourceMeter", Timed)
-    monkeypatch.setattr(training_speed, "_peak_alone", lambda loop, plan, folder: 7.0)
+    monkeypatch.setattr(training_speed, "measure_peak_in_process", lambda loop, plan, folder: 7.0)
     told: list[tuple[int, int]] = []
     found = measure_speed(PLAN, folder, report=lambda done, total: told.append((done, total)))
     labels = [
@@ -63,37 +63,37 @@ def test_rates_and_ratios_of_every_loop(
     assert written.count("\n| ") == n + 2
 
 
-def test_all_loops_see_the_same_pictures_and_captions(folder: Path) -> None:
-    bench = training_speed._Bench(PLAN, folder)
+def test_all_loops_use_the_same_frames_and_captions(folder: Path) -> None:
+    bench = training_speed.SpeedBenchmark(PLAN, folder)
     assert len(bench.task.pairs) == 4
     clips = list(bench.task.clips)
-    assert torch.equal(bench._decode(clips), load_frames(clips))
+    assert torch.equal(bench.decode(clips), load_frames(clips))
     texts = [pair.caption for pair in bench.task.pairs]
-    ids, padded = bench.backbone.tokenize(texts), bench._padded.tokenize(texts)
+    ids, padded = bench.backbone.tokenize(texts), bench.padded_backbone.tokenize(texts)
     assert padded.shape == (4, bench.backbone.text.context_length)
     assert padded[:, : ids.shape[1]].equal(ids)
-    torch.testing.assert_close(*(encode_texts(b, b.tokenize(texts)) for b in (bench.backbone, bench._padded)))
+    torch.testing.assert_close(
+        *(encode_texts(b, b.tokenize(texts)) for b in (bench.backbone, bench.padded_backbone))
+    )
     lengths = [int(end) + 1 for end in bench.backbone.end_of_text(ids)]
     assert bench.padding(LOOPS[0]) == pytest.approx(1 - np.mean(lengths) / padded.shape[1])
 
 
-def test_the_straightforward_loop_decodes_at_every_step(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = training_speed._Bench(PLAN, folder)
+def test_straightforward_loop_decodes_at_every_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = training_speed.SpeedBenchmark(PLAN, folder)
     decoded: list[int] = []
-    monkeypatch.setattr(bench, "_decode", lambda clips: (decoded.append(len(clips)), load_frames(clips))[1])
+    monkeypatch.setattr(bench, "decode", lambda clips: (decoded.append(len(clips)), load_frames(clips))[1])
     for loop in LOOPS:
         decoded.clear()
         bench.run(loop, ResourceMeter(torch.device("cpu")))
         assert decoded == ([] if loop.cached else [2, 2]), loop.label
 
 
-def test_frozen_blocks_run_at_every_step_only_where_it_is_asked_for(
+def test_frozen_blocks_run_at_every_step_only_without_the_cache(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_speed, "start_method", lambda *given: _with_two_frozen_blocks(*given))
-    bench = training_speed._Bench(PLAN, folder)
+    bench = training_speed.SpeedBenchmark(PLAN, folder)
     assert bench.freezes
     seen: list[int] = []
     bench.backbone.visual_blocks[1].ln_1.register_forward_pre_hook(
@@ -110,8 +110,10 @@ def _with_two_frozen_blocks(name: str, backbone: Any, settings: dict[str, Any], 
     return start_method(name, backbone, {**settings, "ffa_layers": 2}, previous)
 
 
-def test_peak_memory_is_that_of_the_run(folder: Path) -> None:
-    small, large = (training_speed._peak(LOOPS[1], SpeedPlan(batch=b, frames=2), folder, 1) for b in (2, 24))
+def test_peak_memory_grows_with_the_batch(folder: Path) -> None:
+    small, large = (
+        training_speed.measure_peak(LOOPS[1], SpeedPlan(batch=b, frames=2), folder, 1) for b in (2, 24)
+    )
     assert 0 <= small < large
 
 
@@ -122,12 +124,14 @@ def test_peak_memory_is_that_of_the_run(folder: Path) -> None:
         (SpeedPlan(backbone="open_clip:ViT-nothing/random"), "no model 'ViT-nothing'"),
     ],
 )
-def test_what_cannot_be_measured_is_said(plan: SpeedPlan, said: str, folder: Path) -> None:
+def test_unsupported_plan_is_refused(plan: SpeedPlan, said: str, folder: Path) -> None:
     with pytest.raises(ProtocolError, match=said):
         measure_speed(plan, folder)
 
 
-def test_the_shape_of_a_model_with_random_weights() -> None:
-    backbone = training_speed._load(SpeedPlan(backbone="open_clip:ViT-S-32/random", frames=3))
+def test_random_backbone_has_the_shape_of_its_model() -> None:
+    backbone = training_speed.load_benchmark_backbone(
+        SpeedPlan(backbone="open_clip:ViT-S-32/random", frames=3)
+    )
     assert backbone.spec == (3, 224)
     assert backbone.dim == 384
