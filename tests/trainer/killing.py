@@ -1,4 +1,4 @@
-"""Runs that are killed on the way, for tests of what goes on from their checkpoints."""
+"""Interruption of training runs, for tests that resume from checkpoints."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Killed", "kill_at"]
 
 
 class Killed(BaseException):
-    """Nothing catches it but the test."""
+    """Interrupts training; not an ``Exception``, so that only the test catches it."""
 
 
 def kill_at(step: int) -> Callable[[TrainingProgress], None]:
-    """A listener under which training ends after a step."""
+    """A progress callback that interrupts training after the given step."""
 
     def report(progress: TrainingProgress) -> None:
         if progress.step == step:

@@ -37,7 +37,7 @@ __all__ = ["MAX_CAPTIONS", "CalibrationTask", "LabeledResults", "fit_confidence"
 Floats = npt.NDArray[np.floating]
 
 MAX_CAPTIONS = 512  # that a release is calibrated with, over all tasks
-_OTHER_TASKS = 4  # tasks of highest evidence that a caption is scored against, besides its own
+_OTHER_TASKS = 4  # tasks of highest evidence that a caption is scored against in addition to its own
 _ABSENT_SHARE = 0.1  # weight of the searches without the caption's video, and of those without its task
 _MIN_CAPTIONS = 20  # with fewer captions no model is fitted
 _FOLDS = 5  # of cross-validation

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from index.vector_ids import is_moment
 from trainer.errors import EvaluationError
 from trainer.task_data import TaskData
-from trainer.video_embedding import MemoryShard, embed_clips
 
 __all__ = [
     "Encoder",
@@ -24,7 +22,6 @@ __all__ = [
     "ShardVectors",
     "Vectors",
     "WholeVideoShard",
-    "reindex",
     "task_gallery",
 ]
 
@@ -136,27 +133,3 @@ def task_gallery(task: TaskData, shard: ShardVectors, captions: int | None = 1) 
             Query(caption, clip.vector_id) for clip in task.test for caption in clip.captions[:captions]
         ),
     )
-
-
-def reindex(
-    encode: Callable[[Tensor], Tensor], tasks: Sequence[TaskData], captions: int | None = 1
-) -> list[Gallery]:
-    """Galleries of all tasks, embedded again by the current video encoder.
-
-    This is the alternative to frozen shards. continual-cross-modal-retrieval compares both, bmu-moco and ctp always
-    re-embed; it needs the old videos, and its cost grows with the library. Evaluate such galleries in mode
-    ``latest``: the other modes encode queries for the videos' former vectors.
-
-    Args:
-        encode: Current video encoder, ``uint8 [n, M, H, W, 3]`` to unit vectors ``[n, dim]``.
-        tasks: All learned tasks with their clips.
-        captions: See :func:`task_gallery`.
-
-    Raises:
-        FramesMissing: The frames of a video are gone; the message names the video.
-    """
-    galleries = []
-    for task in tasks:
-        ids = np.array([clip.vector_id for clip in task.clips], np.int64)
-        galleries.append(task_gallery(task, MemoryShard(ids, embed_clips(encode, task.clips)), captions))
-    return galleries

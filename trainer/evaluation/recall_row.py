@@ -16,9 +16,9 @@ Each caption is scored against each video once: in one row, or, if neither can c
 two tasks (:mod:`trainer.evaluation.rank_ledger`). The rows of these scores rank videos for a caption, the columns rank
 captions for a video.
 
-The routing evidence of a text for two tasks differs by the same amount whatever further tasks there are, and so does a
-video's rank among videos. In a column, however, competing texts are normalized separately, and a further task would
-change all of them. Therefore a caption counts with its log weight among the tasks that existed when it was added, its
+Further tasks change neither the difference of a text's routing evidence for two tasks nor a video's rank among the
+videos of both. In a column, however, competing texts are normalized separately, and a further task would change all of
+them. Therefore a caption counts with its log weight among the tasks that existed when it was added, its
 own task being the last, like an entry of a caption catalog that is never recomputed.
 
 Only stored vectors are read: videos of earlier tasks may be gone.

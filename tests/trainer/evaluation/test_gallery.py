@@ -13,10 +13,10 @@ from torch import Tensor
 
 from trainer.errors import FramesMissing
 from trainer.evaluation.forward_transfer import recall_before_learning
-from trainer.evaluation.gallery import Query, reindex, task_gallery
+from trainer.evaluation.gallery import Gallery, Query, task_gallery
 from trainer.evaluation.recall_row import evaluate_row
 from trainer.task_data import Clip, TaskData
-from trainer.video_embedding import MemoryShard
+from trainer.video_embedding import MemoryShard, embed_clips
 
 
 def _task(folder: Path, name: str, first: int, shades: Sequence[int]) -> TaskData:
@@ -38,6 +38,12 @@ def _at(degrees: Tensor) -> Tensor:
 def _encode(turn: float) -> object:
     """A video encoder that maps a shade to an angle, starting at ``turn``."""
     return lambda frames: _at(frames[:, 0, 0, 0, 0].float() + turn)
+
+
+def _embedded_gallery(encode: object, task: TaskData) -> Gallery:
+    """The gallery of a task whose videos are embedded by ``encode``."""
+    vectors = embed_clips(encode, task.clips)  # type: ignore[arg-type]
+    return task_gallery(task, MemoryShard(np.array([clip.vector_id for clip in task.clips]), vectors))
 
 
 class Encoder:
@@ -92,7 +98,7 @@ def test_gallery_has_the_classes_of_the_data(tmp_path: Path) -> None:
 def test_reindexed_galleries_follow_the_encoder(tmp_path: Path) -> None:
     """Queries turn by 15°: stored vectors lose them, re-embedded vectors turn as well."""
     tasks = [_task(tmp_path, "day", 10, [5, 20, 40]), _task(tmp_path, "night", 20, [60, 70, 85])]
-    stored, fresh = (reindex(_encode(turn), tasks) for turn in (0, 15))  # type: ignore[arg-type]
+    stored, fresh = ([_embedded_gallery(_encode(turn), task) for task in tasks] for turn in (0, 15))
     assert [gallery.shard.ids.tolist() for gallery in fresh] == [[10, 11, 12], [20, 21, 22]]
     np.testing.assert_allclose(
         fresh[0].shard.vectors(np.array([12])), _at(torch.tensor([55.0])).numpy(), atol=1e-6
@@ -111,7 +117,7 @@ def test_reindexing_without_frames_names_the_video(tmp_path: Path) -> None:
     task = _task(tmp_path, "day", 10, [5, 20])
     task.clips[1].frames_path.unlink()
     with pytest.raises(FramesMissing, match="day-1"):
-        reindex(_encode(0), [task])  # type: ignore[arg-type]
+        _embedded_gallery(_encode(0), task)
 
 
 def test_recall_before_learning_uses_the_newest_condition(tmp_path: Path) -> None:
