@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,9 +94,15 @@ def contract_backbone() -> Backbone:
 
 
 @cache
+def contract_folder() -> TemporaryDirectory[str]:
+    """Return the folder of all libraries, which is removed at the end of the process."""
+    return TemporaryDirectory(prefix="cinestrata-contract-")
+
+
+@cache
 def learned_library(name: str, settings: tuple[tuple[str, Any], ...] = ()) -> LearnedLibrary:
     """Learn two tasks with a method; tests share the result and must not change it."""
-    folder = Path(mkdtemp(prefix="cinestrata-contract-"))
+    folder = Path(mkdtemp(dir=contract_folder().name))
     tasks, releases, losses = [], [], []
     for number, task_name in enumerate(("one", "two")):
         captions = [[f"{text} {task_name}"] for text in TEXTS]

@@ -222,7 +222,7 @@ def test_replay_reduces_forgetting(backbone: Backbone, tmp_path: Path) -> None:
         learn_task(method, second)
         frames = torch.from_numpy(np.stack([np.load(clip.frames_path) for clip in first.clips]))
         with torch.no_grad():
-            left[name] = method.embed(frames, [c.captions[0] for c in first.clips])  # type: ignore[attr-defined]
+            left[name] = method.embed(frames, [c.captions[0] for c in first.clips])
     losses = {name: in_task_loss(*vectors, 20.0).item() for name, vectors in left.items()}
     assert losses["er"] < 0.5 * losses["finetune"]
 
@@ -381,18 +381,18 @@ def test_co2l_loss_is_the_sum_of_both_terms_on_two_views(backbone: Backbone) -> 
 def test_teacher_of_co2l_is_the_model_before_the_task(backbone: Backbone, tmp_path: Path) -> None:
     method = replay_method("co2l", backbone, epochs=1, learning_rate=1e-3)
     method.begin_task("one", "one")
-    assert method.previous_model is None, "the first task has no teacher"  # type: ignore[attr-defined]
+    assert method.previous_model is None, "the first task has no teacher"
     method.end_task()
     learn_task(method, captioned_task(tmp_path, "one"))
     release = method.release()
     resumed = replay_method("co2l", backbone, release, epochs=1)
     resumed.begin_task("two", "two")
-    teacher = resumed.previous_model  # type: ignore[attr-defined]
+    teacher = resumed.previous_model
     assert all(torch.equal(tensor, release.tensors[name]) for name, tensor in teacher.tensors().items())
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert not any("previous" in name for name in resumed.state_dict())
     resumed.end_task()
-    assert resumed.previous_model is None  # type: ignore[attr-defined]
+    assert resumed.previous_model is None
 
 
 def test_views_of_a_video_differ_and_its_frames_change_alike(backbone: Backbone) -> None:
