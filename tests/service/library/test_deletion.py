@@ -385,7 +385,7 @@ def test_where_the_index_cannot_be_marked_nothing_is_deleted(served: Served) -> 
     library, _ = served
     entry = library.store.manifest().shards["tsk_birds"]
     (library.store.shard_folder(entry.id) / "ids.npy").write_bytes(b"")
-    with pytest.raises(Unavailable, match="Nothing was deleted of task tsk_birds"):
+    with pytest.raises(Unavailable, match="Nothing of task tsk_birds was deleted"):
         delete_videos(["birds-0"])
     assert catalog_library.get_video("birds-0").captions == [BIRDS[0]]
 
