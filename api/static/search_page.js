@@ -108,7 +108,9 @@ function restoreAddress() {
   else showStart({ addToHistory: false });
 }
 
-const isSearching = () => document.body.dataset.searching !== undefined;
+function isSearching() {
+  return document.body.dataset.searching !== undefined;
+}
 
 function showStart({ addToHistory = true } = {}) {
   activeRequest?.abort();
@@ -238,7 +240,9 @@ function repeat(options) {
   return state.clip ? searchByClip(state.clip) : search(options);
 }
 
-const selectedMode = () => document.querySelector("#modes input:checked").value;
+function selectedMode() {
+  return document.querySelector("#modes input:checked").value;
+}
 
 function markChangedOptions() {
   const isChanged = Boolean(selectedMode()) || $("k").value !== DEFAULT_RESULTS;

@@ -1,27 +1,55 @@
-"""The whole application over a catalog of its own, and a small library that was really learned."""
+"""The application over a catalog of its own, a learned library, and a browser."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from selenium import webdriver
+from selenium.webdriver.remote.webdriver import WebDriver
 
 from api.app import create_app
-from benchmarks.data.world import DOMAINS, write_world
+from benchmarks.data.world import write_world
 from service.catalog.database import dispose
 from service.catalog.migrations import upgrade
-from service.celery_worker import probe
-from service.core.schemas import TaskSpec
 from service.core.settings import Settings, settings
-from service.tasks import commands
 from service.tasks.lifecycle import lease
-from trainer.worker.learning_job import run_learning_job
+from tests.api.browser import FLAGS
+from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 
-BASE = "http://127.0.0.1:8000"
-QUICK = {"epochs": 1, "rank": 4}
+BASE_URL = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="session")
+def rendered_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small domains of mp4 files."""
+    folder = tmp_path_factory.mktemp("world")
+    write_world(
+        folder, domains=[FIRST, SECOND], seed=3, train=3, val=0, test=3, categories=2, captions=2, workers=1
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def learned_folder(rendered_world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A data folder with the two domains learned, and the ids of their tasks. Tests use copies."""
+    folder = tmp_path_factory.mktemp("learned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CINESTRATA_DATA_DIR", str(folder))
+        patch.setenv("CINESTRATA_MEASURED_MODES", "all")
+        patch.setattr(lease, "EVENT_SECONDS", 0)
+        settings.cache_clear()
+        dispose()
+        shutil.copytree(rendered_world, settings().media_root)
+        upgrade(settings())
+        tasks = learn_two_domains(settings().media_root)
+        dispose()
+    settings.cache_clear()
+    return folder, tasks
 
 
 @pytest.fixture(scope="module")
@@ -41,53 +69,54 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 @pytest.fixture(scope="module")
-def world(configured: Settings) -> Path:
-    """Two small domains of real mp4 files in the media root."""
-    write_world(
-        configured.media_root,
-        domains=list(DOMAINS)[:2],
-        seed=3,
-        train=3,
-        val=0,
-        test=3,
-        categories=2,
-        captions=2,
-        workers=1,
-    )
+def world(configured: Settings, rendered_world: Path) -> Path:
+    """The two domains in the media root."""
+    shutil.copytree(rendered_world, configured.media_root, dirs_exist_ok=True)
     return configured.media_root
 
 
 @pytest.fixture(scope="module")
 def client(configured: Settings) -> Iterator[TestClient]:
-    """A client of the running application; errors of the server are answers, not exceptions."""
-    with TestClient(create_app(configured), base_url=BASE, raise_server_exceptions=False) as client:
+    """A client of the running application; server errors are responses, not exceptions."""
+    with TestClient(create_app(configured), base_url=BASE_URL, raise_server_exceptions=False) as client:
         yield client
 
 
-def manifest(root: Path, domain: str) -> list[dict[str, Any]]:
-    """The videos of a domain as ``POST /tasks`` takes them."""
-    lines = (root / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
-    videos = [
-        TaskSpec.model_validate_json(f'{{"name": "x", "videos": [{line}]}}').videos[0] for line in lines
-    ]
-    return [{**v.model_dump(exclude_none=True), "uri": f"{domain}/{Path(v.uri).name}"} for v in videos]
-
-
-def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
-    """Post a domain and do the workers' part in this process."""
-    given = {"name": domain, "method": "ffa_tame", "settings": QUICK, "videos": videos}
-    spec = TaskSpec.model_validate(given | fields)
-    task = commands.create_task(spec).task
-    probe(task.id)
-    run_learning_job(task.id)
-    return task.id
-
-
 @pytest.fixture(scope="module")
-def library(configured: Settings, world: Path, client: TestClient) -> list[str]:
-    """Task ids of two learned domains, served by ``client``."""
-    learned = [learn(domain, manifest(world, domain)) for domain in list(DOMAINS)[:2]]
-    states = [commands.get_task(task).state for task in learned]
-    assert states == ["ready", "ready"], [commands.get_task(task).error for task in learned]
+def library(
+    configured: Settings, world: Path, client: TestClient, learned_folder: tuple[Path, list[str]]
+) -> list[str]:
+    """Task ids of two learned domains that ``client`` serves."""
+    folder, tasks = learned_folder
+    dispose()
+    settings.cache_clear()
+    target = configured.data_dir
+    for entry in folder.iterdir():
+        # The running query service must not read half a copy.
+        if entry.name in ("index", "media", "catalog.sqlite3"):
+            continue
+        if entry.is_dir():
+            shutil.copytree(entry, target / entry.name, dirs_exist_ok=True)
+    shutil.copy(folder / "catalog.sqlite3", target / "catalog.copy")
+    os.replace(target / "catalog.copy", target / "catalog.sqlite3")
+    shutil.copytree(folder / "index", target / "index.copy")
+    shutil.rmtree(target / "index", ignore_errors=True)
+    os.replace(target / "index.copy", target / "index")
     client.app.state.query_service.refresh()  # type: ignore[attr-defined]
-    return learned
+    return tasks
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    """Headless Chromium."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("Chromium is not installed; `make test` installs it if it has the right to")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()

@@ -1,4 +1,4 @@
-"""A data folder of its own for every test that asks for one, and tasks that are laid down in it."""
+"""A data folder per test, and tasks that are published in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIM = 8
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Commands that run in this process set variables for those that they start."""
+    """Restore environment variables that commands set for their child processes."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -46,8 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings
 
 
 @pytest.fixture
-def lay_down(folder: Settings) -> Callable[..., Manifest]:
-    """Publish a task ``tsk_<name>`` of some videos, as a worker does: manifest first, catalog next."""
+def publish_task(folder: Settings) -> Callable[..., Manifest]:
+    """Publish a task ``tsk_<name>`` of some videos like a worker: first the manifest, then the catalog."""
 
     def make(name: str, videos: int = 4) -> Manifest:
         store = ShardStore(folder.index_dir)

@@ -48,22 +48,22 @@ def _ranking(store: ShardStore, query: np.ndarray) -> dict[str, list[int]]:
 
 
 @pytest.fixture
-def two(folder: Settings, lay_down: Callable) -> ShardStore:
-    lay_down("a", 5)
-    lay_down("b", 3)
+def two(folder: Settings, publish_task: Callable) -> ShardStore:
+    publish_task("a", 5)
+    publish_task("b", 3)
     return ShardStore(folder.index_dir)
 
 
 @pytest.mark.parametrize("name", ["copy", "copy.tar"])
-def test_what_is_restored_is_what_was_there(two: ShardStore, tmp_path: Path, name: str) -> None:
+def test_restored_library_equals_the_original(two: ShardStore, tmp_path: Path, name: str) -> None:
     query = np.eye(8, dtype=np.float32)[2]
     expected, manifest, ready = _ranking(two, query), two.manifest(), _ready()
-    told = _run("snapshot", tmp_path / "deep" / name)
-    assert told.exit_code == 0, told.output
+    outcome = _run("snapshot", tmp_path / "deep" / name)
+    assert outcome.exit_code == 0, outcome.output
     assert [path.name for path in (tmp_path / "deep").iterdir()] == [name]
     shutil.rmtree(two.root)
-    told = _run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other")
-    assert told.exit_code == 0, told.output
+    outcome = _run("restore", tmp_path / "deep" / name, "--data", tmp_path / "other")
+    assert outcome.exit_code == 0, outcome.output
     dispose()
     store = ShardStore(settings().index_dir)
     assert settings().data_dir == tmp_path / "other"
@@ -72,8 +72,8 @@ def test_what_is_restored_is_what_was_there(two: ShardStore, tmp_path: Path, nam
     assert not list((tmp_path / "other").glob(".restore-*"))
 
 
-def test_a_snapshot_beside_a_writer_is_one_generation(
-    two: ShardStore, tmp_path: Path, lay_down: Callable
+def test_backup_during_publishing_is_one_generation(
+    two: ShardStore, tmp_path: Path, publish_task: Callable
 ) -> None:
     # Before the files of the manifest are copied, and between catalog and manifest, further tasks are published.
     began, stop = threading.Event(), threading.Event()
@@ -81,7 +81,7 @@ def test_a_snapshot_beside_a_writer_is_one_generation(
     def publish() -> None:
         number = 0
         while not stop.is_set():
-            lay_down(f"more{number}")
+            publish_task(f"more{number}")
             began.set()
             number += 1
 
@@ -90,16 +90,16 @@ def test_a_snapshot_beside_a_writer_is_one_generation(
     try:
         began.wait()
         for number in range(3):
-            told = _run("snapshot", tmp_path / f"copy{number}")
-            assert told.exit_code == 0, told.output
+            outcome = _run("snapshot", tmp_path / f"copy{number}")
+            assert outcome.exit_code == 0, outcome.output
     finally:
         stop.set()
         writer.join()
     last = two.manifest().generation
     generations = []
     for number in range(3):
-        told = _run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
-        assert told.exit_code == 0, told.output
+        outcome = _run("restore", tmp_path / f"copy{number}", "--data", tmp_path / f"restored{number}")
+        assert outcome.exit_code == 0, outcome.output
         dispose()
         manifest = ShardStore(settings().index_dir).manifest()
         assert _ready() <= set(manifest.shards)  # what was acknowledged is there
@@ -108,15 +108,15 @@ def test_a_snapshot_beside_a_writer_is_one_generation(
     assert 2 < generations[0] <= generations[1] <= generations[2] <= last
 
 
-def test_a_task_published_between_catalog_and_manifest_is_in_the_copy(
-    two: ShardStore, tmp_path: Path, lay_down: Callable, monkeypatch: pytest.MonkeyPatch
+def test_task_published_during_the_backup_is_included(
+    two: ShardStore, tmp_path: Path, publish_task: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = backup_commands.require_intact_catalog
 
     def publish_first(path: Path) -> None:
         check(path)
         monkeypatch.setattr(backup_commands, "require_intact_catalog", check)
-        lay_down("between")
+        publish_task("between")
 
     monkeypatch.setattr(backup_commands, "require_intact_catalog", publish_first)
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
@@ -137,43 +137,43 @@ def _no_file_beyond(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("suffix", ["", ".tar"])
-def test_a_full_disk_leaves_nothing(two: ShardStore, tmp_path: Path, suffix: str) -> None:
+def test_full_disk_leaves_no_files(two: ShardStore, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / "copies"
     assert _run("snapshot", place / f"whole{suffix}").exit_code == 0
     files = [path for path in place.rglob("*") if path.is_file()]
     sizes = sorted({path.stat().st_size for path in files})
     for size in sizes:
         with _no_file_beyond(size - 1):
-            told = _run("snapshot", place / f"copy{suffix}")
-        assert told.exit_code == 1
-        assert "The backup failed" in told.output
+            outcome = _run("snapshot", place / f"copy{suffix}")
+        assert outcome.exit_code == 1
+        assert "The backup failed" in outcome.output
         assert [path.name for path in place.iterdir()] == [f"whole{suffix}"]
     if not suffix:
         for size in sizes:
             with _no_file_beyond(size - 1):
-                told = _run("restore", place / "whole", "--data", tmp_path / "other")
-            assert told.exit_code == 1, size
+                outcome = _run("restore", place / "whole", "--data", tmp_path / "other")
+            assert outcome.exit_code == 1, size
             assert not (tmp_path / "other" / "index").exists()
             assert not (tmp_path / "other" / "catalog.sqlite3").exists()
             assert not list((tmp_path / "other").glob(".restore-*"))
 
 
-def test_a_snapshot_that_would_not_fit_is_not_begun(
+def test_backup_larger_than_the_free_space_is_not_started(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
-    told = _run("snapshot", tmp_path / "copies" / "copy")
-    assert (told.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "100 bytes free" in told.output
+    outcome = _run("snapshot", tmp_path / "copies" / "copy")
+    assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+    assert "100 bytes free" in outcome.output
 
 
-def test_a_damaged_library_is_not_copied(two: ShardStore, tmp_path: Path) -> None:
+def test_damaged_library_is_not_backed_up(two: ShardStore, tmp_path: Path) -> None:
     path = two.shard_folder(two.manifest().shards["tsk_a"].id) / "ids.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\7")
-    told = _run("snapshot", tmp_path / "copies" / "copy")
-    assert told.exit_code == 1
-    assert "ids.npy differs from the published file" in " ".join(told.output.split())
+    outcome = _run("snapshot", tmp_path / "copies" / "copy")
+    assert outcome.exit_code == 1
+    assert "ids.npy differs from the published file" in " ".join(outcome.output.split())
     assert not list((tmp_path / "copies").iterdir())
 
 
@@ -227,29 +227,29 @@ def _edit(copy: Path, change: Callable[[dict[str, Any]], object]) -> None:
         ),
     ],
 )
-def test_a_damaged_snapshot_restores_nothing(
+def test_damaged_backup_restores_nothing(
     two: ShardStore, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     damage(tmp_path / "copy")
-    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-    assert told.exit_code == 1
+    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
-    assert re.search(message, " ".join(told.output.split()))
+    assert re.search(message, " ".join(outcome.output.split()))
 
 
-def test_a_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
+def test_truncated_archive_restores_nothing(two: ShardStore, tmp_path: Path) -> None:
     assert _run("snapshot", tmp_path / "copy.tar").exit_code == 0
     whole = (tmp_path / "copy.tar").read_bytes()
     for length in (0, 100, 2000, len(whole) // 2):
         (tmp_path / "cut.tar").write_bytes(whole[:length])
-        told = _run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
-        assert told.exit_code == 1, length
-        assert "Nothing was restored" in told.output
+        outcome = _run("restore", tmp_path / "cut.tar", "--data", tmp_path / "other")
+        assert outcome.exit_code == 1, length
+        assert "Nothing was restored" in outcome.output
         assert not (tmp_path / "other" / "index").exists()
 
 
-def test_an_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) -> None:
+def test_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path) -> None:
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         content = (tmp_path / "copy" / "snapshot.json").read_bytes()
@@ -259,12 +259,12 @@ def test_an_archive_cannot_write_through_a_link(two: ShardStore, tmp_path: Path)
         link = tarfile.TarInfo("index")
         link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
         archive.addfile(link)
-    told = _run("restore", tmp_path / "evil.tar", "--data", tmp_path / "other")
-    assert told.exit_code == 1
+    outcome = _run("restore", tmp_path / "evil.tar", "--data", tmp_path / "other")
+    assert outcome.exit_code == 1
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["run"]
 
 
-def test_nothing_is_overwritten(two: ShardStore, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(two: ShardStore, tmp_path: Path) -> None:
     before = two.manifest()
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     again = _run("snapshot", tmp_path / "copy")
@@ -274,19 +274,17 @@ def test_nothing_is_overwritten(two: ShardStore, tmp_path: Path) -> None:
     assert two.manifest() == before
 
 
-def test_a_log_that_was_left_of_another_catalog_is_not_played_into_the_restored_one(
-    two: ShardStore, tmp_path: Path
-) -> None:
+def test_leftover_write_ahead_log_prevents_the_restore(two: ShardStore, tmp_path: Path) -> None:
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
     left = tmp_path / "other" / "catalog.sqlite3-wal"
     left.parent.mkdir()
     left.write_bytes(b"pages of another catalog")
-    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-    assert (told.exit_code, "catalog.sqlite3-wal already exists" in told.output) == (1, True)
+    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert (outcome.exit_code, "catalog.sqlite3-wal already exists" in outcome.output) == (1, True)
     assert sorted(path.name for path in left.parent.iterdir()) == ["catalog.sqlite3-wal", "run"]
 
 
-def test_a_catalog_on_another_file_system_is_restored_or_nothing_is(
+def test_catalog_on_another_file_system_is_restored(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _run("snapshot", tmp_path / "copy").exit_code == 0
@@ -301,29 +299,29 @@ def test_a_catalog_on_another_file_system_is_restored_or_nothing_is(
 
     monkeypatch.setattr(os, "rename", as_if_mounted)
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", f"sqlite:///{far}/deep/catalog.sqlite3")
-    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-    assert told.exit_code == 0, told.output
+    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert outcome.exit_code == 0, outcome.output
     dispose()
     assert (ShardStore(settings().index_dir).manifest(), _ready()) == (manifest, ready)
     assert [path.name for path in far.glob("deep/.restore-*")] == []
 
 
-def test_nothing_to_copy_is_said(folder: Settings, tmp_path: Path) -> None:
-    told = _run("snapshot", tmp_path / "copies" / "copy")
-    assert (told.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
-    assert "The library is empty" in told.output
+def test_backup_of_an_empty_library_fails(folder: Settings, tmp_path: Path) -> None:
+    outcome = _run("snapshot", tmp_path / "copies" / "copy")
+    assert (outcome.exit_code, list((tmp_path / "copies").iterdir())) == (1, [])
+    assert "The library is empty" in outcome.output
 
 
-def test_postgresql_is_dumped_by_its_own_tool(
+def test_postgresql_catalog_needs_its_own_dump(
     two: ShardStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CINESTRATA_DATABASE_URL", "postgresql://nobody@nowhere/cinestrata")
-    told = _run("snapshot", tmp_path / "copy")
-    assert told.exit_code == 1
-    assert "pg_dump" in told.output
+    outcome = _run("snapshot", tmp_path / "copy")
+    assert outcome.exit_code == 1
+    assert "pg_dump" in outcome.output
     assert not (tmp_path / "copy").exists()
     assert _run("snapshot", "--index-only", tmp_path / "copy").exit_code == 0
-    told = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
-    assert told.exit_code == 0, told.output
-    assert "pg_restore" in told.output
+    outcome = _run("restore", tmp_path / "copy", "--data", tmp_path / "other")
+    assert outcome.exit_code == 0, outcome.output
+    assert "pg_restore" in outcome.output
     assert ShardStore(tmp_path / "other" / "index").manifest() == two.manifest()

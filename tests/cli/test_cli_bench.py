@@ -44,12 +44,12 @@ def bench(*arguments: object) -> Any:
 
 
 def test_protocols_are_listed() -> None:
-    told = bench("protocols")
-    assert told.exit_code == 0
-    assert [line.split()[0] for line in told.output.splitlines()] == protocol_names()
+    outcome = bench("protocols")
+    assert outcome.exit_code == 0
+    assert [line.split()[0] for line in outcome.output.splitlines()] == protocol_names()
 
 
-def test_a_protocol_is_run_once_and_reported(protocol: Path, tmp_path: Path) -> None:
+def test_finished_runs_of_a_protocol_are_kept(protocol: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     common = ("--out", out, "--cache", tmp_path / "frames", "--device", "cpu")
     first = bench("run", protocol, *common)
@@ -75,12 +75,12 @@ def test_a_protocol_is_run_once_and_reported(protocol: Path, tmp_path: Path) -> 
     assert (out / "figures.html").exists()
 
 
-def test_options_become_settings(protocol: Path, tmp_path: Path) -> None:
-    told = bench(
+def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
+    outcome = bench(
         *("run", protocol, "--methods", "zero_shot", "--set", "batch_size=2", "--prior", 0, "--reindex"),
         *("--tasks", 1, "--again", "--out", tmp_path / "out", "--cache", tmp_path / "frames"),
     )
-    assert told.exit_code == 0, told.output
+    assert outcome.exit_code == 0, outcome.output
     (path,) = (tmp_path / "out" / "results").iterdir()
     result = json.loads(path.read_text())
     assert result["label"] == "zero_shot@batch_size=2@reindex=true@prior=0"
@@ -103,15 +103,17 @@ def test_options_become_settings(protocol: Path, tmp_path: Path) -> None:
         (("folder",), "--videos"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    told = bench("run", *arguments, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
-    assert told.exit_code == 1
-    assert says in told.output
-    assert "Traceback" not in told.output
+def test_invalid_arguments_are_reported_without_traceback(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    outcome = bench("run", *arguments, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
+    assert outcome.exit_code == 1
+    assert says in outcome.output
+    assert "Traceback" not in outcome.output
     assert not (tmp_path / "out").exists()
 
 
-def test_an_empty_folder_has_nothing_to_report(tmp_path: Path) -> None:
-    told = bench("report", tmp_path)
-    assert told.exit_code == 1
-    assert "holds no results" in told.output
+def test_report_of_an_empty_folder_fails(tmp_path: Path) -> None:
+    outcome = bench("report", tmp_path)
+    assert outcome.exit_code == 1
+    assert "holds no results" in outcome.output

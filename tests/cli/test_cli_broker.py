@@ -32,7 +32,7 @@ def broker(run: Path) -> Iterator[redis.Redis]:
         process.wait(10)
 
 
-def test_it_listens_on_a_private_socket_alone_and_evicts_nothing(tmp_path: Path) -> None:
+def test_broker_listens_only_on_a_private_socket_without_eviction(tmp_path: Path) -> None:
     with broker(tmp_path) as client:
         assert client.config_get("port") == {"port": "0"} or client.config_get("port") == {b"port": b"0"}
         settings = {_text(k): _text(v) for k, v in client.config_get("*").items()}
@@ -41,14 +41,14 @@ def test_it_listens_on_a_private_socket_alone_and_evicts_nothing(tmp_path: Path)
         assert socket_path(tmp_path).stat().st_mode & 0o077 == 0
 
 
-def test_messages_survive_a_restart(tmp_path: Path) -> None:
+def test_messages_survive_a_broker_restart(tmp_path: Path) -> None:
     with broker(tmp_path) as client:
         client.lpush("cpu", "tsk_1")
     with broker(tmp_path) as client:
         assert client.lrange("cpu", 0, -1) == [b"tsk_1"]
 
 
-def test_a_folder_that_is_too_deep_for_a_socket_still_works(tmp_path: Path) -> None:
+def test_long_path_uses_a_temporary_socket_folder(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60) / "run"
     deep.mkdir(parents=True)
     path = socket_path(deep)

@@ -1,4 +1,4 @@
-"""Commands as a person types them: quick help, errors in words, manifests, and a doctor who looks closely."""
+"""Commands of the command line: help, error messages, ingestion of manifests and folders, result tables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for name in [name for name in os.environ if name.startswith("CINESTRATA_")]:
         monkeypatch.delenv(name)
-    # Set, not only left out: commands set it for their children, and monkeypatch puts it back.
+    # Set explicitly, because commands set it for their children and monkeypatch restores it.
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path / "data"))
     settings.cache_clear()
     yield
@@ -69,17 +69,17 @@ def cinestrata(*arguments: object) -> Any:
 
 
 def test_help_lists_every_command() -> None:
-    told = cinestrata("--help")
-    assert told.exit_code == 0
-    assert all(command in told.stdout for command in COMMANDS)
+    outcome = cinestrata("--help")
+    assert outcome.exit_code == 0
+    assert all(command in outcome.stdout for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str) -> None:
+def test_command_has_help(command: str) -> None:
     assert cinestrata(command, "--help").exit_code == 0
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys\nfrom cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
         "sys.exit(', '.join({'torch', 'celery', 'fastapi', 'sqlalchemy', 'numpy'} & set(sys.modules)) or None)"
@@ -88,39 +88,39 @@ def test_help_loads_nothing_heavy() -> None:
     assert ran.stderr == ""
 
 
-def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
-    told = cinestrata("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
-    assert told.exit_code == 1
-    assert "does not exist" in told.output
+def test_missing_file_is_reported(tmp_path: Path) -> None:
+    outcome = cinestrata("ingest", tmp_path / "nothing.jsonl", "--url", "http://127.0.0.1:9")
+    assert outcome.exit_code == 1
+    assert "does not exist" in outcome.output
 
 
-def test_a_service_that_is_down_is_said_in_words() -> None:
-    told = cinestrata("tasks", "list", "--url", "http://127.0.0.1:9")
-    assert told.exit_code == 1
-    assert "does not answer" in told.output
-    assert "Traceback" not in told.output
+def test_unreachable_service_is_reported() -> None:
+    outcome = cinestrata("tasks", "list", "--url", "http://127.0.0.1:9")
+    assert outcome.exit_code == 1
+    assert "does not answer" in outcome.output
+    assert "Traceback" not in outcome.output
 
 
-def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_METHOD", "magic")
-    told = cinestrata("tasks", "list")
-    assert told.exit_code == 1
-    assert "CINESTRATA_METHOD" in told.output
+    outcome = cinestrata("tasks", "list")
+    assert outcome.exit_code == 1
+    assert "CINESTRATA_METHOD" in outcome.output
 
 
-def test_a_setting_of_several_kinds_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_of_a_union_type_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_ROUTES", "0")
     monkeypatch.setenv("CINESTRATA_LIMITS__MAX_RESULTS", "0")
-    told = cinestrata("tasks", "list")
-    assert told.exit_code == 1
-    assert [line.split(":")[0] for line in told.output.splitlines()[1:]] == [
+    outcome = cinestrata("tasks", "list")
+    assert outcome.exit_code == 1
+    assert [line.split(":")[0] for line in outcome.output.splitlines()[1:]] == [
         "CINESTRATA_ROUTES",
         "CINESTRATA_LIMITS__MAX_RESULTS",
     ]
-    assert "'auto' or 'all', or: Input should be greater than or equal to 1" in told.output
+    assert "'auto' or 'all', or: Input should be greater than or equal to 1" in outcome.output
 
 
-def test_a_device_that_is_not_there_is_told_in_words(
+def test_missing_device_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> None:
@@ -132,32 +132,32 @@ def test_a_device_that_is_not_there_is_told_in_words(
     assert capsys.readouterr().err == "CINESTRATA_INDEX_DEVICE=cuda, but there is no GPU\n"
 
 
-def test_nothing_is_opened_to_the_network_without_a_key() -> None:
-    told = cinestrata("up", "--host", "0.0.0.0", "--port", 0)
-    assert told.exit_code == 1
-    assert "CINESTRATA_API_KEY" in told.output
+def test_up_requires_a_key_for_network_addresses() -> None:
+    outcome = cinestrata("up", "--host", "0.0.0.0", "--port", 0)
+    assert outcome.exit_code == 1
+    assert "CINESTRATA_API_KEY" in outcome.output
 
 
-def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = cinestrata("up", "--port", port)
-    assert told.exit_code == 1
-    assert f"Port {port} on 127.0.0.1 is in use." in told.output
+        outcome = cinestrata("up", "--port", port)
+    assert outcome.exit_code == 1
+    assert f"Port {port} on 127.0.0.1 is in use." in outcome.output
     assert not (tmp_path / "data" / "run" / "redis.log").exists()
 
 
-def test_tasks_of_a_folder_are_listed_without_any_service() -> None:
-    told = cinestrata("tasks", "list")
-    assert told.exit_code == 0, told.output
+def test_tasks_are_listed_without_a_service() -> None:
+    outcome = cinestrata("tasks", "list")
+    assert outcome.exit_code == 0, outcome.output
     gone = cinestrata("tasks", "show", "tsk_nobody")
     assert gone.exit_code == 1
     assert "There is no task 'tsk_nobody'." in gone.output
 
 
-def test_a_task_is_stored_and_cancelled_without_any_service(tmp_path: Path) -> None:
+def test_task_is_created_and_cancelled_without_a_service(tmp_path: Path) -> None:
     films = tmp_path / "films"
     films.mkdir()
     (films / "a.mp4").write_bytes(b"looked at by a worker, later")
@@ -174,13 +174,13 @@ def test_a_task_is_stored_and_cancelled_without_any_service(tmp_path: Path) -> N
     assert "queued" in cinestrata("tasks", "retry", task_id).output
 
 
-def test_an_empty_folder_is_well() -> None:
-    told = cinestrata("doctor")
-    assert told.exit_code == 0, told.output
-    assert "failed" not in told.output
+def test_doctor_passes_on_an_empty_folder() -> None:
+    outcome = cinestrata("doctor")
+    assert outcome.exit_code == 0, outcome.output
+    assert "failed" not in outcome.output
 
 
-def test_problems_come_back_with_their_fields() -> None:
+def test_problem_response_is_raised_with_its_fields() -> None:
     problem = {
         "title": "Invalid input",
         "detail": "k: too large",
@@ -188,12 +188,12 @@ def test_problems_come_back_with_their_fields() -> None:
     }
     transport = httpx.MockTransport(lambda _: httpx.Response(422, json=problem))
     client = HttpServiceClient("http://service", transport=transport)
-    with pytest.raises(InvalidInput, match="k: too large") as told:
+    with pytest.raises(InvalidInput, match="k: too large") as outcome:
         client.search("x", 10**6, None, None)
-    assert told.value.errors[0].field == "k"
+    assert outcome.value.errors[0].field == "k"
 
 
-def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
     requests: list[httpx.Request] = []
 
@@ -205,7 +205,7 @@ def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [request.headers["X-API-Key"] for request in requests] == ["secret"]
 
 
-def test_a_folder_without_manifest_brings_its_videos_without_captions(tmp_path: Path) -> None:
+def test_folder_without_manifest_has_no_captions(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("b.mp4", "deep/a.MKV", "notes.txt"):
         (tmp_path / name).touch()
@@ -214,13 +214,13 @@ def test_a_folder_without_manifest_brings_its_videos_without_captions(tmp_path: 
     assert [(video.uri, video.captions) for video in videos] == [("b.mp4", []), ("deep/a.MKV", [])]
 
 
-def test_a_manifest_in_a_folder_is_read(tmp_path: Path) -> None:
+def test_manifest_of_a_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "manifest.csv").write_text("uri,captions,split\na.mp4,one|two,test\n")
     _, (video,) = read_videos(tmp_path)
     assert (video.uri, video.captions, video.split) == ("a.mp4", ["one", "two"], "test")
 
 
-def test_packing_keeps_bytes_captions_and_splits_and_drops_paths(tmp_path: Path) -> None:
+def test_packed_archive_keeps_content_and_drops_paths(tmp_path: Path) -> None:
     outside = tmp_path / "a b.mp4"
     outside.write_bytes(b"video")
     videos = [VideoSpec(uri="../a b.mp4", captions=["x"], split="test")]
@@ -236,7 +236,7 @@ def test_packing_keeps_bytes_captions_and_splits_and_drops_paths(tmp_path: Path)
         assert json.loads(manifest.read()) == {"uri": "000000.mp4", "captions": ["x"], "split": "test"}
 
 
-def test_two_names_of_one_file_are_packed_as_two_files(tmp_path: Path) -> None:
+def test_hard_links_are_packed_as_files(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
     os.link(tmp_path / "a.mp4", tmp_path / "b.mp4")
     names = ["a.mp4", "b.mp4"]
@@ -247,12 +247,12 @@ def test_two_names_of_one_file_are_packed_as_two_files(tmp_path: Path) -> None:
         assert [(member.isreg(), member.size) for member in tar.getmembers()[1:]] == [(True, 5), (True, 5)]
 
 
-def test_a_wrong_name_of_a_task_is_not_taken_for_a_wrong_setting(tmp_path: Path) -> None:
+def test_invalid_task_name_is_not_reported_as_a_setting(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"video")
-    told = cinestrata("ingest", tmp_path, "--name", "day/night", "--in-place")
-    assert told.exit_code == 1
-    assert "name: " in told.output
-    assert "environment" not in told.output
+    outcome = cinestrata("ingest", tmp_path, "--name", "day/night", "--in-place")
+    assert outcome.exit_code == 1
+    assert "name: " in outcome.output
+    assert "environment" not in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -264,11 +264,11 @@ def test_a_wrong_name_of_a_task_is_not_taken_for_a_wrong_setting(tmp_path: Path)
         ("films", "films"),
     ],
 )
-def test_tasks_are_named_after_what_was_given(tmp_path: Path, path: str, name: str) -> None:
+def test_default_name_is_derived_from_the_path(tmp_path: Path, path: str, name: str) -> None:
     assert default_name(tmp_path / path) == name
 
 
-def test_settings_are_values_not_words() -> None:
+def test_settings_are_parsed_as_json() -> None:
     assert parse_settings(["epochs=5", "scale=1.5", "gate=true", "mode=fast"]) == {
         "epochs": 5,
         "scale": 1.5,
@@ -280,7 +280,7 @@ def test_settings_are_values_not_words() -> None:
         parse_settings(["epochs"])
 
 
-def test_a_changed_world_is_another_request() -> None:
+def test_idempotency_key_depends_on_the_videos() -> None:
     from service.core.schemas import TaskSpec
 
     spec = TaskSpec(name="a", videos=[VideoSpec(uri="1.mp4")])
@@ -292,13 +292,13 @@ def test_a_changed_world_is_another_request() -> None:
     )
 
 
-def test_the_demo_is_as_large_as_promised() -> None:
+def test_demo_world_sizes() -> None:
     world = DemoWorld()
     assert (world.train, world.test, world.categories, len(world.domains)) == (16, 40, 3, 3)
     assert world.resized(domains=2, test=2).video_count == 2 * 3 * (16 + 4 + 2)
 
 
-def test_conditions_as_a_person_types_them() -> None:
+def test_conditions_are_parsed() -> None:
     written = [
         "place=Zürich",
         "camera>=2",
@@ -317,12 +317,12 @@ def test_conditions_as_a_person_types_them() -> None:
         "x": "a=b",
     }
     for wrong in (["place"], ["=x"], ["a=1", "a=2"], ["a>=1", "a>=2"], ["a=1", "a>=0"]):
-        with pytest.raises(InvalidInput) as told:
+        with pytest.raises(InvalidInput) as outcome:
             parse_conditions(wrong)
-        assert [error.field for error in told.value.errors] == ["where"]
+        assert [error.field for error in outcome.value.errors] == ["where"]
 
 
-def test_a_filtered_search_goes_out_as_the_service_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -332,11 +332,11 @@ def test_a_filtered_search_goes_out_as_the_service_reads_it(monkeypatch: pytest.
     transport = httpx.MockTransport(answer)
     client = httpx.Client
     monkeypatch.setattr(httpx, "Client", lambda **how: client(**{**how, "transport": transport}))
-    told = cinestrata(
+    outcome = cinestrata(
         *("search", "owl", "--task", "birds", "--task", "sea", "--where", "camera>=2", "--max-duration", 5),
         *("--after", "2026-01-02", "--url", "http://127.0.0.1:9"),
     )
-    assert "enough" in told.output
+    assert "enough" in outcome.output
     parameters = asked[0].url.params
     assert parameters.get_list("task") == ["birds", "sea"]
     assert json.loads(parameters["where"]) == {"camera": {"min": 2}}
@@ -344,7 +344,7 @@ def test_a_filtered_search_goes_out_as_the_service_reads_it(monkeypatch: pytest.
     assert "min_duration" not in parameters
 
 
-def test_every_cell_of_the_results_stands_under_its_heading() -> None:
+def test_result_columns_match_their_headings() -> None:
     shown = {
         "task": "cars",
         "task_id": "t",
@@ -366,7 +366,7 @@ def test_every_cell_of_the_results_stands_under_its_heading() -> None:
             assert cells == expected
 
 
-def test_brackets_in_a_caption_are_shown_as_they_are() -> None:
+def test_caption_is_not_parsed_as_console_markup() -> None:
     shown = {"task": "cars", "task_id": "t", "thumbnail_url": "", "stream_url": ""}
     caption = "a sign [/exit] and [red]lights"
     result = SearchResult.model_validate(

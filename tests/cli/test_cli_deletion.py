@@ -1,4 +1,4 @@
-"""Deleting and compacting from the command line."""
+"""Deletion and compaction from the command line."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def _run(*arguments: str, answer: str = "") -> Result:
     return CliRunner().invoke(app, arguments, input=answer)
 
 
-def test_videos_are_deleted_and_their_room_is_got_back(
-    folder: Settings, lay_down: Callable[..., Manifest]
+def test_videos_are_deleted_and_compaction_frees_their_space(
+    folder: Settings, publish_task: Callable[..., Manifest]
 ) -> None:
-    lay_down("a", 5)
-    lay_down("b", 4)
+    publish_task("a", 5)
+    publish_task("b", 4)
     refused = _run("delete", "a-1", answer="n\n")
     assert refused.exit_code == 1
     assert ShardStore(folder.index_dir).manifest().tombstones == {}
-    told = _run("delete", "a-1", "a-2", "nobody", "--yes")
-    assert (told.exit_code, "2 deleted" in told.output) == (0, True)
+    outcome = _run("delete", "a-1", "a-2", "nobody", "--yes")
+    assert (outcome.exit_code, "2 deleted" in outcome.output) == (0, True)
     looked = _run("compact", "--look")
     table = [line.split() for line in looked.output.splitlines()]
     assert [row[:5] for row in table[1:3]] == [["a", "5", "2", "40.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
@@ -93,11 +93,11 @@ def _vectors(folder: Settings, task: str) -> np.ndarray:
     return shard.vectors(shard.ids)
 
 
-def test_a_whole_task_is_deleted_and_leaves_the_disk(
-    folder: Settings, lay_down: Callable[..., Manifest], tmp_path: Path
+def test_deleted_task_is_removed_from_disk(
+    folder: Settings, publish_task: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    lay_down("a", 5)
-    lay_down("b", 4)
+    publish_task("a", 5)
+    publish_task("b", 4)
     theirs, kept = _vectors(folder, "tsk_a"), _vectors(folder, "tsk_b")
     refused = _run("delete", "--task", "a", answer="n\n")
     assert (refused.exit_code, "Permanently delete task 'a' with all of its 5 videos" in refused.output) == (
@@ -113,14 +113,14 @@ def test_a_whole_task_is_deleted_and_leaves_the_disk(
     looked = [line.split() for line in _run("compact", "--look").output.splitlines()]
     assert [row[:5] for row in looked[1:3]] == [["a", "0", "0", "0.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
     assert _run("compact").exit_code == 0
-    assert _files(folder, theirs) != [], "whoever reads it still has an hour"
+    assert _files(folder, theirs) != [], "searches that read it have an hour to finish"
     for path in ShardStore(folder.index_dir).folders():
         os.utime(path, (time.time() - 7200,) * 2)
     assert _run("compact").exit_code == 0
     assert _files(folder, theirs) == []
     assert len(_files(folder, kept)) == 1
-    told = json.loads(_run("doctor", "--json").stdout)
-    (found,) = [check for check in told["checks"] if check["check"] == "index"]
+    outcome = json.loads(_run("doctor", "--json").stdout)
+    (found,) = [check for check in outcome["checks"] if check["check"] == "index"]
     assert (found["ok"], "2 shards" in found["said"]) == (True, True), found
     assert [(shard.count, shard.degraded) for shard in overview().shards] == [(0, None), (4, None)]
     assert _run("snapshot", str(tmp_path / "copy")).exit_code == 0
@@ -131,26 +131,26 @@ def test_a_whole_task_is_deleted_and_leaves_the_disk(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("arguments", "message"),
     [
         (["--task", "nobody", "--yes"], "There is no task 'nobody'"),
         (["--yes"], "Name videos, or one task"),
         (["a-1", "--task", "a", "--yes"], "Name videos, or one task"),
     ],
 )
-def test_what_is_to_be_deleted_must_be_clear(
-    folder: Settings, lay_down: Callable[..., Manifest], asked: list[str], said: str
+def test_delete_requires_videos_or_one_task(
+    folder: Settings, publish_task: Callable[..., Manifest], arguments: list[str], message: str
 ) -> None:
-    lay_down("a", 3)
-    told = _run("delete", *asked)
-    assert (told.exit_code, said in told.output) == (1, True), told.output
+    publish_task("a", 3)
+    outcome = _run("delete", *arguments)
+    assert (outcome.exit_code, message in outcome.output) == (1, True), outcome.output
     assert ShardStore(folder.index_dir).manifest().tombstones == {}
 
 
-def test_a_compaction_that_was_killed_before_the_catalog_heard_of_it_is_finished_by_the_next(
-    folder: Settings, lay_down: Callable[..., Manifest]
+def test_interrupted_compaction_is_completed_by_the_next(
+    folder: Settings, publish_task: Callable[..., Manifest]
 ) -> None:
-    lay_down("a", 3)
+    publish_task("a", 3)
     _run("delete", "--task", "a", "--yes")
     ShardStore(folder.index_dir).compact("tsk_a")  # and then it died
     assert overview().degraded.keys() == {"a"}

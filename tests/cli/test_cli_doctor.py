@@ -99,9 +99,9 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.fixture
-def two(folder: Settings, lay_down: Callable) -> ShardStore:
-    lay_down("a")
-    lay_down("b")
+def two(folder: Settings, publish_task: Callable) -> ShardStore:
+    publish_task("a")
+    publish_task("b")
     return ShardStore(folder.index_dir)
 
 

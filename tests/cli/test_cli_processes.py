@@ -1,4 +1,4 @@
-"""The supervisor, its children and its lock, with real processes."""
+"""Supervisor, child processes and the lock of the data folder, with real processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(code: str) -> list[str]:
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
 
 
@@ -47,25 +47,25 @@ def alive(pid: int) -> bool:
     return status.rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_a_child_that_ends_is_started_again(tmp_path: Path) -> None:
+def test_ended_process_is_restarted(tmp_path: Path) -> None:
     mark = tmp_path / "starts"
     code = (
         f"import pathlib, time\nmark = pathlib.Path({str(mark)!r})\n"
         "with mark.open('a') as file: file.write('x')\n"
         "time.sleep(0 if mark.stat().st_size < 2 else 60)"
     )
-    told: list[str] = []
-    supervisor = Supervisor(on_restart=told.append)
+    outcome: list[str] = []
+    supervisor = Supervisor(on_restart=outcome.append)
     supervisor.start(ChildProcess("part", script(code), tmp_path / "part.log"))
     try:
         assert supervisor.wait_until(lambda: mark.exists() and len(mark.read_text()) == 2, 20)
     finally:
         supervisor.stop()
-    assert len(told) == 1
-    assert "part ended with status 0" in told[0]
+    assert len(outcome) == 1
+    assert "part ended with status 0" in outcome[0]
 
 
-def test_a_log_does_not_grow_for_as_long_as_its_child_runs(tmp_path: Path) -> None:
+def test_log_of_a_running_process_is_rotated(tmp_path: Path) -> None:
     code = (
         "import pathlib, time\nprint('x' * 2000, flush=True)\n"
         f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)\n"
@@ -85,7 +85,7 @@ def test_a_log_does_not_grow_for_as_long_as_its_child_runs(tmp_path: Path) -> No
         supervisor.stop()
 
 
-def test_a_child_that_never_starts_is_given_up_with_its_last_words(tmp_path: Path) -> None:
+def test_process_that_never_starts_is_reported_with_its_log(tmp_path: Path) -> None:
     supervisor = Supervisor()
     supervisor.start(
         ChildProcess("part", script("raise SystemExit('no such weights')"), tmp_path / "part.log")
@@ -95,7 +95,7 @@ def test_a_child_that_never_starts_is_given_up_with_its_last_words(tmp_path: Pat
     supervisor.stop()
 
 
-def test_children_stop_in_order_and_the_stubborn_are_killed(tmp_path: Path) -> None:
+def test_processes_stop_in_order_and_are_killed_after_the_grace_period(tmp_path: Path) -> None:
     log = tmp_path / "order"
     polite = (
         "import signal, sys, time\n"
@@ -121,7 +121,7 @@ def test_children_stop_in_order_and_the_stubborn_are_killed(tmp_path: Path) -> N
     assert [child.exit_status for child in children] == [0, 0, -signal.SIGKILL]
 
 
-def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
+def test_stop_ends_grandchildren(tmp_path: Path) -> None:
     code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
     child = ChildProcess("part", script(code), tmp_path / "part.log")
     supervisor = Supervisor()
@@ -134,7 +134,7 @@ def test_stopping_takes_the_children_of_a_child_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
-def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
+def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     code = (
         "import pathlib, time\nfrom cli.embedded.child_process import ChildProcess\n"
         f"child = ChildProcess('part', ['sleep', '60'], pathlib.Path({str(tmp_path / 'part.log')!r}))\n"
@@ -149,7 +149,7 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     until(lambda: not alive(orphan))
 
 
-def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
+def test_interrupt_during_rendering_stops_the_demo() -> None:
     code = (
         "import os, signal, time\n"
         "from cli.demo.demo_service import interruptible\n"
@@ -163,12 +163,12 @@ def test_ctrl_c_while_videos_are_rendered_stops_the_demo_in_order() -> None:
         "    except KeyboardInterrupt:\n"
         "        print('in order')\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (told.returncode, told.stdout) == (0, "in order\n"), told.stderr
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (outcome.returncode, outcome.stdout) == (0, "in order\n"), outcome.stderr
 
 
-def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client that asks whether the API answers, and the pipe through which the demo hears where it is."""
+def test_start_closes_its_connections_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP client of the readiness check, and the pipe from which the demo reads the address."""
     clients: list[httpx.Client] = []
     made = httpx.Client
 
@@ -199,7 +199,7 @@ def test_what_is_opened_to_start_is_closed_again(tmp_path: Path, monkeypatch: py
     assert processes[0].stdout.closed
 
 
-def test_the_demo_says_when_its_service_has_ended(
+def test_demo_reports_the_end_of_its_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slept: list[float] = []
@@ -212,7 +212,7 @@ def test_the_demo_says_when_its_service_has_ended(
     assert "has ended" in capsys.readouterr().err
 
 
-def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
+def test_lock_of_a_held_folder_names_the_holder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert read_lock_holder(run) is None
     with hold_data_folder(run, tmp_path) as lock:
@@ -228,7 +228,7 @@ def test_a_second_holder_is_told_who_has_the_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_who_only_looks_is_not_taken_for_a_holder(tmp_path: Path) -> None:
+def test_reader_does_not_prevent_the_lock(tmp_path: Path) -> None:
     with hold_data_folder(tmp_path / "run", tmp_path):
         pass
     with (tmp_path / "run" / "up.lock").open() as looking:
@@ -247,13 +247,11 @@ def lax_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("lax_umask")
-def test_the_note_is_for_its_user_from_the_first_moment_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker's address in it may hold a password."""
+def test_lock_record_is_readable_only_by_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's address in the record may contain a password."""
     path = tmp_path / "run" / "up.lock"
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fchmod", lambda *_: None)  # it is made so, not made so afterwards
+        patch.setattr(os, "fchmod", lambda *_: None)  # the file is created with these permissions
         with hold_data_folder(path.parent, tmp_path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)  # as an earlier version left it
@@ -266,7 +264,7 @@ def test_the_note_is_for_its_user_from_the_first_moment_on(
         }
 
 
-def test_who_may_not_read_the_note_is_told_so(
+def test_unreadable_lock_record_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -292,7 +290,7 @@ def test_who_may_not_read_the_note_is_told_so(
         assert "--url" in said
     monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://broker:6379/0")
     assert data_folder_settings(tmp_path).redis_url == "redis://broker:6379/0", (
-        "who knows the broker needs no note"
+        "with a configured broker, the record is not needed"
     )
 
 
@@ -301,7 +299,7 @@ def _hold(folder: Path) -> None:
         pass
 
 
-def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
+def test_lock_is_released_when_its_holder_dies(tmp_path: Path) -> None:
     code = (
         "import pathlib, time\nfrom cli.embedded.data_folder_lock import hold_data_folder\n"
         f"with hold_data_folder(pathlib.Path({str(tmp_path / 'run')!r}), pathlib.Path({str(tmp_path)!r})):\n"

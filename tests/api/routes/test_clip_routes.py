@@ -1,4 +1,4 @@
-"""Search by an uploaded clip or picture, and texts for a video: what is found and refused, and what is left behind."""
+"""Search with a clip or an image, and captions of a video: results, refusals and temporary files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for what is there for a moment. Whatever a test does, nothing is left in it."""
+    """The folder of temporary files, which must be empty after each test."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -60,7 +60,7 @@ def _picture(kind: str, pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def test_the_file_of_a_video_finds_that_video(
+def test_clip_of_an_indexed_video_finds_that_video(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     for task in library:
@@ -76,7 +76,7 @@ def test_the_file_of_a_video_finds_that_video(
             assert len(answer["searched"]) == 2
 
 
-def test_scores_are_cosines_of_every_shard_with_a_vector_of_its_own_stretched(
+def test_scores_are_scaled_cosines_of_each_shards_own_encoder(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     serving = client.app.state.query_service.snapshots.current()  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ def test_scores_are_cosines_of_every_shard_with_a_vector_of_its_own_stretched(
     assert sorted(found.values(), reverse=True) == [result["score"] for result in results]
 
 
-def test_parameters_mean_what_they_mean_in_a_search(
+def test_parameters_act_as_in_text_search(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     video = _videos(library[1])[0]
@@ -118,7 +118,7 @@ def test_parameters_mean_what_they_mean_in_a_search(
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
-def test_a_picture_is_a_clip_of_one_frame(
+def test_image_is_a_clip_of_one_frame(
     client: TestClient, library: list[str], configured: Settings, kind: str
 ) -> None:
     pixels = (
@@ -131,7 +131,9 @@ def test_a_picture_is_a_clip_of_one_frame(
     assert len(found["results"]) == 3
 
 
-def test_a_picture_of_a_still_video_finds_it(client: TestClient, library: list[str], tmp_path: Path) -> None:
+def test_image_finds_the_still_video_that_shows_it(
+    client: TestClient, library: list[str], tmp_path: Path
+) -> None:
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (7, 7, 3), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
     with av.open(str(tmp_path / "still.mkv"), "w") as container:
@@ -187,7 +189,7 @@ def _bomb(width: int, height: int) -> bytes:
         "zeros",
     ],
 )
-def test_what_is_neither_video_nor_picture_is_refused(
+def test_file_that_is_neither_video_nor_image_is_refused(
     client: TestClient, library: list[str], content: bytes
 ) -> None:
     answer = _post(client, content)
@@ -195,7 +197,7 @@ def test_what_is_neither_video_nor_picture_is_refused(
     problem = answer.json()
     assert [error["field"] for error in problem["errors"]] == ["clip"]
     assert "passwd" not in answer.text
-    assert "/" not in problem["errors"][0]["message"], "no path of the server is told"
+    assert "/" not in problem["errors"][0]["message"], "no path of the server is outcome"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_what_is_neither_video_nor_picture_is_refused(
         ";",
     ],
 )
-def test_a_filename_leads_nowhere(
+def test_filename_of_an_upload_is_not_used_as_a_path(
     client: TestClient, library: list[str], configured: Settings, name: str
 ) -> None:
     before = sorted(configured.data_dir.rglob("*"))
@@ -221,7 +223,7 @@ def test_a_filename_leads_nowhere(
     assert not Path("/tmp/escaped.mp4").exists()
 
 
-def test_a_file_that_is_too_large_is_refused_however_it_comes(
+def test_too_large_clip_is_refused_with_and_without_content_length(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_limits, "MAX_CLIP_BYTES", 100_000)
@@ -237,9 +239,7 @@ def test_a_file_that_is_too_large_is_refused_however_it_comes(
     assert huge.status_code == 413
 
 
-def test_only_a_few_clips_are_waited_for(
-    client: TestClient, library: list[str], configured: Settings
-) -> None:
+def test_clip_queue_is_limited(client: TestClient, library: list[str], configured: Settings) -> None:
     content = _file(configured, _videos(library[0])[0])
     clips = client.app.state.query_service.clips  # type: ignore[attr-defined]
     taken = 0
@@ -249,7 +249,7 @@ def test_only_a_few_clips_are_waited_for(
     assert (taken, refused.status_code) == (4, 429)
     assert int(refused.headers["Retry-After"]) > 0
     clips.slots.release(taken)
-    for broken in (b"no video", content):  # whatever comes of one, its place is free again
+    for broken in (b"no video", content):  # each request releases its place
         for _ in range(5):
             assert _post(client, broken).status_code == (200 if broken is content else 422)
 
@@ -266,7 +266,7 @@ def test_only_a_few_clips_are_waited_for(
         ({"min_duration": 5, "max_duration": 1}, "min_duration"),
     ],
 )
-def test_a_wrong_parameter_is_named(
+def test_invalid_parameter_is_named(
     client: TestClient, library: list[str], configured: Settings, query: dict[str, Any], field: str
 ) -> None:
     answer = _post(client, _file(configured, _videos(library[0])[0]), **query)
@@ -274,7 +274,7 @@ def test_a_wrong_parameter_is_named(
     assert field in [error["field"] for error in answer.json()["errors"]]
 
 
-def test_a_clip_must_be_a_file(client: TestClient, library: list[str]) -> None:
+def test_clip_field_must_be_a_file(client: TestClient, library: list[str]) -> None:
     for send in ({}, {"data": {"clip": "text"}}, {"files": {"other": ("x.mp4", b"x")}}):
         answer = client.post("/search/clip", **send)
         assert answer.status_code == 422
@@ -284,7 +284,7 @@ def test_a_clip_must_be_a_file(client: TestClient, library: list[str]) -> None:
     assert 400 <= broken.status_code < 500
 
 
-def test_a_domain_whose_encoder_is_gone_is_left_out_by_name(
+def test_domain_with_missing_encoder_is_reported_as_degraded(
     client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
@@ -332,7 +332,7 @@ def _scores(
 
 
 @pytest.mark.parametrize("scope", ["task", "all"])
-def test_texts_that_fit_a_video_best_are_found(
+def test_best_captions_of_a_video_are_returned(
     client: TestClient, library: list[str], configured: Settings, scope: str
 ) -> None:
     task = library[1]
@@ -358,7 +358,7 @@ def test_texts_that_fit_a_video_best_are_found(
     assert again == answer
 
 
-def test_texts_are_encoded_once_and_stay_within_a_bound(
+def test_caption_vectors_are_cached_within_a_limit(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
@@ -383,7 +383,7 @@ def test_texts_are_encoded_once_and_stay_within_a_bound(
     assert [task for task, _ in asked] == [*library, *library, library[0]]
 
 
-def test_a_clip_is_described_by_texts_of_the_domain_of_its_best_result(
+def test_clip_captions_come_from_the_domain_of_the_best_result(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     video = _videos(library[0])[1]
@@ -407,7 +407,7 @@ def test_a_clip_is_described_by_texts_of_the_domain_of_its_best_result(
         (None, {"scope": "world"}, 422),
     ],
 )
-def test_wrong_requests_for_texts_are_refused(
+def test_invalid_caption_requests_are_refused(
     client: TestClient, library: list[str], path: str | None, query: dict[str, Any], status: int
 ) -> None:
     video = path or _videos(library[0])[0].id
@@ -416,7 +416,7 @@ def test_wrong_requests_for_texts_are_refused(
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_the_description_names_the_fields(client: TestClient) -> None:
+def test_openapi_describes_the_clip_form(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     assert set(document["components"]["schemas"]["SearchResult"]["properties"]) >= {"confidence", "score"}
     posted = document["paths"]["/search/clip"]["post"]
@@ -439,7 +439,7 @@ def test_the_description_names_the_fields(client: TestClient) -> None:
     assert "/videos/{video_id}/captions" in document["paths"]
 
 
-def test_frames_that_were_decoded_for_a_task_are_those_of_the_same_clip(
+def test_clip_frames_equal_the_frames_of_the_indexed_video(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     """The identity above rests on this: one decoder for both."""
@@ -450,7 +450,7 @@ def test_frames_that_were_decoded_for_a_task_are_those_of_the_same_clip(
     np.testing.assert_array_equal(frames[0].numpy(), load_frames(cached))
 
 
-def test_clips_and_descriptions_are_let_in_as_so_many_searches(
+def test_clips_and_captions_count_as_several_searches_in_admission(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
@@ -465,7 +465,7 @@ def test_clips_and_descriptions_are_let_in_as_so_many_searches(
     assert client.get(f"/videos/{video.id}/captions").status_code == 200
 
 
-def test_a_filter_for_clips_leaves_what_is_known_of_videos_in_memory(
+def test_clip_filters_keep_the_metadata_cache(
     client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches by words and by clips ask for the facts of a shard by the same name."""
@@ -478,7 +478,7 @@ def test_a_filter_for_clips_leaves_what_is_known_of_videos_in_memory(
     assert (reads, len(cache.metadata_by_task)) == ([], 2)
 
 
-def test_the_texts_of_a_deleted_video_go_with_it(
+def test_captions_of_a_deleted_video_are_not_returned(
     client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last test of the file: it takes videos away."""
@@ -486,7 +486,7 @@ def test_the_texts_of_a_deleted_video_go_with_it(
     service = client.app.state.query_service  # type: ignore[attr-defined]
     content = _file(configured, goes)
 
-    def told() -> dict[str, str]:
+    def outcome() -> dict[str, str]:
         every = [
             client.get(f"/videos/{stays.id}/captions", params={"k": 100, "scope": "all"}).json(),
             _post(client, content, captions=100, task=library[0]).json(),
@@ -497,7 +497,7 @@ def test_the_texts_of_a_deleted_video_go_with_it(
         session.get(Video, goes.vector_id).captions = ["only its own", "one of both"]
         session.get(Video, shares.vector_id).captions = ["one of both"]
     service.caption_index.clear()
-    before = told()
+    before = outcome()
     assert (before["only its own"], before["one of both"]) == (goes.id, goes.id)
     asked: list[str] = []
     query_vectors = type(service.snapshots.current().query_vectors)
@@ -509,10 +509,10 @@ def test_the_texts_of_a_deleted_video_go_with_it(
     )
     monkeypatch.setattr(service, "refresh", lambda: False)  # a server that has not seen it yet
     assert client.delete(f"/videos/{goes.id}").status_code < 300
-    after = told()
+    after = outcome()
     assert "only its own" not in after
     assert after["one of both"] == shares.id
     monkeypatch.undo()
     service.refresh()
-    assert told() == after
-    assert asked == [], "what is left is not encoded again"
+    assert outcome() == after
+    assert asked == [], "remaining captions are not encoded again"

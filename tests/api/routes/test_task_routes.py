@@ -1,4 +1,4 @@
-"""Posting, watching and stopping tasks over HTTP, and everything that must be refused."""
+"""Creating, watching and cancelling tasks over HTTP, and refused requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 
 from api.routes import task_event_routes
-from benchmarks.data.world import DOMAINS
 from service.core import request_limits
-
-FIRST = next(iter(DOMAINS))
+from tests.api.learned_library import FIRST
 
 
 def _videos(world: Path) -> list[dict[str, Any]]:
@@ -29,7 +27,7 @@ def _body(world: Path, name: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "videos": _videos(world), **fields}
 
 
-def test_a_task_is_accepted_listed_cancelled_and_retried(client: TestClient, world: Path) -> None:
+def test_task_is_created_listed_cancelled_and_retried(client: TestClient, world: Path) -> None:
     answer = client.post("/tasks", json=_body(world, "one"))
     assert answer.status_code == 202
     task = answer.json()
@@ -42,7 +40,7 @@ def test_a_task_is_accepted_listed_cancelled_and_retried(client: TestClient, wor
     client.post(f"/tasks/{task['id']}/cancel")
 
 
-def test_an_idempotency_key_posts_once(client: TestClient, world: Path) -> None:
+def test_idempotency_key_creates_one_task(client: TestClient, world: Path) -> None:
     headers = {"Idempotency-Key": "abc"}
     first = client.post("/tasks", json=_body(world, "idempotent"), headers=headers)
     again = client.post("/tasks", json=_body(world, "idempotent"), headers=headers)
@@ -71,7 +69,7 @@ def test_an_idempotency_key_posts_once(client: TestClient, world: Path) -> None:
         ({"videos": [{"uri": "a\0b.mp4"}]}, "videos[0].uri"),
     ],
 )
-def test_a_wrong_field_is_named(client: TestClient, world: Path, change: dict[str, Any], field: str) -> None:
+def test_invalid_field_is_named(client: TestClient, world: Path, change: dict[str, Any], field: str) -> None:
     link = world / "escape.mp4"
     if not link.is_symlink():
         link.symlink_to("/etc/passwd")
@@ -83,7 +81,7 @@ def test_a_wrong_field_is_named(client: TestClient, world: Path, change: dict[st
     assert len(client.get("/tasks").json()) == before
 
 
-def test_wrong_videos_are_named_by_their_place(client: TestClient, world: Path) -> None:
+def test_invalid_videos_are_named_by_position(client: TestClient, world: Path) -> None:
     body = _body(world, "wrong")
     body["videos"][1]["captions"] = ["fine", "x" * 5000]
     body["videos"][0]["id"] = body["videos"][1]["id"] = "twin"
@@ -92,7 +90,7 @@ def test_wrong_videos_are_named_by_their_place(client: TestClient, world: Path) 
     assert "videos[1].id" in fields
 
 
-def test_captions_of_every_script_come_back_as_they_were(client: TestClient, world: Path) -> None:
+def test_unicode_captions_are_returned_unchanged(client: TestClient, world: Path) -> None:
     body = _body(world, "scripts")
     body["videos"][0] |= {"captions": ["🚕 turns", "מונית פונה שמאלה", "出租车左转"], "id": "scripts-1"}
     task = client.post("/tasks", json=body).json()
@@ -103,13 +101,13 @@ def test_captions_of_every_script_come_back_as_they_were(client: TestClient, wor
 @pytest.mark.parametrize(
     "body", [b"{", b"", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"name": 1e999}', b"[" * 100_000]
 )
-def test_a_body_that_is_no_task_is_refused(client: TestClient, body: bytes) -> None:
+def test_body_that_is_not_a_task_returns_422(client: TestClient, body: bytes) -> None:
     answer = client.post("/tasks", content=body, headers={"Content-Type": "application/json"})
     assert 400 <= answer.status_code < 500
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_unknown_tasks_videos_and_paths(client: TestClient) -> None:
+def test_unknown_tasks_videos_and_paths_return_404(client: TestClient) -> None:
     for path in (
         "/tasks/none",
         "/tasks/none/events",
@@ -140,7 +138,7 @@ def _archive(world: Path, **changes: bytes | str) -> io.BytesIO:
     return buffer
 
 
-def test_an_archive_is_a_task(client: TestClient, world: Path) -> None:
+def test_archive_creates_a_task(client: TestClient, world: Path) -> None:
     answer = client.post(
         "/tasks",
         data={"name": "packed", "settings": '{"epochs": 1}'},
@@ -166,7 +164,7 @@ def test_an_archive_is_a_task(client: TestClient, world: Path) -> None:
         ({}, {"name": ""}),
     ],
 )
-def test_a_hostile_or_broken_archive_leaves_nothing(
+def test_hostile_or_broken_archive_leaves_no_files(
     client: TestClient, world: Path, changes: dict[str, bytes | str], form: dict[str, str]
 ) -> None:
     data = {"name": "hostile", **form}
@@ -177,7 +175,7 @@ def test_a_hostile_or_broken_archive_leaves_nothing(
     assert [p for p in sorted(world.rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
 
 
-def test_a_zip_bomb_is_refused(client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_bomb_is_refused(client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = _archive(world, **{"bomb.mp4": b"\0" * 30_000_000, "manifest.jsonl": '{"uri": "bomb.mp4"}'})
     monkeypatch.setattr(request_limits, "MAX_UNPACKED_BYTES", 1_000_000)
     compressed = io.BytesIO()
@@ -189,13 +187,13 @@ def test_a_zip_bomb_is_refused(client: TestClient, world: Path, monkeypatch: pyt
     assert answer.status_code in (413, 422), answer.text
 
 
-def test_a_file_that_is_no_archive_is_refused(client: TestClient) -> None:
+def test_file_that_is_not_an_archive_is_refused(client: TestClient) -> None:
     answer = client.post("/tasks", data={"name": "x"}, files={"archive": ("clips.zip", b"not a zip")})
     assert answer.status_code == 422
     assert client.post("/tasks", data={"name": "x"}).status_code == 422
 
 
-def test_broken_json_is_located(client: TestClient) -> None:
+def test_position_of_a_json_error_is_reported(client: TestClient) -> None:
     answer = client.post(
         "/tasks", content=b'{"name": "x",\n "videos": [}', headers={"Content-Type": "application/json"}
     )
@@ -204,7 +202,7 @@ def test_broken_json_is_located(client: TestClient) -> None:
     assert "line 2 column 13" in error["message"]
 
 
-def test_a_broken_form_is_refused_with_a_mend(client: TestClient) -> None:
+def test_broken_form_is_refused_with_a_hint(client: TestClient) -> None:
     for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=x"):
         answer = client.post("/tasks", content=b"--x\r\nfoo", headers={"Content-Type": kind})
         assert answer.status_code == 422
@@ -213,7 +211,7 @@ def test_a_broken_form_is_refused_with_a_mend(client: TestClient) -> None:
     assert client.post("/tasks", data={"name": "x"}, files=twice).status_code == 422
 
 
-def test_a_quiet_stream_says_that_it_is_alive_and_ends_with_its_task(
+def test_idle_event_stream_sends_heartbeats_and_ends_with_the_task(
     client: TestClient, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = client.post("/tasks", json=_body(world, "streamed")).json()["id"]

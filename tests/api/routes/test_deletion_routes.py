@@ -1,4 +1,4 @@
-"""Deleting over HTTP."""
+"""Deletion over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _found(client: TestClient) -> set[str]:
     }
 
 
-def test_videos_go_one_by_one_and_in_lists(
+def test_videos_are_deleted_singly_and_in_lists(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     before = _found(client)
@@ -28,7 +28,7 @@ def test_videos_go_one_by_one_and_in_lists(
     for path in (f"/videos/{first}", f"/videos/{first}/thumbnail", f"/videos/{first}/stream"):
         assert client.get(path).status_code == 404
     assert client.get(f"/videos/{first}/similar").status_code == 404
-    assert (configured.media_root / one["uri"]).exists(), "the user's own file"
+    assert (configured.media_root / one["uri"]).exists(), "files below the media root are kept"
     assert _found(client) == before - {first}
     again = client.delete(f"/videos/{first}")
     assert (again.status_code, again.json()) == (200, {"deleted": [], "not_found": [first]})
@@ -56,7 +56,7 @@ def test_videos_go_one_by_one_and_in_lists(
         ("/tasks/x/videos", [], 422, "body"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_invalid_deletion_request_is_named(
     client: TestClient, path: str, body: object, status: int, field: str | None
 ) -> None:
     answer = client.request("DELETE", path, json=body)
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_named(
     assert field is None or field in {error["field"] for error in answer.json()["errors"]}
 
 
-def test_without_the_key_nothing_is_deleted(configured: Settings) -> None:
+def test_deletion_requires_the_api_key(configured: Settings) -> None:
     secured = configured.model_copy(update={"api_key": SecretStr("s3cret")})
     guarded = TestClient(create_app(secured), base_url="http://127.0.0.1:8000")
     for path in ("/videos/x", "/tasks/x/videos", "/tasks/x"):
@@ -74,11 +74,11 @@ def test_without_the_key_nothing_is_deleted(configured: Settings) -> None:
 
 
 @pytest.mark.parametrize("path", ["/videos/x", "/tasks/x"])
-def test_another_site_cannot_delete(client: TestClient, path: str) -> None:
+def test_cross_site_deletion_returns_403(client: TestClient, path: str) -> None:
     assert client.delete(path, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
-def test_a_domain_goes_as_a_whole(client: TestClient, library: list[str]) -> None:
+def test_whole_task_is_deleted(client: TestClient, library: list[str]) -> None:
     held = {
         video for video in _found(client) if client.get(f"/videos/{video}").json()["task_id"] == library[0]
     }

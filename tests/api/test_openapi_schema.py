@@ -1,4 +1,4 @@
-"""The OpenAPI description, and whatever a fuzzer makes of it: never a server error."""
+"""The OpenAPI description, and requests that a fuzzer generates from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemathesis.checks import not_a_server_error
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 
 
-def test_no_request_brings_up_a_server_error(client: TestClient, library: list[str]) -> None:
+def test_generated_requests_cause_no_server_error(client: TestClient, library: list[str]) -> None:
     """A dozen generated requests per operation, the event stream left out, which ends only with its task."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app, headers={"Host": "127.0.0.1"})
     tried = 0
@@ -30,7 +30,7 @@ def test_no_request_brings_up_a_server_error(client: TestClient, library: list[s
     assert tried >= 12 * 8
 
 
-def test_every_operation_is_named_and_described(client: TestClient) -> None:
+def test_each_operation_has_an_id_and_a_description(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     operations = [operation for path in paths.values() for operation in path.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
@@ -38,7 +38,7 @@ def test_every_operation_is_named_and_described(client: TestClient) -> None:
     assert {"/tasks", "/search", "/forgetting", "/videos/{video_id}/stream"} <= set(paths)
 
 
-def test_every_reference_of_the_description_leads_somewhere(client: TestClient) -> None:
+def test_all_references_of_the_description_resolve(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     for reference in _references(document):
         node = document

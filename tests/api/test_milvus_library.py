@@ -1,4 +1,4 @@
-"""The whole way with Milvus: a task is learned into it, searched through the API, moved away, and lost."""
+"""A library in Milvus: learning, searches through the API, moves between stores, and loss of the server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from benchmarks.data.world import DOMAINS
 from cli.main import app
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Shard
 from service.core.settings import Settings, settings
 from service.storage.vector_store_selection import library_store
+from tests.api.learned_library import FIRST, SECOND, learn_two_domains
 from tests.milvus import Milvus
 
 pytest.importorskip("milvus_lite")
 
-FIRST, SECOND = list(DOMAINS)[:2]
 QUERIES = ("something moves left", "it spins")
 
 
@@ -48,6 +47,14 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
     settings.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def library(configured: Settings, world: Path, client: TestClient) -> list[str]:
+    """Task ids of two domains that are learned into Milvus, served by ``client``."""
+    tasks = learn_two_domains(world)
+    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    return tasks
+
+
 def answers(client: TestClient) -> list[list[tuple[str, float]]]:
     found = [client.get("/search", params={"q": q, "k": 50}).json()["results"] for q in QUERIES]
     return [[(hit["video_id"], hit["score"]) for hit in hits] for hits in found]
@@ -68,10 +75,10 @@ def refreshed(client: TestClient) -> dict[str, Any]:
     return ready
 
 
-# The tests of this file build on each other: one library is laid down, checked, moved, lost and found.
+# The tests of this file run in order on one library: it is learned, checked, moved, lost and found again.
 
 
-def test_what_is_learned_is_in_milvus_and_found(
+def test_learned_tasks_are_stored_and_found_in_milvus(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     manifest = library_store(configured).manifest()
@@ -84,35 +91,36 @@ def test_what_is_learned_is_in_milvus_and_found(
     near = client.get(f"/videos/{video}/similar", params={"k": 3}).json()
     assert len(near["results"]) == 3
     assert video not in {hit["video_id"] for hit in near["results"]}
-    told = CliRunner().invoke(app, ["doctor", "--json"])
-    index = next(check for check in json.loads(told.stdout)["checks"] if check["check"] == "index")
+    outcome = CliRunner().invoke(app, ["doctor", "--json"])
+    index = next(check for check in json.loads(outcome.stdout)["checks"] if check["check"] == "index")
     assert index["ok"], index
 
 
-def test_a_snapshot_says_what_it_lacks(
+def test_backup_reports_vectors_in_milvus(
     library: list[str], configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Commands work on the folder that they are given until their process ends; this one goes on.
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
-    told = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
-    assert told.exit_code == 0, told.output
-    assert "The vectors of 2 tasks are in Milvus and not part of it" in told.output
+    outcome = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
+    assert outcome.exit_code == 0, outcome.output
+    assert "The vectors of 2 tasks are in Milvus and not part of the backup" in outcome.output
     restored = CliRunner().invoke(app, ["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "new")])
     settings.cache_clear()
     dispose()
     assert restored.exit_code == 0, restored.output
 
 
-def test_moving_there_and_back_changes_no_answer(
+def test_moving_between_stores_keeps_results(
     client: TestClient, library: list[str], configured: Settings
 ) -> None:
     before = answers(client)
     for where, other in (("faiss", "milvus"), ("milvus", "faiss")):
-        told = CliRunner().invoke(app, ["move", "--to", where, "--data", str(configured.data_dir)])
-        assert (told.exit_code, f"2 tasks moved to {where}; 0 were there" in told.output) == (0, True), (
-            told.output
-        )
-        assert ("New tasks still go to the other store" in told.output) is (where == "faiss")
+        outcome = CliRunner().invoke(app, ["move", "--to", where, "--data", str(configured.data_dir)])
+        assert (outcome.exit_code, f"2 tasks moved to {where}; 0 were already there" in outcome.output) == (
+            0,
+            True,
+        ), outcome.output
+        assert ("New tasks still use the other store" in outcome.output) is (where == "faiss")
         assert refreshed(client)["degraded"] == {}
         same(answers(client), before)
         shards = library_store(configured).manifest().shards
@@ -123,7 +131,7 @@ def test_moving_there_and_back_changes_no_answer(
         assert places == [where == "milvus"] * 2, other
 
 
-def test_without_its_server_a_task_is_degraded_and_the_others_are_found(
+def test_unreachable_milvus_degrades_only_its_tasks(
     client: TestClient, library: list[str], configured: Settings, milvus_server: Milvus
 ) -> None:
     before = answers(client)
@@ -143,16 +151,14 @@ def test_without_its_server_a_task_is_degraded_and_the_others_are_found(
     same(answers(client), before)
 
 
-def test_a_task_without_any_video_left_does_not_hold_up_a_move(
-    library: list[str], configured: Settings
-) -> None:
+def test_move_skips_a_task_without_videos(library: list[str], configured: Settings) -> None:
     store = library_store(configured)
     left = store.manifest().shards[library[1]]
     store.delete(range(left.first_id, left.last_id + 1), task=library[1])
-    told = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert told.exit_code == 0, told.output
-    assert "1 tasks moved to faiss; 1 were there" in told.output
+    outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
+    assert outcome.exit_code == 0, outcome.output
+    assert "1 tasks moved to faiss; 1 were already there" in outcome.output
     emptied = store.manifest().shards[library[1]]
     assert (emptied.count, emptied.place, emptied.release) == (0, "", left.release)
-    told = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
-    assert "0 tasks moved to faiss; 1 were there" in told.output
+    outcome = CliRunner().invoke(app, ["move", "--to", "faiss", "--data", str(configured.data_dir)])
+    assert "0 tasks moved to faiss; 1 were already there" in outcome.output

@@ -1,4 +1,4 @@
-"""Searching a library that was really learned, over HTTP."""
+"""Searches in a learned library over HTTP."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from benchmarks.data.world import DOMAINS
+from service.library import video_details as service_library
 from service.search.requests.cursors import parse_cursor
-from tests.catalog_rows import accepted_videos
-
-FIRST, SECOND = list(DOMAINS)[:2]
+from tests.api.learned_library import FIRST, SECOND
 
 
-def test_results_name_videos_and_how_they_were_found(client: TestClient, library: list[str]) -> None:
+def test_search_returns_ranked_results_with_routing_and_timing(
+    client: TestClient, library: list[str]
+) -> None:
     answer = client.get("/search", params={"q": "something moves left", "k": 5}).json()
     assert [result["rank"] for result in answer["results"]] == [1, 2, 3, 4, 5]
     scores = [result["score"] for result in answer["results"]]
@@ -30,9 +30,7 @@ def test_results_name_videos_and_how_they_were_found(client: TestClient, library
     assert sum(parts) == pytest.approx(answer["timing_ms"]["total"], rel=0.01)
 
 
-def test_every_video_of_every_split_is_found_by_a_search_for_all(
-    client: TestClient, library: list[str]
-) -> None:
+def test_search_reaches_all_videos_of_all_splits(client: TestClient, library: list[str]) -> None:
     found = client.get("/search", params={"q": "anything", "k": 100}).json()["results"]
     accepted = [video.id for task in library for video in accepted_videos(task)]
     assert sorted(result["video_id"] for result in found) == sorted(accepted)
@@ -40,14 +38,14 @@ def test_every_video_of_every_split_is_found_by_a_search_for_all(
 
 
 @pytest.mark.parametrize("key", ["name", "id"])
-def test_a_known_task_is_searched_alone(client: TestClient, library: list[str], key: str) -> None:
+def test_named_task_restricts_the_search(client: TestClient, library: list[str], key: str) -> None:
     wanted = SECOND if key == "name" else library[1]
     answer = client.get("/search", params={"q": "moves", "task": wanted, "k": 50}).json()
     assert {result["task"] for result in answer["results"]} == {SECOND}
     assert [entry["task"] for entry in answer["routing"]] == [SECOND]
 
 
-def test_both_modes_answer_and_agree_on_the_newest_task(client: TestClient, library: list[str]) -> None:
+def test_query_modes_agree_on_the_newest_task(client: TestClient, library: list[str]) -> None:
     def scores(mode: str, task: str) -> list[float]:
         answer = client.get("/search", params={"q": "it spins", "task": task, "mode": mode}).json()
         assert answer["mode"] == mode
@@ -57,7 +55,7 @@ def test_both_modes_answer_and_agree_on_the_newest_task(client: TestClient, libr
     assert scores("pinned", FIRST) != pytest.approx(scores("latest", FIRST), abs=1e-6)
 
 
-def test_the_same_query_gives_the_same_answer(client: TestClient, library: list[str]) -> None:
+def test_same_query_returns_the_same_response(client: TestClient, library: list[str]) -> None:
     first, second = (client.get("/search", params={"q": "a taxi"}).json() for _ in range(2))
     assert first["results"] == second["results"]
 
@@ -80,7 +78,7 @@ def test_the_same_query_gives_the_same_answer(client: TestClient, library: list[
         ({}, "q"),
     ],
 )
-def test_a_wrong_parameter_is_named(
+def test_invalid_parameter_is_named(
     client: TestClient, library: list[str], parameters: dict[str, object], field: str
 ) -> None:
     answer = client.get("/search", params=parameters)
@@ -92,13 +90,13 @@ def test_a_wrong_parameter_is_named(
 @pytest.mark.parametrize(
     "query", ["🚕 → left", "כדור אדום זז שמאלה", "Ünïcödé", "a " * 400, "%", "'; DROP TABLE videos; --"]
 )
-def test_any_text_is_a_query(client: TestClient, library: list[str], query: str) -> None:
+def test_any_unicode_text_is_a_valid_query(client: TestClient, library: list[str], query: str) -> None:
     answer = client.get("/search", params={"q": query})
     assert answer.status_code == 200
     assert len(answer.json()["results"]) == 10
 
 
-def test_a_raw_query_of_broken_bytes_is_no_server_error(client: TestClient, library: list[str]) -> None:
+def test_invalid_utf8_query_returns_422(client: TestClient, library: list[str]) -> None:
     for raw in ("q=%ff%fe", "q=%ed%a0%80", "q=x&task=%c0"):
         answer = client.get(f"/search?{raw}")
         assert answer.status_code == 422
@@ -107,7 +105,7 @@ def test_a_raw_query_of_broken_bytes_is_no_server_error(client: TestClient, libr
         assert client.get(f"/search?{raw}").status_code < 500
 
 
-def test_pictures_and_streams_of_a_result(client: TestClient, library: list[str]) -> None:
+def test_thumbnail_and_stream_of_a_result(client: TestClient, library: list[str]) -> None:
     result = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]
     video = client.get(f"/videos/{result['video_id']}").json()
     assert video["task"] == result["task"]
@@ -154,9 +152,7 @@ def test_byte_ranges_of_a_stream(
     assert (head.status_code, head.content) == (status, b"")
 
 
-def test_a_video_that_is_gone_from_disk_is_still_found(
-    client: TestClient, library: list[str], world: Path
-) -> None:
+def test_video_missing_on_disk_is_still_found(client: TestClient, library: list[str], world: Path) -> None:
     result = client.get("/search", params={"q": "moves", "k": 1, "task": FIRST}).json()["results"][0]
     path = world / client.get(f"/videos/{result['video_id']}").json()["uri"]
     hidden = path.with_suffix(".away")
@@ -170,7 +166,7 @@ def test_a_video_that_is_gone_from_disk_is_still_found(
         hidden.rename(path)
 
 
-def test_the_recall_matrix_and_forgetting(client: TestClient, library: list[str]) -> None:
+def test_recall_matrix_and_measures_of_forgetting(client: TestClient, library: list[str]) -> None:
     measures = client.get("/forgetting").json()
     assert measures["tasks"] == [FIRST, SECOND]
     local, union = measures["matrix_local"], measures["matrix_global"]
@@ -189,7 +185,7 @@ def test_the_recall_matrix_and_forgetting(client: TestClient, library: list[str]
     assert client.get("/forgetting", params={"mode": "tomorrow"}).status_code == 422
 
 
-def test_the_overview_adds_up(client: TestClient, library: list[str]) -> None:
+def test_overview_totals_match_its_parts(client: TestClient, library: list[str]) -> None:
     overview = client.get("/overview").json()
     assert overview["tasks"]["ready"] == 2
     assert overview["vectors"] == 24
@@ -207,7 +203,7 @@ def test_health_and_metrics(client: TestClient, library: list[str]) -> None:
     assert 'route="/search"' in page
 
 
-def test_events_of_a_finished_task_end_by_themselves(client: TestClient, library: list[str]) -> None:
+def test_event_stream_of_a_finished_task_ends(client: TestClient, library: list[str]) -> None:
     lines = client.get(f"/tasks/{library[0]}/events").text.splitlines()
     states = [line for line in lines if line == "event: state"]
     assert len(states) >= 4
@@ -223,7 +219,7 @@ def test_events_of_a_finished_task_end_by_themselves(client: TestClient, library
         assert refused.json()["errors"][0]["field"] == "Last-Event-ID"
 
 
-def test_a_release_becomes_visible_without_a_restart(client: TestClient, library: list[str]) -> None:
+def test_published_release_is_served_without_restart(client: TestClient, library: list[str]) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     deadline = time.monotonic() + 30
     while service.readiness().generation < 2 and time.monotonic() < deadline:
@@ -231,7 +227,7 @@ def test_a_release_becomes_visible_without_a_restart(client: TestClient, library
     assert service.readiness().generation == 2
 
 
-def test_a_batch_over_http(client: TestClient, library: list[str]) -> None:
+def test_batch_returns_the_responses_of_single_searches(client: TestClient, library: list[str]) -> None:
     asked = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
     answered = client.post("/search", json={"queries": asked})
     assert answered.status_code == 200, answered.text
@@ -259,18 +255,20 @@ def test_a_batch_over_http(client: TestClient, library: list[str]) -> None:
         ('{"queries": [{"q": "x"}', "body"),
     ],
 )
-def test_a_wrong_batch_names_its_field(client: TestClient, library: list[str], body: str, field: str) -> None:
+def test_invalid_query_of_a_batch_is_named(
+    client: TestClient, library: list[str], body: str, field: str
+) -> None:
     answer = client.post("/search", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-def test_a_batch_above_the_limit_of_its_body_is_refused(client: TestClient) -> None:
+def test_batch_above_the_body_limit_returns_413(client: TestClient) -> None:
     assert client.post("/search", content=b" " * (4 * 1024**2 + 1)).status_code == 413
 
 
-def test_filters_over_http(client: TestClient, library: list[str]) -> None:
+def test_filters_restrict_the_results(client: TestClient, library: list[str]) -> None:
     def found(**parameters: object) -> list[str]:
         answer = client.get("/search", params={"q": "moves", "k": 100, **parameters})
         assert answer.status_code == 200, answer.text
@@ -310,7 +308,7 @@ def test_filters_over_http(client: TestClient, library: list[str]) -> None:
         ({"where": '{"category": "\\ud800", "\\ud800": 1}'}, "where.?"),
     ],
 )
-def test_a_wrong_filter_is_named(
+def test_invalid_filter_is_named(
     client: TestClient, library: list[str], parameters: dict[str, str], field: str
 ) -> None:
     answer = client.get("/search", params={"q": "x", **parameters})
@@ -319,7 +317,7 @@ def test_a_wrong_filter_is_named(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-def test_pages_over_http(client: TestClient, library: list[str]) -> None:
+def test_cursor_returns_the_next_page(client: TestClient, library: list[str]) -> None:
     asked = {"q": "a taxi", "k": 20}
     whole = client.get("/search", params=asked).json()["results"]
     first = client.get("/search", params={**asked, "k": 13}).json()
@@ -339,7 +337,7 @@ def test_pages_over_http(client: TestClient, library: list[str]) -> None:
     assert gone.headers["content-type"] == "application/problem+json"
 
 
-def test_search_by_example_over_http(client: TestClient, library: list[str]) -> None:
+def test_similar_videos_are_returned(client: TestClient, library: list[str]) -> None:
     video = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["video_id"]
     answer = client.get(f"/videos/{video}/similar", params={"k": 100}).json()
     accepted = [one.id for task in library for one in accepted_videos(task)]
@@ -354,9 +352,7 @@ def test_search_by_example_over_http(client: TestClient, library: list[str]) -> 
         assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
 
 
-def test_a_search_beyond_what_can_be_answered_is_refused_and_told_when_to_come_again(
-    client: TestClient, library: list[str]
-) -> None:
+def test_full_queue_returns_429_with_retry_after(client: TestClient, library: list[str]) -> None:
     service = client.app.state.query_service  # type: ignore[attr-defined]
     batch = {"queries": [{"q": "a circle"}] * 3}
     with service.admit(service.settings.limits.max_waiting - 2):
@@ -368,11 +364,11 @@ def test_a_search_beyond_what_can_be_answered_is_refused_and_told_when_to_come_a
             assert "the limit is" in refused.json()["detail"]
     assert client.post("/search", json=batch).status_code == 200, "nothing is left behind"
     for path in ("get", "post"):
-        told = client.get("/openapi.json").json()["paths"]["/search"][path]["responses"]["429"]
-        assert "Retry-After" in told["headers"]
+        outcome = client.get("/openapi.json").json()["paths"]["/search"][path]["responses"]["429"]
+        assert "Retry-After" in outcome["headers"]
 
 
-def test_routes_say_which_domains_count(client: TestClient, library: list[str]) -> None:
+def test_routes_select_the_searched_domains(client: TestClient, library: list[str]) -> None:
     one = client.get("/search", params={"q": "a neon taxi", "k": 5, "routes": "1"}).json()
     batch = client.post("/search", json={"queries": [{"q": "a neon taxi", "k": 5, "routes": 1}]}).json()[
         "answers"

@@ -17,7 +17,7 @@ JSON = {"Content-Type": "application/json"}
         ("/videos/vid_1/captions?task=night", "task"),
     ],
 )
-def test_a_parameter_that_is_not_known_is_refused_by_name(client: TestClient, path: str, name: str) -> None:
+def test_unknown_query_parameter_returns_422(client: TestClient, path: str, name: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
@@ -26,13 +26,13 @@ def test_a_parameter_that_is_not_known_is_refused_by_name(client: TestClient, pa
 
 
 @pytest.mark.parametrize("name", ["cursor", "min_confidence", "mode", "q"])
-def test_a_clip_has_no_words_and_so_none_of_their_parameters(client: TestClient, name: str) -> None:
+def test_clip_search_refuses_parameters_of_text_search(client: TestClient, name: str) -> None:
     answer = client.post("/search/clip", params={name: "0.5"}, files={"clip": ("a.mp4", b"x")})
     assert answer.status_code == 422
     assert [wrong["field"] for wrong in answer.json()["errors"]] == [name]
 
 
-def test_a_batch_names_what_it_does_not_know(client: TestClient) -> None:
+def test_unknown_field_of_a_batch_returns_422(client: TestClient) -> None:
     answer = client.post("/search", json={"queries": [{"q": "a taxi"}, {"q": "a taxi", "colour": "red"}]})
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
@@ -41,7 +41,7 @@ def test_a_batch_names_what_it_does_not_know(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "said"),
+    ("headers", "body", "message"),
     [
         ({}, b'{"queries": [{"q": "a taxi"}]}', "Content-Type: application/json"),
         (
@@ -54,15 +54,15 @@ def test_a_batch_names_what_it_does_not_know(client: TestClient) -> None:
         (JSON, b'{"queries": ' + b"[" * 200_000, "not valid JSON"),
     ],
 )
-def test_a_body_that_is_no_batch_says_how_to_send_one(
-    client: TestClient, headers: dict[str, str], body: bytes, said: str
+def test_invalid_batch_body_is_refused_with_a_hint(
+    client: TestClient, headers: dict[str, str], body: bytes, message: str
 ) -> None:
     answer = client.post("/search", content=body, headers=headers)
     assert answer.status_code in (400, 422)
-    assert said in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
-def test_a_clip_that_is_a_text_says_how_to_send_a_file(client: TestClient) -> None:
+def test_clip_sent_as_text_is_refused_with_a_hint(client: TestClient) -> None:
     answer = client.post("/search/clip", files={"clip": (None, "seen.mp4")})
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
@@ -71,7 +71,7 @@ def test_a_clip_that_is_a_text_says_how_to_send_a_file(client: TestClient) -> No
     assert "multipart/form-data" in wrong["message"]
 
 
-def test_a_body_without_parts_says_how_to_send_a_file(client: TestClient) -> None:
+def test_multipart_body_without_boundary_is_refused_with_a_hint(client: TestClient) -> None:
     answer = client.post("/search/clip", content=b"x", headers={"Content-Type": "multipart/form-data"})
     assert answer.status_code == 400
     assert "-F" in answer.json()["detail"]

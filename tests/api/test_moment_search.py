@@ -1,4 +1,4 @@
-"""A long video of two scenes, really encoded, learned and searched over HTTP: the scene that was asked for is found."""
+"""A long video of two scenes: searches over HTTP return the moment that shows the described scene."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from api.app import create_app
-from benchmarks.data.world import DOMAINS
 from cli.commands.library_checks import check_catalog
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
 from index.vector_ids import FIRST_MOMENT_ID
 from service.core.settings import Settings, settings
 from service.tasks import commands
-from tests.api.conftest import BASE, learn, manifest
-from tests.api.test_dashboard import _served, browser
+from tests.api.browser import serve
+from tests.api.conftest import BASE_URL
+from tests.api.learned_library import FIRST, SECOND, learn, read_manifest
 
-__all__ = ["browser"]  # a fixture
-
-FIRST, SECOND = list(DOMAINS)[:2]
 SECONDS = 48  # 24 of each scene; windows are 16 s long and begin every 8
 
 
@@ -53,10 +50,10 @@ def _long(path: Path, scenes: list[Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def asked(configured: Settings, world: Path) -> Iterator[TestClient]:
+def moment_client(configured: Settings, world: Path) -> Iterator[TestClient]:
     """A task that was only indexed, with windows of 16 seconds: ``both`` shows first ``scene-0``, then ``scene-1``."""
-    scenes = [manifest(world, domain)[0]["uri"] for domain in (FIRST, SECOND)]
-    others = [video["uri"] for video in manifest(world, SECOND)[3:]]
+    scenes = [read_manifest(world, domain)[0]["uri"] for domain in (FIRST, SECOND)]
+    others = [video["uri"] for video in read_manifest(world, SECOND)[3:]]
     _long(world / "both.mp4", [world / uri for uri in scenes])
     _long(world / "other.mp4", [world / uri for uri in others[:2]])
     videos = [{"uri": f"{name}.mp4", "id": name} for name in ("both", "other")]
@@ -66,25 +63,27 @@ def asked(configured: Settings, world: Path) -> Iterator[TestClient]:
         settings.cache_clear()
         task = learn("scenes", videos, method="zero_shot", settings={})
         assert commands.get_task(task).state == "ready", commands.get_task(task).error
-        with TestClient(create_app(settings()), base_url=BASE, raise_server_exceptions=False) as client:
+        with TestClient(create_app(settings()), base_url=BASE_URL, raise_server_exceptions=False) as client:
             client.app.state.query_service.refresh()  # type: ignore[attr-defined]
             yield client
     settings.cache_clear()
 
 
-def _search(asked: TestClient, text: str, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Results by video."""
-    found = asked.get("/search", params={"q": text, "k": 50, "moments": 10, **fields}).json()["results"]
+def _search(moment_client: TestClient, text: str, **fields: Any) -> dict[str, dict[str, Any]]:
+    """Results by video id."""
+    found = moment_client.get("/search", params={"q": text, "k": 50, "moments": 10, **fields}).json()[
+        "results"
+    ]
     assert len({result["video_id"] for result in found}) == len(found)
     return {result["video_id"]: result for result in found}
 
 
-def test_the_scene_that_was_asked_for_is_the_best_moment(asked: TestClient, world: Path) -> None:
+def test_best_moment_shows_the_described_scene(moment_client: TestClient, world: Path) -> None:
     """Of all captions those two that tell the scenes apart best, by what the scenes score alone."""
-    captions = [video["captions"][0] for domain in (FIRST, SECOND) for video in manifest(world, domain)]
+    captions = [video["captions"][0] for domain in (FIRST, SECOND) for video in read_manifest(world, domain)]
 
     def tilt(caption: str) -> float:
-        alone = _search(asked, caption, moments=0)
+        alone = _search(moment_client, caption, moments=0)
         return alone["scene-0"]["score"] - alone["scene-1"]["score"]
 
     tilts = {caption: tilt(caption) for caption in captions}
@@ -92,7 +91,7 @@ def test_the_scene_that_was_asked_for_is_the_best_moment(asked: TestClient, worl
         (max(captions, key=tilts.__getitem__), min(captions, key=tilts.__getitem__))
     ):
         assert tilts[caption] * (1 - 2 * scene) > 0.1, "the two scenes are not alike"
-        results = _search(asked, caption)
+        results = _search(moment_client, caption)
         moments = results["both"]["moments"]
         by_start = {m["start"]: m["score"] for m in moments}
         assert sorted((m["start"], m["end"]) for m in moments) == [(8.0 * n, 8.0 * n + 16) for n in range(5)]
@@ -106,57 +105,57 @@ def test_the_scene_that_was_asked_for_is_the_best_moment(asked: TestClient, worl
         )
         url = results["both"]["stream_url"]
         assert url == f"/videos/both/stream#t={best['start']:.2f},{best['end']:.2f}"
-        assert asked.get(url, headers={"Range": "bytes=0-99"}).status_code == 206
+        assert moment_client.get(url, headers={"Range": "bytes=0-99"}).status_code == 206
         assert [name for name in results if results[name]["moments"]] == [
             name for name in results if name in ("both", "other")
         ]
 
 
-def test_a_video_tells_its_moments(asked: TestClient) -> None:
-    moments = asked.get("/videos/both").json()["moments"]
+def test_video_details_list_moments(moment_client: TestClient) -> None:
+    moments = moment_client.get("/videos/both").json()["moments"]
     assert moments == [{"start": 8.0 * n, "end": 8.0 * n + 16} for n in range(5)]
-    assert asked.get("/videos/scene-0").json()["moments"] == []
+    assert moment_client.get("/videos/scene-0").json()["moments"] == []
 
 
-def test_a_batch_may_ask_for_them(asked: TestClient) -> None:
+def test_batch_limits_moments_per_query(moment_client: TestClient) -> None:
     queries = [{"q": "a taxi"}, {"q": "a taxi", "moments": 1}, {"q": "a taxi", "moments": 0}]
-    answers = asked.post("/search", json={"queries": queries}).json()["answers"]
+    answers = moment_client.post("/search", json={"queries": queries}).json()["answers"]
     shown = [next(r for r in one["results"] if r["video_id"] == "both")["moments"] for one in answers]
     assert [len(moments) for moments in shown] == [3, 1, 0]
     assert shown[1] == shown[0][:1]
-    refused = asked.post("/search", json={"queries": [{"q": "a"}, {"q": "a", "moments": 1000}]})
+    refused = moment_client.post("/search", json={"queries": [{"q": "a"}, {"q": "a", "moments": 1000}]})
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "queries[1].moments")
-    assert asked.get("/search", params={"q": "a", "moments": "many"}).status_code == 422
+    assert moment_client.get("/search", params={"q": "a", "moments": "many"}).status_code == 422
 
 
-def test_a_filter_by_duration_finds_long_videos_by_their_moments(asked: TestClient) -> None:
-    everything = _search(asked, "a taxi")
-    found = _search(asked, "a taxi", min_duration=40)
+def test_duration_filter_keeps_moments(moment_client: TestClient) -> None:
+    everything = _search(moment_client, "a taxi")
+    found = _search(moment_client, "a taxi", min_duration=40)
     assert {video: (result["score"], result["moments"]) for video, result in found.items()} == {
         video: (everything[video]["score"], everything[video]["moments"]) for video in ("both", "other")
     }
 
 
-def test_the_doctor_finds_nothing_wrong(asked: TestClient) -> None:
+def test_library_with_moments_passes_all_checks(moment_client: TestClient) -> None:
     found = audit(ShardStore(settings().index_dir))
     assert found.problems == []
     assert sum(int((ids >= FIRST_MOMENT_ID).sum()) for ids in found.ids.values()) == 10
     assert check_catalog(settings(), found) == []
 
 
-def test_the_page_tells_the_time_and_plays_the_clip_from_there(asked: TestClient, browser: WebDriver) -> None:
-    found = _search(asked, "a taxi", task="scenes")["both"]["moments"]
+def test_page_shows_and_plays_the_best_moment(moment_client: TestClient, browser: WebDriver) -> None:
+    found = _search(moment_client, "a taxi", task="scenes")["both"]["moments"]
 
     def shown(css: str) -> list[WebElement]:
         return browser.find_elements(By.CSS_SELECTOR, css)
 
     def until(condition: Callable[[], Any]) -> None:
-        WebDriverWait(browser, 20).until(lambda _: condition())
+        WebDriverWait(browser, 30, 0.05).until(lambda _: condition())
 
     def clock(seconds: float) -> str:
         return f"0:{int(seconds):02}"
 
-    with _served(asked.app) as address:
+    with serve(moment_client.app) as address:
         browser.get(f"{address}/?q=a+taxi")
         until(lambda: shown("[data-video=both] [data-testid=time]"))
         start, end = found[0]["start"], found[0]["end"]

@@ -1,4 +1,4 @@
-"""Keys, origins, hosts and headers."""
+"""API keys, origins, hosts, body limits and security headers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.security.security_middleware import is_loopback
+from api.security.loopback import is_loopback
 from service.core.settings import Settings
-
-BASE = "http://127.0.0.1:8000"
+from tests.api.conftest import BASE_URL
 
 
 @pytest.fixture
 def guarded(configured: Settings) -> TestClient:
-    """The application with an API key, as it would run on a network."""
+    """The application with an API key, bound to a network address."""
     secured = configured.model_copy(update={"api_key": SecretStr("s3cret"), "host": "0.0.0.0"})
     return TestClient(
         create_app(secured), base_url="http://search.example.org", raise_server_exceptions=False
     )
 
 
-def test_a_network_address_without_a_key_is_refused_at_start(configured: Settings) -> None:
+def test_network_address_without_key_is_refused(configured: Settings) -> None:
     with pytest.raises(ValueError, match="CINESTRATA_API_KEY"):
         create_app(configured.model_copy(update={"host": "0.0.0.0"}))
 
@@ -38,7 +37,7 @@ def test_a_network_address_without_a_key_is_refused_at_start(configured: Setting
         ({"Authorization": "Basic s3cret"}, 401),
     ],
 )
-def test_the_key_is_asked_for(guarded: TestClient, headers: dict[str, str], status: int) -> None:
+def test_api_key_is_required(guarded: TestClient, headers: dict[str, str], status: int) -> None:
     encoded = {name: value.encode() for name, value in headers.items()}
     answer = guarded.get("/tasks", headers=encoded)
     assert answer.status_code == status
@@ -47,14 +46,14 @@ def test_the_key_is_asked_for(guarded: TestClient, headers: dict[str, str], stat
         assert "Bearer" in answer.headers["www-authenticate"]
 
 
-def test_health_needs_no_key_and_pages_lead_to_the_sign_in(guarded: TestClient) -> None:
+def test_health_is_public_and_pages_redirect_to_sign_in(guarded: TestClient) -> None:
     assert guarded.get("/livez").status_code == 200
     assert guarded.get("/static/styles/base.css").status_code == 200
     page = guarded.get("/admin", follow_redirects=False)
     assert (page.status_code, page.headers["location"]) == (303, "/login")
 
 
-def test_signing_in_sets_a_cookie_that_is_not_the_key(guarded: TestClient) -> None:
+def test_sign_in_sets_a_cookie_other_than_the_key(guarded: TestClient) -> None:
     wrong = guarded.post("/login", data={"key": "guess"}, follow_redirects=False)
     assert wrong.headers["location"] == "/login?wrong=true"
     right = guarded.post("/login", data={"key": "s3cret"}, follow_redirects=False)
@@ -67,13 +66,13 @@ def test_signing_in_sets_a_cookie_that_is_not_the_key(guarded: TestClient) -> No
     assert guarded.get("/tasks").status_code == 401
 
 
-def test_a_key_of_any_letters_is_accepted(configured: Settings) -> None:
+def test_non_ascii_key_is_accepted(configured: Settings) -> None:
     secured = configured.model_copy(update={"api_key": SecretStr("schlüssel")})
-    client = TestClient(create_app(secured), base_url=BASE)
+    client = TestClient(create_app(secured), base_url=BASE_URL)
     assert client.get("/tasks", headers={"X-API-Key": "schlüssel".encode()}).status_code == 200
 
 
-def test_a_proxy_may_rename_the_host_where_the_browser_vouches_for_the_page(guarded: TestClient) -> None:
+def test_same_origin_request_passes_a_proxy_that_renames_the_host(guarded: TestClient) -> None:
     headers = {"X-API-Key": "s3cret", "Origin": "https://videos.example.org", "Sec-Fetch-Site": "same-origin"}
     assert guarded.post("/tasks/none/cancel", headers=headers).status_code == 404
 
@@ -88,22 +87,22 @@ def test_a_proxy_may_rename_the_host_where_the_browser_vouches_for_the_page(guar
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_another_site_cannot_change_anything(client: TestClient, headers: dict[str, str]) -> None:
+def test_cross_site_changes_return_403(client: TestClient, headers: dict[str, str]) -> None:
     answer = client.post("/tasks", json={"name": "x", "videos": []}, headers=headers)
     assert answer.status_code == 403
     assert answer.headers["content-type"] == "application/problem+json"
-    own = client.post("/tasks", json={"name": "x", "videos": []}, headers={"Origin": BASE})
+    own = client.post("/tasks", json={"name": "x", "videos": []}, headers={"Origin": BASE_URL})
     assert own.status_code == 422
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1"])
-def test_bound_to_loopback_it_answers_to_loopback_names_only(client: TestClient, host: str) -> None:
+def test_loopback_server_refuses_other_host_names(client: TestClient, host: str) -> None:
     assert client.get("/livez", headers={"Host": host}).status_code == 403
     for name in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
         assert client.get("/livez", headers={"Host": name}).status_code == 200
 
 
-def test_every_answer_carries_the_security_headers(client: TestClient) -> None:
+def test_all_responses_have_security_headers(client: TestClient) -> None:
     for path in ("/", "/admin", "/tasks", "/nowhere", "/static/search_page.js"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -114,9 +113,7 @@ def test_every_answer_carries_the_security_headers(client: TestClient) -> None:
         assert "unsafe" not in scripts
 
 
-def test_an_error_that_nobody_foresaw_tells_nothing_of_its_insides(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_error_reveals_no_internals(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(task_id: str) -> None:
         raise RuntimeError("password=hunter2")
 
@@ -130,7 +127,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_of_its_insides(
 
 
 @pytest.mark.parametrize("length", [str(10**12), "9" * 6000])
-def test_a_body_that_says_it_is_large_is_refused(client: TestClient, length: str) -> None:
+def test_declared_large_body_returns_413(client: TestClient, length: str) -> None:
     for path in ("/tasks", "/login", "/tasks/x/cancel"):
         answer = client.post(path, content=b"", headers={"Content-Length": length})
         assert answer.status_code == 413
@@ -146,12 +143,12 @@ def test_plotly_is_served_from_the_installed_package(client: TestClient) -> None
     assert b"plotly.js v" in plain.content[:200]
 
 
-def test_a_large_body_of_unstated_length_is_cut_off(client: TestClient) -> None:
+def test_large_chunked_body_returns_413(client: TestClient) -> None:
     chunks = (b" " * 2**20 for _ in range(80))
     answer = client.post("/tasks", content=chunks, headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
 
 
-def test_what_counts_as_loopback() -> None:
+def test_loopback_names() -> None:
     assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "example.org", "", "localhost.evil"))

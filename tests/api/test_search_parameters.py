@@ -1,4 +1,4 @@
-"""Parameters that are read at once are those that the framework would have read one by one."""
+"""Query parameters of searches behave like parameters of a FastAPI signature."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def client() -> TestClient:
         "q=x&k=1e400&min_duration=soon&arrived_after=yesterday&arrived_before=&min_score=x",
     ],
 )
-def test_they_are_read_and_refused_as_the_framework_does(client: TestClient, query: str) -> None:
+def test_values_and_errors_are_those_of_fastapi(client: TestClient, query: str) -> None:
     at_once, one_by_one = (client.get(f"/{way}?{query}") for way in ("at-once", "one-by-one"))
     assert at_once.status_code == one_by_one.status_code
     assert at_once.json() == one_by_one.json()
 
 
-def test_a_field_is_named_for_each_thing_that_is_wrong(client: TestClient) -> None:
+def test_each_invalid_parameter_is_named(client: TestClient) -> None:
     wrong = client.get("/at-once?k=many&min_score=x").json()
     assert [error[:2] for error in wrong] == [["query", "k"], ["query", "min_score"], ["query", "q"]]
 
 
-def test_they_are_described_as_the_framework_does(client: TestClient) -> None:
+def test_openapi_description_is_that_of_fastapi(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     described = paths["/at-once"]["get"]["parameters"]
     assert described == paths["/one-by-one"]["get"]["parameters"]

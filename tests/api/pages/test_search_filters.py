@@ -1,4 +1,4 @@
-"""Filters and further results on the search page, in a real browser."""
+"""Filters and further pages of results on the search page, in a real browser."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from selenium.webdriver.remote.webelement import WebElement
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
-from tests.api.test_dashboard import SECOND, _texts, _until, _wait, address, browser, no_errors  # noqa: F401
+from tests.api.browser import screen_size, texts, wait_for, wait_until
+from tests.api.learned_library import SECOND
 
 RESULT = "[data-testid=result]"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def facts(library: list[str]) -> dict[str, dict[str, Any]]:
-    """Metadata for every video, by its id: a place and a number."""
+    """Metadata of every video by its id: a place and a number."""
     with session_scope(write=True) as session:
         videos = session.query(Video).order_by(Video.vector_id).all()
         for number, video in enumerate(videos):
@@ -36,26 +37,28 @@ def facts(library: list[str]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def page(browser: WebDriver, address: str) -> Callable[[str], None]:  # noqa: F811
-    """``page(query)``: open the search page, and wait for it to be usable."""
+def page(browser: WebDriver, address: str) -> Callable[[str], None]:
+    """``page(query)`` opens the search page and waits until it is usable."""
 
     def open_page(query: str) -> None:
         browser.get(f"{address}/{query}")
-        _wait(browser, "#domains button", 3)
+        wait_for(browser, "#domains button", 3)
         if query:
-            _until(browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false")
+            wait_until(
+                browser, lambda b: b.find_element(By.ID, "answer").get_attribute("aria-busy") == "false"
+            )
 
     return open_page
 
 
-def _shown(browser: WebDriver) -> list[str]:  # noqa: F811
+def _shown(browser: WebDriver) -> list[str]:
     return browser.execute_script(
         f"return [...document.querySelectorAll('{RESULT}')].map((card) => card.dataset.video)"
     )
 
 
-def _fill(browser: WebDriver, **values: str) -> None:  # noqa: F811
-    """Open the filters, write into them, and apply."""
+def _fill(browser: WebDriver, **values: str) -> None:
+    """Open the filters, set values, and apply them."""
     if not browser.find_element(By.ID, "filter").get_property("open"):
         browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
     for name, value in values.items():
@@ -64,43 +67,43 @@ def _fill(browser: WebDriver, **values: str) -> None:  # noqa: F811
     browser.find_element(By.CSS_SELECTOR, "#filter-form [type=submit]").click()
 
 
-def test_filters_narrow_and_are_remembered_in_the_address(
-    browser: WebDriver,  # noqa: F811
+def test_metadata_filters_are_applied_and_kept_in_the_address(
+    browser: WebDriver,
     page: Callable[[str], None],
     facts: dict[str, dict[str, Any]],
 ) -> None:
     page("?q=a+ball+moves&k=48")
     assert set(_shown(browser)) == set(facts)
     browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
-    _wait(browser, "#conditions input", 2)  # the browser tells of the opening a moment later
+    wait_for(browser, "#conditions input", 2)  # the toggle event fires asynchronously
     name, value = browser.find_elements(By.CSS_SELECTOR, "#conditions input")
     name.send_keys("take")
     value.send_keys("2")
     browser.find_element(By.ID, "add-condition").click()
     browser.switch_to.active_element.send_keys("place", Keys.TAB, "street", Keys.ENTER)
     expected = {video for video, known in facts.items() if known == {"place": "street", "take": 2}}
-    _until(browser, lambda b: set(_shown(b)) == expected)
+    wait_until(browser, lambda b: set(_shown(b)) == expected)
     assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters · 2"
-    asked = parse_qs(urlsplit(browser.current_url).query)
-    assert json.loads(asked["where"][0]) == {"take": {"any": ["2", 2]}, "place": "street"}
+    parameters = parse_qs(urlsplit(browser.current_url).query)
+    assert json.loads(parameters["where"][0]) == {"take": {"any": ["2", 2]}, "place": "street"}
     shared = browser.current_url
     browser.back()
-    _until(browser, lambda b: set(_shown(b)) == set(facts))
+    wait_until(browser, lambda b: set(_shown(b)) == set(facts))
     assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters"
-    browser.get(shared)  # as somebody else would open it
-    _until(browser, lambda b: set(_shown(b)) == expected)
+    browser.get(shared)  # a shared address
+    wait_until(browser, lambda b: set(_shown(b)) == expected)
     browser.find_element(By.CSS_SELECTOR, "#filter summary").click()
     written = [i.get_property("value") for i in browser.find_elements(By.CSS_SELECTOR, "#conditions input")]
     assert written == ["take", "2", "place", "street"]
     browser.find_element(By.CSS_SELECTOR, "#conditions li:first-child button").click()
     assert browser.find_element(By.ID, "filter").get_property("open")
     browser.find_element(By.ID, "clear-filters").click()
-    _until(browser, lambda b: set(_shown(b)) == set(facts))
+    wait_until(browser, lambda b: set(_shown(b)) == set(facts))
     assert "where" not in browser.current_url
 
 
-def test_scores_lengths_and_days_go_out_as_the_api_takes_them(
-    browser: WebDriver,  # noqa: F811
+def test_score_duration_and_date_filters_are_sent_to_the_api(
+    browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
 ) -> None:
@@ -108,30 +111,30 @@ def test_scores_lengths_and_days_go_out_as_the_api_takes_them(
     results = client.get("/search", params={"q": "a ball moves", "k": 24}).json()["results"]
     least = f"{results[4]['score'] - 1e-6:.6f}"
     _fill(browser, min_score=least)
-    _until(browser, lambda b: len(_shown(b)) == 5)
+    wait_until(browser, lambda b: len(_shown(b)) == 5)
     today = date.today()
     _fill(browser, min_score="", arrived_after=str(today), arrived_before=str(today), min_duration="0.1")
-    _until(browser, lambda b: len(_shown(b)) == 24)
-    asked = parse_qs(urlsplit(browser.current_url).query)
-    assert set(asked) == {"q", "arrived_after", "arrived_before", "min_duration"}
+    wait_until(browser, lambda b: len(_shown(b)) == 24)
+    parameters = parse_qs(urlsplit(browser.current_url).query)
+    assert set(parameters) == {"q", "arrived_after", "arrived_before", "min_duration"}
     browser.refresh()
-    _until(browser, lambda b: len(_shown(b)) == 24)
+    wait_until(browser, lambda b: len(_shown(b)) == 24)
     days = [
         browser.find_element(By.ID, f"arrived_{end}").get_property("value") for end in ("after", "before")
     ]
     assert days == [str(today), str(today)]
     _fill(browser, arrived_after="", arrived_before=str(today - timedelta(days=1)))
-    _until(browser, lambda b: "Relax the filters" in b.find_element(By.ID, "message").text)
+    wait_until(browser, lambda b: "Relax the filters" in b.find_element(By.ID, "message").text)
 
 
-def test_what_is_wrong_is_pointed_at(browser: WebDriver, page: Callable[[str], None]) -> None:  # noqa: F811
+def test_invalid_filter_is_marked(browser: WebDriver, page: Callable[[str], None]) -> None:
     page("?q=a+ball+moves")
     _fill(browser, min_duration="9", max_duration="3")
-    _until(browser, lambda b: "exceeds max_duration" in b.find_element(By.ID, "message").text)
+    wait_until(browser, lambda b: "exceeds max_duration" in b.find_element(By.ID, "message").text)
     assert browser.find_element(By.ID, "min_duration").get_attribute("aria-invalid") == "true"
-    browser.get_log("browser")  # the refused request itself is logged by the browser
+    browser.get_log("browser")  # the browser logs the refused request
     _fill(browser, max_duration="90", min_duration="0")
-    _until(browser, lambda b: len(_shown(b)) == 24)
+    wait_until(browser, lambda b: len(_shown(b)) == 24)
     assert browser.find_element(By.ID, "min_duration").get_attribute("aria-invalid") is None
 
 
@@ -139,7 +142,7 @@ def test_what_is_wrong_is_pointed_at(browser: WebDriver, page: Callable[[str], N
 def calibrated(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[float], None]:
-    """``calibrated(bias)``: the release is as sure of its results as this lets it be."""
+    """``calibrated(bias)`` sets the bias of the calibration of the served release."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     before = service.snapshots.current()
 
@@ -151,8 +154,8 @@ def calibrated(
     return sure
 
 
-def test_a_least_confidence_is_kept_in_the_address_and_refused_at_its_field(
-    browser: WebDriver,  # noqa: F811
+def test_minimum_confidence_is_kept_in_the_address_and_validated(
+    browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
     calibrated: Callable[[float], None],
@@ -164,34 +167,34 @@ def test_a_least_confidence_is_kept_in_the_address_and_refused_at_its_field(
     ]
     assert sure[3] > sure[4] > 0
     page("?q=a+ball+moves")
-    _fill(browser, min_confidence="7")  # the browser knows that it is too much
+    _fill(browser, min_confidence="7")  # the browser's own validation
     assert "1" in _at(browser, "min_confidence").text
     assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
     least = f"{(sure[3] + sure[4]) / 2:.9f}"
     _fill(browser, min_confidence=least)
-    _until(browser, lambda b: len(_shown(b)) == 4)
+    wait_until(browser, lambda b: len(_shown(b)) == 4)
     assert parse_qs(urlsplit(browser.current_url).query)["min_confidence"] == [least]
     assert browser.find_element(By.CSS_SELECTOR, "#filter summary").text == "Filters · 1"
     browser.refresh()
-    _until(browser, lambda b: len(_shown(b)) == 4)
+    wait_until(browser, lambda b: len(_shown(b)) == 4)
     assert browser.find_element(By.ID, "min_confidence").get_property("value") == least
     page("?q=a+ball+moves&min_confidence=1.5")
     assert _at(browser, "min_confidence").text == "The value is not a probability. Give a number from 0 to 1."
     assert browser.switch_to.active_element.get_attribute("id") == "min_confidence"
-    browser.get_log("browser")  # the refused request itself is logged by the browser
+    browser.get_log("browser")  # the browser logs the refused request
     _fill(browser, min_confidence="")
-    _until(browser, lambda b: len(_shown(b)) == 24)
+    wait_until(browser, lambda b: len(_shown(b)) == 24)
     assert not browser.find_elements(By.CSS_SELECTOR, "#filter [aria-invalid], #filter .field-error")
 
 
-def _at(browser: WebDriver, field: str) -> WebElement:  # noqa: F811
-    """What is said of a field, as whoever cannot see the page is told."""
-    said = browser.find_element(By.ID, field).get_attribute("aria-describedby")
-    return browser.find_element(By.ID, said or "")
+def _at(browser: WebDriver, field: str) -> WebElement:
+    """The message that describes a field for assistive technology."""
+    message_id = browser.find_element(By.ID, field).get_attribute("aria-describedby")
+    return browser.find_element(By.ID, message_id or "")
 
 
-def test_where_nothing_is_likely_to_be_right_the_page_says_so_and_hides_nothing(
-    browser: WebDriver,  # noqa: F811
+def test_low_confidence_shows_a_message_and_all_results(
+    browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
     calibrated: Callable[[float], None],
@@ -200,11 +203,11 @@ def test_where_nothing_is_likely_to_be_right_the_page_says_so_and_hides_nothing(
     among = client.get("/search", params={"q": "a ball moves"}).json()["confidence"]
     assert 0 < among < 0.1
     page("?q=a+ball+moves")
-    said = browser.find_element(By.ID, "message").text
-    assert "No result fits well." in said
-    assert f"with a probability of {100 * among:.1f} %" in said
+    message = browser.find_element(By.ID, "message").text
+    assert "No result fits well." in message
+    assert f"with a probability of {100 * among:.1f} %" in message
     assert len(_shown(browser)) == 24
-    assert set(_texts(browser, ".likelihood")) == {"unlikely"}
+    assert set(texts(browser, ".likelihood")) == {"unlikely"}
     page("?q=a+ball+moves&min_confidence=0.5")
     assert "No single result reaches 0.5" in browser.find_element(By.ID, "message").text
     assert not _shown(browser)
@@ -214,8 +217,8 @@ def test_where_nothing_is_likely_to_be_right_the_page_says_so_and_hides_nothing(
     assert not browser.find_element(By.ID, "message").is_displayed()
 
 
-def test_more_results_follow_until_there_are_none(
-    browser: WebDriver,  # noqa: F811
+def test_more_button_appends_pages_until_the_last(
+    browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
 ) -> None:
@@ -224,19 +227,19 @@ def test_more_results_follow_until_there_are_none(
     assert len(_shown(browser)) == 12
     more = browser.find_element(By.ID, "more-button")
     more.send_keys(Keys.ENTER)
-    _until(browser, lambda b: len(_shown(b)) == 24)
+    wait_until(browser, lambda b: len(_shown(b)) == 24)
     assert _shown(browser) == [result["video_id"] for result in whole]
-    assert _texts(browser, ".rank") == [str(rank) for rank in range(1, 25)]
-    _until(browser, lambda b: not more.is_displayed())
+    assert texts(browser, ".rank") == [str(rank) for rank in range(1, 25)]
+    wait_until(browser, lambda b: not more.is_displayed())
     thirteenth = browser.find_elements(By.CSS_SELECTOR, f"{RESULT} .play")[12]
-    assert browser.switch_to.active_element == thirteenth, "a keyboard goes on where the new ones begin"
+    assert browser.switch_to.active_element == thirteenth, "the keyboard focus is on the first new result"
     browser.execute_script(f"document.querySelector(\"#domains [data-task='{SECOND}']\").click()")
-    _until(browser, lambda b: len(_shown(b)) == 12)
+    wait_until(browser, lambda b: len(_shown(b)) == 12)
     assert not browser.find_element(By.ID, "more-button").is_displayed()
 
 
-def test_keys_open_and_close_and_everything_has_a_name(
-    browser: WebDriver,  # noqa: F811
+def test_popovers_work_by_keyboard_and_controls_have_names(
+    browser: WebDriver,
     page: Callable[[str], None],
 ) -> None:
     page("?q=a+ball+moves")
@@ -244,7 +247,7 @@ def test_keys_open_and_close_and_everything_has_a_name(
         summary = browser.find_element(By.CSS_SELECTOR, f"#{popover} summary")
         browser.execute_script("arguments[0].focus()", summary)
         webdriver.ActionChains(browser).send_keys(Keys.ENTER).perform()
-        _until(browser, lambda b, popover=popover: b.find_element(By.ID, popover).get_property("open"))
+        wait_until(browser, lambda b, popover=popover: b.find_element(By.ID, popover).get_property("open"))
         controls = browser.find_elements(By.CSS_SELECTOR, f"#{popover} :is(input, select, button)")
         assert len(controls) >= 5
         assert all(control.accessible_name for control in controls)
@@ -254,20 +257,16 @@ def test_keys_open_and_close_and_everything_has_a_name(
 
 
 @pytest.mark.parametrize("size", [(390, 844), (390, 480), (1440, 900)])
-def test_nothing_lies_over_the_domains_and_all_of_a_popover_can_be_reached(
-    browser: WebDriver,  # noqa: F811
+def test_popovers_fit_the_screen_and_do_not_cover_the_domains(
+    browser: WebDriver,
     page: Callable[[str], None],
     size: tuple[int, int],
 ) -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 500},
-    )
     box = (
         "const r = document.querySelector(arguments[0]).getBoundingClientRect(); "
         "return [r.left, r.top, r.right, r.bottom]"
     )
-    try:
+    with screen_size(browser, *size):
         page("?q=a+ball+moves")
         left, top, right, bottom = browser.execute_script(box, "#domains")
         for popover in ("filter", "options"):
@@ -278,5 +277,3 @@ def test_nothing_lies_over_the_domains_and_all_of_a_popover_can_be_reached(
             assert (x0 >= 0, x1 <= size[0]) == (True, True)
             browser.execute_script(f"document.querySelector('#{popover} .popover').scrollTop = 10000")
             assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,77 @@
+"""Helpers for tests in a real browser."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1440,900",
+)
+
+
+@contextmanager
+def serve(app: Any) -> Iterator[str]:
+    """Serve an application whose query service is started already, and return its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        server.force_exit = True  # pages keep event streams open
+        thread.join(timeout=10)
+
+
+def wait_until(browser: WebDriver, condition: Callable[[WebDriver], Any]) -> None:
+    """Wait for a condition, which is evaluated again if an element was replaced meanwhile."""
+    wait = WebDriverWait(browser, 30, 0.05, ignored_exceptions=[StaleElementReferenceException])
+    wait.until(condition)
+
+
+def texts(browser: WebDriver, css: str) -> list[str]:
+    """Texts of the elements that match a selector."""
+    return [element.text for element in browser.find_elements(By.CSS_SELECTOR, css)]
+
+
+def wait_for(browser: WebDriver, css: str, count: int = 1) -> list[str]:
+    """Wait for a number of elements, and return their texts."""
+    wait_until(browser, lambda b: len(texts(b, css)) >= count)
+    return texts(browser, css)
+
+
+def refresh_library_page(browser: WebDriver) -> None:
+    """Let the library page read the state of the library now, instead of at its next interval."""
+    browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+@contextmanager
+def screen_size(browser: WebDriver, width: int, height: int) -> Iterator[None]:
+    """Emulate a screen; below a width of 500 pixels, that of a phone."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,41 @@
+"""Domains of rendered videos, and their training in the process of the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data.world import DOMAINS
+from service.celery_worker import probe
+from service.core.schemas import TaskSpec
+from service.tasks import commands
+from trainer.worker.learning_job import run_learning_job
+
+FIRST, SECOND = list(DOMAINS)[:2]
+FAST_TRAINING = {"epochs": 1, "rank": 4}
+
+
+def read_manifest(root: Path, domain: str) -> list[dict[str, Any]]:
+    """The videos of a rendered domain in the form of ``POST /tasks``."""
+    lines = (root / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    videos = [
+        TaskSpec.model_validate_json(f'{{"name": "x", "videos": [{line}]}}').videos[0] for line in lines
+    ]
+    return [{**v.model_dump(exclude_none=True), "uri": f"{domain}/{Path(v.uri).name}"} for v in videos]
+
+
+def learn(domain: str, videos: list[dict[str, Any]], **fields: Any) -> str:
+    """Create a task and run the jobs of both workers; returns the id of the task."""
+    defaults = {"name": domain, "method": "ffa_tame", "settings": FAST_TRAINING, "videos": videos}
+    task = commands.create_task(TaskSpec.model_validate(defaults | fields)).task
+    probe(task.id)
+    run_learning_job(task.id)
+    return task.id
+
+
+def learn_two_domains(root: Path) -> list[str]:
+    """Learn the two rendered domains below ``root``; returns the ids of the tasks."""
+    tasks = [learn(domain, read_manifest(root, domain)) for domain in (FIRST, SECOND)]
+    states = [commands.get_task(task).state for task in tasks]
+    assert states == ["ready", "ready"], [commands.get_task(task).error for task in tasks]
+    return tasks
