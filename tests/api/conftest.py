@@ -99,6 +99,7 @@ def library(
             shutil.copytree(entry, target / entry.name, dirs_exist_ok=True)
     shutil.copy(folder / "catalog.sqlite3", target / "catalog.copy")
     os.replace(target / "catalog.copy", target / "catalog.sqlite3")
+    dispose()  # a thread of the query service may have opened the replaced file
     shutil.copytree(folder / "index", target / "index.copy")
     shutil.rmtree(target / "index", ignore_errors=True)
     os.replace(target / "index.copy", target / "index")

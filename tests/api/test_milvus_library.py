@@ -13,6 +13,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from cli.main import app
+from index.milvus import milvus_connection
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
 from service.catalog.tables import Shard
@@ -32,7 +33,6 @@ def configured(tmp_path_factory: pytest.TempPathFactory, milvus_server: Milvus) 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "DATA_DIR": str(tmp_path_factory.mktemp("data")),
-            "EVENT_SECONDS": "0",
             "VECTOR_STORE": "milvus",
             "MILVUS__URI": milvus_server.uri,
             "MILVUS__TIMEOUT_SECONDS": "3",
@@ -61,10 +61,10 @@ def answers(client: TestClient) -> list[list[tuple[str, float]]]:
 
 
 def same(one: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]]) -> None:
-    """Equal but for the order of summation."""
-    for mine, theirs in zip(one, other, strict=True):
-        assert dict(mine) == pytest.approx(dict(theirs), abs=1e-5)
-        assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-5)
+    """Compare results, whose scores may differ by the order of summation."""
+    for before, after in zip(one, other, strict=True):
+        assert dict(before) == pytest.approx(dict(after), abs=1e-5)
+        assert [score for _, score in before] == pytest.approx([score for _, score in after], abs=1e-5)
 
 
 def refreshed(client: TestClient) -> dict[str, Any]:
@@ -132,8 +132,13 @@ def test_moving_between_stores_keeps_results(
 
 
 def test_unreachable_milvus_degrades_only_its_tasks(
-    client: TestClient, library: list[str], configured: Settings, milvus_server: Milvus
+    client: TestClient,
+    library: list[str],
+    configured: Settings,
+    milvus_server: Milvus,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(milvus_connection, "RETRY_SECONDS", 0)
     before = answers(client)
     library_store(configured.model_copy(update={"vector_store": "faiss"})).move(library[0])
     refreshed(client)
@@ -146,7 +151,6 @@ def test_unreachable_milvus_degrades_only_its_tasks(
     assert ready.status_code == 200
     assert milvus_server.uri in ready.json()["degraded"][SECOND]
     milvus_server.find()
-    library_store(configured)._remote._silent_until = 0  # type: ignore[union-attr]
     assert refreshed(client)["degraded"] == {}
     same(answers(client), before)
 

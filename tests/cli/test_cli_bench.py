@@ -116,4 +116,4 @@ def test_invalid_arguments_are_reported_without_traceback(
 def test_report_of_an_empty_folder_fails(tmp_path: Path) -> None:
     outcome = bench("report", tmp_path)
     assert outcome.exit_code == 1
-    assert "holds no results" in outcome.output
+    assert "has no results" in outcome.output

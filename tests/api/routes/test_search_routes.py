@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from service.library import video_details as service_library
 from service.search.requests.cursors import parse_cursor
 from tests.api.learned_library import FIRST, SECOND
+from tests.catalog_rows import accepted_videos
 
 
 def test_search_returns_ranked_results_with_routing_and_timing(
