@@ -37,7 +37,7 @@ COSINE_SLACK = 0.05
 MAX_LIKELY_TASKS = 16
 # The first wave: tasks whose lift differs from the highest one by at most this value, up to this number of tasks.
 _FIRST_WAVE_MARGIN = 0.1
-_MAX_FIRST_WAVE = 8
+MAX_FIRST_WAVE = 8
 
 
 class WavePlanner:
@@ -82,8 +82,8 @@ class WavePlanner:
         self._tiers = _split_tiers(routing, set(searchable), routes, tasks_in_first_page)
         highest_lift = routing[0][1] if routing else 0.0
         self._wave_size = min(
-            _MAX_FIRST_WAVE,
-            sum(lift >= highest_lift - _FIRST_WAVE_MARGIN for _, lift in routing[:_MAX_FIRST_WAVE]),
+            MAX_FIRST_WAVE,
+            sum(lift >= highest_lift - _FIRST_WAVE_MARGIN for _, lift in routing[:MAX_FIRST_WAVE]),
         )
         self._hits_by_task: dict[str, Hits] = {}  # of the current tier
         self._earlier_hits: list[Hit] = []  # of the tiers before it

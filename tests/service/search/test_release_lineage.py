@@ -9,12 +9,12 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from index.files import durable_files
 from index.files.manifest_format import ReleaseEntry
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
@@ -79,14 +79,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         opened.append(Path(path))
         return safe_open(path, *args, **options)
 
-    safe_open, sha256, text = release_files.safe_open, durable_files._sha256, Path.read_text
+    def open_path(path: Path, *args: Any, **options: Any) -> Any:
+        opened.append(path)
+        return path_open(path, *args, **options)
+
+    safe_open, path_open = release_files.safe_open, Path.open
     monkeypatch.setattr(release_files, "safe_open", watched)
-    monkeypatch.setattr(durable_files, "_sha256", lambda path: (opened.append(path), sha256(path))[1])
-    monkeypatch.setattr(
-        Path,
-        "read_text",
-        lambda path, *args, **options: (opened.append(path), text(path, *args, **options))[1],
-    )
+    monkeypatch.setattr(Path, "open", open_path)  # checksums and Path.read_text
     return opened
 
 

@@ -722,7 +722,7 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
     library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch, one_lane: None
 ) -> None:
     """A search of all domains, one per wave, while a newer release is loaded."""
-    monkeypatch.setattr(planner, "_MAX_FIRST_WAVE", 1)
+    monkeypatch.setattr(planner, "MAX_FIRST_WAVE", 1)
     library.add_task("sea", SEA)
     search_engine = SearchEngine(configured)
     assert search_engine.refresh()
