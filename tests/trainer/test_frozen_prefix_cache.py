@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.backbones.precision import mixed_precision
 from models.encoders.tower_forward import encode_frames, run_first_blocks
 from tests.trainer.killing import Killed, kill_at
@@ -39,12 +38,6 @@ SETTINGS: dict[str, Any] = {
     "precision": "float32",
 }
 TOKENS = FRAMES * (1 + (SIDE // 8) ** 2) * 128 * 4  # bytes of a video
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=FRAMES)
 
 
 @pytest.fixture

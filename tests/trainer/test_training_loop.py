@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from tests.trainer.killing import Killed, kill_at
 from trainer.errors import FramesMissing, TrainingDiverged
@@ -23,12 +22,6 @@ from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, fit, learn_task, learning_rate_factor
 
 FRAMES, SIDE = 2, 56
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=FRAMES)
 
 
 @pytest.fixture

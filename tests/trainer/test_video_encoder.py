@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
 from models.encoders.encoder_registry import read_video_release, select_query_tensors, select_video_tensors
 from models.encoders.video_encoder import VideoEncoder
 from models.errors import ReleaseError
@@ -33,12 +32,6 @@ SMALL: dict[str, dict[str, Any]] = {
 NAMES = ["zero_shot", "ffa_tame", "strata", "moe_adapter", "finetune", "drift_adapter", "clip_vip", "ccmr"]
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return tiny_backbone(frames=FRAMES)
 
 
 def _frames(seed: int, count: int = 4) -> Tensor:
