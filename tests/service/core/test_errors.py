@@ -1,0 +1,26 @@
+"""The tree of errors."""
+
+from __future__ import annotations
+
+from service.core import errors
+
+
+def test_every_error_has_a_status_and_a_title() -> None:
+    def below(kind: type[errors.CinestrataError]) -> set[type[errors.CinestrataError]]:
+        return {kind}.union(*map(below, kind.__subclasses__()))
+
+    kinds = {kind for kind in below(errors.CinestrataError) if kind.__module__ == "service.core.errors"}
+    assert {kind.__name__ for kind in kinds} <= set(errors.__all__)
+    for kind in kinds - {errors.CinestrataError, errors.TaskInterruption}:
+        assert 400 <= kind.status < 600
+        assert kind.title
+        assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_field_paths_read_like_code() -> None:
+    assert errors.field_path(("videos", 3, "captions", 0)) == "videos[3].captions[0]"
+    assert errors.field_path(()) == "body"
+    wrong = errors.InvalidInput.of(
+        [errors.FieldError("a", "Wrong.", "Mend."), errors.FieldError("b", "Wrong.")]
+    )
+    assert str(wrong) == "a: Wrong. Mend. (1 more)"

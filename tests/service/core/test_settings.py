@@ -1,0 +1,99 @@
+"""Validation of settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.core.settings import RENAMED_VARIABLES, Settings
+
+
+class TestSettings:
+    """What the environment says."""
+
+    def test_everything_lies_in_the_data_folder(self, tmp_path: Path) -> None:
+        made = Settings(data_dir=tmp_path)
+        assert made.database_url == f"sqlite:///{tmp_path}/catalog.sqlite3"
+        assert made.redis_client_url == f"unix://{tmp_path}/run/redis.sock"
+        assert made.media_root == tmp_path / "media"
+
+    def test_paths_are_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert Settings(data_dir=Path("here")).data_dir == tmp_path / "here"
+
+    def test_postgresql_gets_its_driver(self) -> None:
+        for url in ("postgresql://u@h/d", "postgres://u@h/d"):
+            assert Settings(database_url=url).database_url == "postgresql+psycopg://u@h/d"
+
+    def test_an_empty_key_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CINESTRATA_API_KEY", "")
+        assert Settings().api_key is None
+        monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
+        assert "secret" not in repr(Settings())
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("METHOD", "magic"),
+            ("PORT", "70000"),
+            ("BAD_VIDEO_SHARE", "2"),
+            ("LEASE_SECONDS", "0"),
+            ("LIMITS__MAX_RESULTS", "0"),
+            ("QUERY_MODE", "x"),
+        ],
+    )
+    def test_wrong_values_are_named(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+        monkeypatch.setenv(f"CINESTRATA_{name}", value)
+        with pytest.raises(ValidationError, match=name.lower().replace("__", ".")):
+            Settings()
+
+    @pytest.mark.parametrize(("old", "new"), RENAMED_VARIABLES.items())
+    def test_a_variable_of_an_old_name_is_refused_with_the_new_name(
+        self, monkeypatch: pytest.MonkeyPatch, old: str, new: str | None
+    ) -> None:
+        monkeypatch.setenv(old, "1")
+        with pytest.raises(
+            ValidationError, match=f"{old} is named {new} now" if new else f"{old} is not a setting"
+        ):
+            Settings()
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"vector_store": "milvus"}, "CINESTRATA_MILVUS__URI is empty"),
+            ({"milvus": {"token": "root:s3cret"}}, "CINESTRATA_MILVUS__URI is empty"),
+            ({"milvus": {"uri": "milvus:19530"}}, "'milvus:19530' is not an address"),
+            ({"milvus": {"uri": "ftp://u:s3cret@host"}}, "'ftp://host' is not an address"),
+            ({"milvus": {"uri": "http://milvus:19530", "collection": "a-b"}}, "milvus.collection"),
+            ({"milvus": {"uri": "http://milvus:19530", "index": "TREE"}}, "milvus.index"),
+            ({"vector_store": "pinecone"}, "vector_store"),
+        ],
+    )
+    def test_milvus_is_checked_as_a_whole(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(ValidationError, match=said) as refused:
+            Settings(**given)
+        assert "s3cret" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("missing", "uri", "said"),
+        [
+            ("pymilvus", "http://milvus:19530", r"pip install 'cinestrata\[milvus\]'"),
+            ("milvus_lite", "x.db", "pip install milvus-lite"),
+        ],
+    )
+    def test_a_missing_client_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, said: str
+    ) -> None:
+        monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
+        with pytest.raises(ValidationError, match=said):
+            Settings(milvus={"uri": uri})
+
+    def test_the_token_of_milvus_is_not_shown(self) -> None:
+        made = Settings(
+            vector_store="milvus", milvus={"uri": "http://u:s3cret@milvus:1", "token": "root:s3cret"}
+        )
+        assert "s3cret" not in repr(made)
+        assert Settings(milvus={"token": ""}).milvus.token is None
