@@ -68,7 +68,7 @@ class ShardWriter:
         """Copy the vectors of a shard that are not deleted into one new segment.
 
         Args:
-            shard: FaissShard to copy.
+            shard: Shard to copy.
             vector_store: Store of the new rows.
             keep_dtype: Store the maximum precision of the segments, rather than the precision of new segments.
         """

@@ -21,7 +21,7 @@ _SEEK_MARGINS = (0.0, 10.0, 60.0)  # seconds before the target; not every contai
 
 
 class StreamExtent(NamedTuple):
-    """StreamExtent of a stream in time.
+    """Extent of a stream in time.
 
     Attributes:
         duration: Duration in seconds.
@@ -53,7 +53,7 @@ def frames_on_display(
     Args:
         container: Open container.
         stream: Its video stream.
-        extent: StreamExtent of the stream.
+        extent: Extent of the stream.
         times: Ascending times in seconds since the first frame.
         name: Name of the video in errors.
 

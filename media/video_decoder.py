@@ -52,7 +52,7 @@ class VideoDecoder:
     The child is a plain subprocess, which also works in workers that may not have daemonic children.
 
     Attributes:
-        limits: VideoLimits of each video.
+        limits: Limits of each video.
     """
 
     def __init__(self, limits: VideoLimits | None = None) -> None:

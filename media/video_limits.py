@@ -13,7 +13,7 @@ __all__ = ["VideoInfo", "VideoLimits", "moment_windows", "sample_times"]
 
 @dataclass(frozen=True)
 class VideoLimits:
-    """VideoLimits of one video, and of the process that decodes it.
+    """Limits of one video, and of the process that decodes it.
 
     Attributes:
         max_bytes: Maximum size of the file.
@@ -91,7 +91,7 @@ def sample_times(duration: float, count: int) -> list[float]:
 def moment_windows(
     duration: float, seconds: float, overlap: float, max_windows: int
 ) -> list[tuple[float, float]]:
-    """The moments of a long video: overlapping moment_windows of equal length that cover it.
+    """The moments of a long video: overlapping windows of equal length that cover it.
 
     Args:
         duration: Duration of the video in seconds.
@@ -105,7 +105,7 @@ def moment_windows(
     """
     if duration <= seconds or max_windows < 2:
         return []
-    step = 1 - overlap  # in moment_windows
+    step = 1 - overlap  # in windows
     # The tolerance keeps rounding from adding a window to a duration that fits exactly.
     count = min(max_windows, 1 + math.ceil((duration - seconds) / (seconds * step) - 1e-9))
     if count < 2:

@@ -30,7 +30,7 @@ def restore_frames(
         size: Height and width of a frame in pixels.
         cache: Folder of the frame cache.
         locate: Video file of a clip; may raise MediaError.
-        limits: VideoLimits of the decoder.
+        limits: Limits of the decoder.
         report: Called with the number of restored and of missing videos before each video.
 
     Raises:

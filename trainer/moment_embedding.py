@@ -70,7 +70,7 @@ def embed_moments(
         size: Height and width of a frame in pixels.
         locate: File of a video; may raise MediaError or OSError.
         scratch: File for decoded frames; removed at the end.
-        limits: VideoLimits of the decoder.
+        limits: Limits of the decoder.
         on_skip: Called with a skipped video and the reason.
         report: Called with the number of processed moments of all videos.
 

@@ -81,7 +81,7 @@ def parse_requests(
 
     Args:
         queries: Queries as sent; their types are valid, their values are not checked yet.
-        settings: VideoLimits and defaults.
+        settings: Limits and defaults.
         is_batch: Whether errors name the position of their query.
 
     Raises:

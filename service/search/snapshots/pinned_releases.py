@@ -34,7 +34,7 @@ class PinnedVideoReleases(_PinnedReleases):
     """Task ID → video side of the release that produced the task's shard, read on access.
 
     Args:
-        index_snapshot: IndexSnapshot that contains the shards and releases.
+        index_snapshot: Snapshot that contains the shards and releases.
         tasks: IDs of the tasks.
     """
 
@@ -50,7 +50,7 @@ class PinnedQueryReleases(_PinnedReleases):
     recorded in :attr:`broken`.
 
     Args:
-        index_snapshot: IndexSnapshot that contains the shards and releases.
+        index_snapshot: Snapshot that contains the shards and releases.
         release_id: Identifier of the current release.
         release: State of the current release.
 

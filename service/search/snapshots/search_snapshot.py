@@ -78,7 +78,7 @@ class SearchSnapshot:
     """One index generation, loaded for searches. A new generation is a new object; snapshots compare by identity.
 
     Attributes:
-        index_snapshot: IndexSnapshot of the index.
+        index_snapshot: Snapshot of the index.
         release_id: Identifier of the release that encodes queries: the newest one, or an earlier one.
         shards: Searchable shards by task ID, in learned order.
         task_names: Task ID → name.
@@ -121,7 +121,7 @@ class SearchSnapshot:
         is broken, is left out and recorded in ``degraded``.
 
         Args:
-            index_snapshot: IndexSnapshot of the index.
+            index_snapshot: Snapshot of the index.
             backbone: Backbone of all releases.
             release_id: Identifier of a release in the manifest; the newest by default.
             other: Snapshot of the same library with the same backbone. Releases never change, so what it has loaded of

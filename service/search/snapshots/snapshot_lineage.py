@@ -24,7 +24,7 @@ class SnapshotLineage:
     and only the tasks of that release are degraded.
 
     Args:
-        index_snapshot: IndexSnapshot that contains the releases.
+        index_snapshot: Snapshot that contains the releases.
         vocabulary: Vocabulary size V of the backbone.
         known: Contributions that are already in memory, by release ID.
 

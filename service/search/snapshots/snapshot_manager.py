@@ -163,7 +163,7 @@ class SnapshotManager:
 
         Args:
             task: Name or ID of the task.
-            used: IndexSnapshot that does not contain the task.
+            used: Snapshot that does not contain the task.
 
         Returns:
             A snapshot that replaced the given one; None where the catalog has no such ready task.

@@ -31,7 +31,7 @@ def find_best_moments(
     All moments of the videos are scored, because only some of them may be among the hits.
 
     Args:
-        snapshot: IndexSnapshot that found the hits.
+        snapshot: Snapshot that found the hits.
         hits: Hits of videos in tasks that may have moments.
         query_vectors: Task ID → query vector ``float32 [dim]``.
         lifts: Task ID → value added to cosines of the task.

@@ -47,7 +47,7 @@ def execute(
     """Answer requests with one snapshot.
 
     Args:
-        snapshot: IndexSnapshot that answers all of them.
+        snapshot: Snapshot that answers all of them.
         requests: Valid requests.
         settings: Settings of the process.
         cache: Source of the metadata that filters and moments need.

@@ -35,7 +35,7 @@ def compute_confidences(
     """Probability that each hit is the requested video.
 
     Args:
-        snapshot: IndexSnapshot that found the hits.
+        snapshot: Snapshot that found the hits.
         hits: Hits of a list, from its first hit on.
         request: Request that the hits answer.
         routing: Log weights of the candidate tasks, by falling weight.

@@ -36,7 +36,7 @@ class SearchState:
     """A search in progress.
 
     Attributes:
-        snapshot: IndexSnapshot that answers the search from its first wave to its response.
+        snapshot: Snapshot that answers the search from its first wave to its response.
         request: The request.
         mode: Query mode.
         routing: Candidate tasks and their log weights, by falling weight.

@@ -92,7 +92,7 @@ class CaptionIndex:
         """The distinct captions whose vectors are nearest to that of a video.
 
         Args:
-            snapshot: IndexSnapshot that contains the tasks.
+            snapshot: Snapshot that contains the tasks.
             vector: Unit vector ``float32 [dim]`` of the video, in the space of ``task``.
             task: ID of the task that captions are encoded for.
             sources: IDs of the tasks whose captions are compared.
@@ -146,7 +146,7 @@ def caption_video(
     """The k captions of the library that are nearest to a video.
 
     Args:
-        snapshot: IndexSnapshot to search.
+        snapshot: Snapshot to search.
         settings: Settings of the process.
         index: Cache of encoded captions.
         video_id: Identifier of the video.

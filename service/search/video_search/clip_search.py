@@ -109,7 +109,7 @@ class ClipSearch:
         """The videos most similar to a clip.
 
         Args:
-            snapshot: IndexSnapshot to search.
+            snapshot: Snapshot to search.
             backbone: Backbone of its releases.
             upload: Video or picture; read to its end.
             query: Parameters of the search other than the text: ``k``, ``task``, filters and ``min_score``.

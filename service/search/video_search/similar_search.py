@@ -45,7 +45,7 @@ def search_similar(
     """The k nearest videos to a video, without the video itself; scores are cosines.
 
     Args:
-        snapshot: IndexSnapshot to search.
+        snapshot: Snapshot to search.
         settings: Settings of the process.
         video_id: Identifier of the video.
         k: Number of results.
