@@ -35,7 +35,7 @@ def delete_videos_of_task(
 
 @router.delete("/tasks/{task_id}", operation_id="delete_task", tags=["tasks"])
 def delete_whole_task(task_id: str) -> DeletionResult:
-    """Delete all videos of a task and its evaluation. A running task is cancelled first.
+    """Delete all videos of a task and its evaluation. A waiting or running task gives 409: cancel it first.
 
     A task that was never published is removed. A learned task stays in the sequence without videos and its name stays
     reserved, because later releases build on it. The next `cinestrata compact` removes its vectors.
