@@ -228,7 +228,7 @@ def test_nothing_is_published_without_the_manifest(learned_task: str, post_video
     two = post_videos("night")
     view = run_job(two)
     assert view.state == "failed"
-    assert "manifest.json is gone" in str(view.error)
+    assert "manifest.json is missing" in str(view.error)
     assert "backup" in str(view.error_hint)
     assert not store.manifest_path.exists()
     aside.rename(store.manifest_path)
