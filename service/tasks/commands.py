@@ -28,6 +28,7 @@ from service.tasks.lifecycle.state_machine import lock_task, next_position, set_
 from service.tasks.task_events import events_after, record
 
 __all__ = [
+    "DEFAULT_SECONDS_PER_VIDEO",
     "CreateOutcome",
     "cancel_task",
     "create_task",
@@ -36,9 +37,10 @@ __all__ = [
     "get_task",
     "list_tasks",
     "retry_task",
+    "seconds_per_video",
 ]
 
-_GUESSED_SECONDS_PER_VIDEO = 1.0  # until finished tasks give an estimate
+DEFAULT_SECONDS_PER_VIDEO = 1.0  # until finished tasks give an estimate
 
 
 @dataclass(frozen=True)
@@ -326,7 +328,7 @@ def _is_waiting(task: Task) -> bool:
 
 def _remaining_seconds(session: Session) -> dict[str, float]:
     """Estimate the seconds until each unfinished task is ready, from the tasks ahead of it and the pace of recent tasks."""
-    pace = _seconds_per_video(
+    pace = seconds_per_video(
         session.scalars(
             select(Task)
             .where(Task.state == "ready", Task.started_at.is_not(None), Task.finished_at.is_not(None))
@@ -350,14 +352,15 @@ def _remaining_seconds(session: Session) -> dict[str, float]:
     return remaining
 
 
-def _seconds_per_video(tasks: Iterable[Task]) -> float:
+def seconds_per_video(tasks: Iterable[Task]) -> float:
+    """Return the mean duration of finished tasks per video; a default if there are none."""
     seconds, videos = 0.0, 0
     for task in tasks:
         left = task.counts.get("videos")  # zero if all were deleted: the duration gives no pace then
         if task.started_at and task.finished_at and left:
             seconds += (task.finished_at - task.started_at).total_seconds()
             videos += left
-    return seconds / videos if videos else _GUESSED_SECONDS_PER_VIDEO
+    return seconds / videos if videos else DEFAULT_SECONDS_PER_VIDEO
 
 
 def _new_id(prefix: str) -> str:

@@ -17,7 +17,7 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
 
-def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(
+def test_a_gpu_that_is_not_there_is_reported_when_the_service_starts(
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
@@ -26,7 +26,7 @@ def test_a_gpu_that_is_not_there_is_told_when_the_service_starts(
     SearchEngine(settings_factory(tmp_path, index_device="auto"))  # the processor serves
 
 
-def test_a_gpu_for_the_text_tower_that_is_not_there_is_told_when_the_service_starts(
+def test_a_gpu_for_the_text_tower_that_is_not_there_is_reported_when_the_service_starts(
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -223,7 +223,7 @@ def _measured(release: int, task: int, share: float) -> Recall:
     )
 
 
-def test_a_task_that_was_never_laid_down_is_gone_and_its_name_is_free(
+def test_a_task_that_was_never_published_is_gone_and_its_name_is_free(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task = post("birds", 2)
@@ -343,7 +343,7 @@ def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None
 # -- again, and after a kill --------------------------------------------------------------------------------
 
 
-def test_twice_is_like_once_and_what_is_not_there_is_told(served: Served) -> None:
+def test_twice_is_like_once_and_what_is_not_there_is_reported(served: Served) -> None:
     library, _ = served
     first = delete_videos(["birds-1", "nobody", "birds-1", "cars-0"])
     assert (first.deleted, first.not_found) == (["birds-1", "cars-0"], ["nobody"])

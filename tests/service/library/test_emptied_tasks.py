@@ -296,8 +296,8 @@ def test_how_long_a_deleted_domain_took_is_no_guess_for_the_next() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
     rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
-    assert commands._seconds_per_video(rows) == pytest.approx(60 / 30)
-    assert commands._seconds_per_video(rows[1:2]) == commands._GUESSED_SECONDS_PER_VIDEO
+    assert commands.seconds_per_video(rows) == pytest.approx(60 / 30)
+    assert commands.seconds_per_video(rows[1:2]) == commands.DEFAULT_SECONDS_PER_VIDEO
 
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_a_domain_whose_shard_is_damaged_can_be_deleted(served: Served, harm: st
     fresh.close()
 
 
-def test_an_index_that_cannot_be_written_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_cannot_be_written_is_reported(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

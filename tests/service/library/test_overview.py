@@ -51,7 +51,7 @@ def _lay_down(task_id: str) -> None:
         )
 
 
-def test_the_glance(catalog: Settings, post_probed: Post) -> None:
+def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Post) -> None:
     view = post_probed("birds", videos=3)
     assert lifecycle.claim_training(view.id, "host:1:2") is not None
     _lay_down(view.id)
@@ -66,12 +66,14 @@ def test_the_glance(catalog: Settings, post_probed: Post) -> None:
     assert "does not answer" in shown.broker
 
 
-def test_a_shard_that_the_index_does_not_know_is_told(sqlite_catalog: Settings, post_probed: Post) -> None:
+def test_a_shard_that_the_index_does_not_know_is_reported(
+    sqlite_catalog: Settings, post_probed: Post
+) -> None:
     _lay_down(post_probed("birds").id)
     assert "does not name" in overview().degraded["birds"]
 
 
-def test_a_broken_manifest_is_told_not_thrown(sqlite_catalog: Settings, post: Post) -> None:
+def test_a_broken_manifest_is_reported_not_raised(sqlite_catalog: Settings, post: Post) -> None:
     view = post()
     sqlite_catalog.index_dir.mkdir()
     (sqlite_catalog.index_dir / "manifest.json").write_text("{")

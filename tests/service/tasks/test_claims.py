@@ -33,7 +33,7 @@ def _claimed(task_id: str) -> lifecycle.Claim:
     return claim
 
 
-def test_only_the_head_of_the_line_is_learned(catalog: Settings, post_probed: Post) -> None:
+def test_only_the_first_unfinished_task_is_learned(catalog: Settings, post_probed: Post) -> None:
     first, second = post_probed("first"), post_probed("second")
     assert lifecycle.claim_training(second.id, "b") is None
     claim = _claimed(first.id)
@@ -48,7 +48,7 @@ def test_a_task_that_is_not_probed_holds_its_place(catalog: Settings, post: Post
     assert lifecycle.claim_training(quick.id, "a") is None
 
 
-def test_a_message_that_comes_twice_does_nothing(catalog: Settings, post_probed: Post) -> None:
+def test_a_message_that_is_duplicated_has_no_effect(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     assert lifecycle.claim_training(view.id, "a") is not None
     assert lifecycle.claim_training(view.id, "b") is None
@@ -101,7 +101,7 @@ def test_processes_that_race_down_the_line_learn_each_task_once(catalog: Setting
     assert results.empty()
 
 
-def test_the_token_shuts_out_the_former_owner(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+def test_the_token_excludes_the_former_owner(catalog: Settings, post_probed: Post, expire: Callable) -> None:
     view = post_probed()
     stale = _claimed(view.id)
     expire(view.id)
@@ -151,7 +151,7 @@ def test_progress_goes_to_the_task_and_to_the_events(sqlite_catalog: Settings, p
     assert (last.kind, last.data["loss"], last.data["eta_seconds"]) == ("progress", 2.5, 30.0)
 
 
-def test_progress_events_are_thinned_out(catalog: Settings, post_probed: Post, monkeypatch) -> None:
+def test_progress_events_are_throttled(catalog: Settings, post_probed: Post, monkeypatch) -> None:
     monkeypatch.setattr(lease, "EVENT_SECONDS", 3600)
     view = post_probed()
     claim = _claimed(view.id)
@@ -174,7 +174,7 @@ def test_events_are_read_in_pieces(sqlite_catalog: Settings, post_probed: Post) 
 class TestEndings:
     """What leaving the claim's block does."""
 
-    def test_a_failure_is_told(self, catalog: Settings, post_probed: Post) -> None:
+    def test_a_failure_is_reported(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id):
             raise ValueError("settings.rank: must be at least 1")

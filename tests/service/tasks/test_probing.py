@@ -134,7 +134,7 @@ def test_a_file_that_vanished_is_reported(
     assert [r.uri for r in view.rejected] == ["1.mp4"]
 
 
-def test_it_goes_on_where_it_stopped(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     view = _post("0.mp4", "1.mp4", "empty.mp4", "2.mp4")
     examined: list[str] = []
     real = probing.VideoDecoder.decode
@@ -167,7 +167,7 @@ def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPat
     assert _probe(view.id).state == "cancelled"
 
 
-def test_a_lost_frame_cache_is_made_anew(with_clips: Settings) -> None:
+def test_a_lost_frame_cache_is_created_again(with_clips: Settings) -> None:
     view = _post("0.mp4", "1.mp4")
     assert _probe(view.id).progress.stage == "waiting"
     shutil.rmtree(settings().cache_dir)

@@ -78,7 +78,7 @@ def test_a_published_task_is_ready(catalog: Settings, post_probed: Post) -> None
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
 
 
-def test_dying_after_the_manifest_is_made_good(
+def test_dying_after_the_manifest_is_completed(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()

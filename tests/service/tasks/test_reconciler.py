@@ -113,7 +113,9 @@ def test_messages_do_not_pile_up_while_no_worker_is_there(
     assert with_broker.llen("cpu") == 0
 
 
-def test_only_the_head_of_the_line_is_sent_to_learning(with_broker: redis.Redis, post_probed: Post) -> None:
+def test_only_the_first_unfinished_task_is_sent_to_learning(
+    with_broker: redis.Redis, post_probed: Post
+) -> None:
     first, second = post_probed("first"), post_probed("second")
     with_broker.flushall()
     assert lifecycle.send_due() == (first.id,)

@@ -138,7 +138,7 @@ class TestBadInput:
         assert "videos[0].id" in wrong["videos[2].id"]
 
     @pytest.mark.parametrize("identifier", [".", ".."])
-    def test_ids_that_urls_swallow(self, identifier: str) -> None:
+    def test_ids_that_urls_cannot_contain(self, identifier: str) -> None:
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4", "id": identifier}]))) == ["videos[0].id"]
 
     def test_too_many_videos(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ class TestIdempotency:
         other = commands.create_task(_spec(name="other"), idempotency_key="k", caller="you")
         assert not other.replayed
 
-    def test_in_flight_it_is_told_to_wait(self) -> None:
+    def test_in_flight_it_is_reported_to_wait(self) -> None:
         assert reserve("me", "k", "hash") is None
         with pytest.raises(IdempotencyInFlight) as caught:
             reserve("me", "k", "hash")
