@@ -58,13 +58,20 @@ def empty_service() -> Iterator[str]:
         "service.catalog.migrations",
         "service.tasks.broker",
         "cli.main",
+        "cli.http_service_client",
+        "cli.commands.ingest_command",
+        "cli.commands.search_commands",
+        "cli.commands.deletion_commands",
     ],
 )
 def test_module_imports_are_cheap(module: str) -> None:
     assert _expensive_imports(f"import {module}; {module}") == ""
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["tasks", "--help"], ["search", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["tasks", "--help"], ["search", "--help"], ["up", "--help"], ["bench", "--help"]],
+)
 def test_help_is_cheap(arguments: list[str]) -> None:
     code = f"from cli.main import app\ntry:\n    app({arguments!r})\nexcept SystemExit:\n    pass"
     assert _expensive_imports(code) == ""

@@ -150,7 +150,7 @@ def test_unreachable_milvus_degrades_only_its_tasks(
     ready = client.get("/readyz")
     assert ready.status_code == 200
     assert milvus_server.uri in ready.json()["degraded"][SECOND]
-    milvus_server.find()
+    milvus_server.restore()
     assert refreshed(client)["degraded"] == {}
     same(answers(client), before)
 
