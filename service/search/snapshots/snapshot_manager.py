@@ -299,7 +299,7 @@ class SnapshotManager:
                 return None
             return SearchSnapshot.load(index_snapshot, self.backbone)
         if index_snapshot.release_id is None:
-            raise ManifestError("manifest.json is gone; restore it from a backup")
+            raise ManifestError("manifest.json is missing; restore the file from a backup")
         if index_snapshot.manifest == previous.index_snapshot.manifest and not previous.degraded:
             return None
         fresh = SearchSnapshot.load(index_snapshot, self.backbone, other=previous)

@@ -525,7 +525,7 @@ def test_lost_manifest_is_not_an_empty_library(
     ready = service.readiness()
     assert not ready.ready
     assert "the catalog has 2 published tasks" in ready.checks["index"]
-    with pytest.raises(Unavailable, match=r"manifest.json is gone, .* restore it from a backup"):
+    with pytest.raises(Unavailable, match=r"manifest.json is missing, .* restore the file from a backup"):
         service.search("a taxi")
     aside.rename(library.store.manifest_path)
     pass_retry_interval()
