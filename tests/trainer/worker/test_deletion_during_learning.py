@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
-from index import shard_store
+from index.files.manifest_format import Manifest
+from index.files.store_folder import StoreFolder
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from models.releases.probe_queries import PROBE_TEXTS, read_probes
@@ -85,13 +85,14 @@ def test_video_deleted_during_learning_is_never_published(
     searchable: list[
         bool
     ] = []  # after each replacement of the manifest, whether the deleted video can be found
-    replace_text = shard_store.replace_text
+    replace_manifest = StoreFolder.replace_manifest
 
-    def replace_and_search(path: Path, text: str) -> None:
-        replace_text(path, text)
+    def replace_and_search(self: StoreFolder, current: Manifest, changed: Manifest) -> Manifest:
+        published = replace_manifest(self, current, changed)
         searchable.append(number in searchable_ids(task))
+        return published
 
-    monkeypatch.setattr(shard_store, "replace_text", replace_and_search)
+    monkeypatch.setattr(StoreFolder, "replace_manifest", replace_and_search)
     for _ in range(2):
         learning_job.run_learning_job(task)
         if commands.get_task(task).state == "ready":
