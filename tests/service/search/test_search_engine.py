@@ -481,7 +481,7 @@ def test_broken_manifest_is_refused_and_the_current_snapshot_stays(
     assert service.search("a taxi").generation == 2
     library.store.manifest_path.unlink()
     assert not service.refresh()
-    assert "manifest.json is gone" in str(service.last_error)
+    assert "manifest.json is missing" in str(service.last_error)
     assert service.search("a taxi").generation == 2
 
 
