@@ -323,10 +323,10 @@ def test_conditions_are_parsed() -> None:
 
 
 def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[httpx.Request] = []
+    requests: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requests.append(request)
         return httpx.Response(422, json={"title": "Invalid input", "detail": "enough"})
 
     transport = httpx.MockTransport(answer)
@@ -337,7 +337,7 @@ def test_filters_are_sent_as_query_parameters(monkeypatch: pytest.MonkeyPatch) -
         *("--after", "2026-01-02", "--url", "http://127.0.0.1:9"),
     )
     assert "enough" in outcome.output
-    parameters = asked[0].url.params
+    parameters = requests[0].url.params
     assert parameters.get_list("task") == ["birds", "sea"]
     assert json.loads(parameters["where"]) == {"camera": {"min": 2}}
     assert (parameters["max_duration"], parameters["arrived_after"]) == ("5.0", "2026-01-02T00:00:00")

@@ -82,7 +82,7 @@ def test_http_client_deletes_videos_one_by_one() -> None:
 
 
 def _files(folder: Settings, vectors: np.ndarray) -> list[Path]:
-    """Those of the data folder in which one of the vectors stands."""
+    """Files of the data folder that contain one of the vectors."""
     rows = [row.astype(np.float16).tobytes() for row in vectors]
     files = [path for path in folder.data_dir.rglob("*") if path.is_file()]
     return [path for path in files if any(row in path.read_bytes() for row in rows)]

@@ -364,23 +364,23 @@ def test_caption_vectors_are_cached_within_a_limit(
     service = client.app.state.query_service  # type: ignore[attr-defined]
     encoder = service.snapshots.current().query_vectors
     service.caption_index.clear()
-    asked: list[tuple[str, int]] = []
+    encoded: list[tuple[str, int]] = []
     fresh = type(encoder).encode_uncached
 
     def counted(self: Any, texts: Any, mode: str, task: str) -> Any:
-        asked.append((task, len(texts)))
+        encoded.append((task, len(texts)))
         return fresh(self, texts, mode, task)
 
     monkeypatch.setattr(type(encoder), "encode_uncached", counted)
     one, two = (_videos(task)[0].id for task in library)
     for video in (one, one, two, one):
         client.get(f"/videos/{video}/captions")
-    assert [task for task, _ in asked] == library
+    assert [task for task, _ in encoded] == library
     monkeypatch.setattr(service, "caption_index", CaptionIndex(max_bytes=1))
     for video in (one, two, one):
         client.get(f"/videos/{video}/captions")
         assert len(service.caption_index) == 1
-    assert [task for task, _ in asked] == [*library, *library, library[0]]
+    assert [task for task, _ in encoded] == [*library, *library, library[0]]
 
 
 def test_clip_captions_come_from_the_domain_of_the_best_result(
@@ -499,13 +499,13 @@ def test_captions_of_a_deleted_video_are_not_returned(
     service.caption_index.clear()
     before = outcome()
     assert (before["only its own"], before["one of both"]) == (goes.id, goes.id)
-    asked: list[str] = []
+    encoded: list[str] = []
     query_vectors = type(service.snapshots.current().query_vectors)
     encode = query_vectors.encode_uncached
     monkeypatch.setattr(
         query_vectors,
         "encode_uncached",
-        lambda self, texts, *where: asked.extend(texts) or encode(self, texts, *where),
+        lambda self, texts, *where: encoded.extend(texts) or encode(self, texts, *where),
     )
     monkeypatch.setattr(service, "refresh", lambda: False)  # a server that has not seen it yet
     assert client.delete(f"/videos/{goes.id}").status_code < 300
@@ -515,4 +515,4 @@ def test_captions_of_a_deleted_video_are_not_returned(
     monkeypatch.undo()
     service.refresh()
     assert outcome() == after
-    assert asked == [], "remaining captions are not encoded again"
+    assert encoded == [], "remaining captions are not encoded again"

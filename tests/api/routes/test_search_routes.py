@@ -121,7 +121,7 @@ def test_thumbnail_and_stream_of_a_result(client: TestClient, library: list[str]
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "part"),
+    ("byte_range", "status", "part"),
     [
         ("bytes=0-0", 206, slice(0, 1)),
         ("bytes=5-", 206, slice(5, None)),
@@ -137,18 +137,18 @@ def test_thumbnail_and_stream_of_a_result(client: TestClient, library: list[str]
     ],
 )
 def test_byte_ranges_of_a_stream(
-    client: TestClient, library: list[str], asked: str, status: int, part: slice | None
+    client: TestClient, library: list[str], byte_range: str, status: int, part: slice | None
 ) -> None:
     url = client.get("/search", params={"q": "a taxi", "k": 1}).json()["results"][0]["stream_url"]
     whole = client.get(url).content
-    answer = client.get(url, headers={"Range": asked})
+    answer = client.get(url, headers={"Range": byte_range})
     assert answer.status_code == status
     if part is None:
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.headers["content-range"] == f"bytes */{len(whole)}"
     else:
         assert answer.content == whole[part]
-    head = client.head(url, headers={"Range": asked})
+    head = client.head(url, headers={"Range": byte_range})
     assert (head.status_code, head.content) == (status, b"")
 
 
@@ -228,10 +228,10 @@ def test_published_release_is_served_without_restart(client: TestClient, library
 
 
 def test_batch_returns_the_responses_of_single_searches(client: TestClient, library: list[str]) -> None:
-    asked = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
-    answered = client.post("/search", json={"queries": asked})
+    queries = [{"q": "a taxi", "k": 3}, {"q": "it spins", "task": [FIRST, library[1]], "mode": "latest"}]
+    answered = client.post("/search", json={"queries": queries})
     assert answered.status_code == 200, answered.text
-    for one, query in zip(answered.json()["answers"], asked, strict=True):
+    for one, query in zip(answered.json()["answers"], queries, strict=True):
         alone = client.get("/search", params=query).json()
         for name in ("query", "release", "generation", "mode", "degraded"):
             assert one[name] == alone[name]
@@ -318,15 +318,15 @@ def test_invalid_filter_is_named(
 
 
 def test_cursor_returns_the_next_page(client: TestClient, library: list[str]) -> None:
-    asked = {"q": "a taxi", "k": 20}
-    whole = client.get("/search", params=asked).json()["results"]
-    first = client.get("/search", params={**asked, "k": 13}).json()
+    parameters = {"q": "a taxi", "k": 20}
+    whole = client.get("/search", params=parameters).json()["results"]
+    first = client.get("/search", params={**parameters, "k": 13}).json()
     cursor = first["next_cursor"]
-    second = client.get("/search", params={**asked, "k": 7, "cursor": cursor}).json()
+    second = client.get("/search", params={**parameters, "k": 7, "cursor": cursor}).json()
     assert [*first["results"], *second["results"]] == whole
     body = {"queries": [{"q": "a taxi", "k": 7, "cursor": cursor}]}
     assert client.post("/search", json=body).json()["answers"][0]["results"] == second["results"]
-    assert client.get("/search", params={**asked, "k": 100}).json()["next_cursor"] is None
+    assert client.get("/search", params={**parameters, "k": 100}).json()["next_cursor"] is None
     for wrong in ({"q": "a bus", "cursor": cursor}, {"q": "a taxi", "cursor": cursor[:-4]}):
         answer = client.get("/search", params=wrong)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")

@@ -24,7 +24,7 @@ class NumberEncoder:
 
     def __init__(self, noise: float = 0.0) -> None:
         self.noise = noise
-        self.asked: list[str] = []
+        self.encoded_texts: list[str] = []
 
     def token_presence(self, texts: Sequence[str]) -> np.ndarray:
         presence = np.zeros((len(texts), WORDS), np.float32)
@@ -35,7 +35,7 @@ class NumberEncoder:
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> np.ndarray:
         assert len(tasks) == 1
-        self.asked += texts
+        self.encoded_texts += texts
         return np.stack([self.vector(text, tasks[0]) for text in texts])[:, None]
 
     def vector(self, text: str, task: str) -> np.ndarray:
@@ -137,24 +137,24 @@ def test_held_out_videos_are_excluded() -> None:
         _profiles(3),
         mode="pinned",
         prior=PRIOR,
-        report_alive=lambda: reports.append(len(encoder.asked)),
+        report_alive=lambda: reports.append(len(encoder.encoded_texts)),
     )
     assert fitted is not None
     assert reports == sorted(set(reports)), "progress is reported between two tasks"
     assert len(reports) == 3
-    assert set(encoder.asked) == {text for task in known for _, text in task.captions}
+    assert set(encoder.encoded_texts) == {text for task in known for _, text in task.captions}
 
 
 def test_caption_is_scored_against_a_bounded_number_of_tasks() -> None:
     encoder = NumberEncoder()
     few, many = _library(encoder, tasks=4, captions=10), _library(encoder, tasks=40, captions=1)
     list(label_results(encoder, few, _profiles(4), mode="pinned", prior=PRIOR))
-    asked, encoder.asked = len(encoder.asked), []
+    encoded, encoder.encoded_texts = len(encoder.encoded_texts), []
     profiles = np.random.default_rng(0).random((40, WORDS)).astype(np.float32)
     encoder.token_presence = lambda texts: np.ones((len(texts), WORDS), np.float32)  # type: ignore[method-assign]
     list(label_results(encoder, many, profiles, mode="pinned", prior=PRIOR))
-    assert asked == 4 * 40
-    assert 5 * 40 <= len(encoder.asked) <= 6 * 40
+    assert encoded == 4 * 40
+    assert 5 * 40 <= len(encoder.encoded_texts) <= 6 * 40
 
 
 def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -> None:
@@ -166,12 +166,12 @@ def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -
     assert min(calibrated.weights[:RESULT_FEATURES]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
     said, right = [], []
-    for asked in label_results(encoder, known, profiles, mode="pinned", prior=PRIOR):
-        odds = asked.features @ np.array(calibrated.weights) + calibrated.bias
-        sure[asked.present].append(1 / (1 + np.exp(-odds[0])))
-        if asked.present:
+    for results in label_results(encoder, known, profiles, mode="pinned", prior=PRIOR):
+        odds = results.features @ np.array(calibrated.weights) + calibrated.bias
+        sure[results.present].append(1 / (1 + np.exp(-odds[0])))
+        if results.present:
             said.append(sure[True][-1])
-            right.append(asked.relevant[0])
+            right.append(results.relevant[0])
     assert np.mean(sure[True]) > 2 * np.mean(sure[False])
     assert np.mean(said) == pytest.approx(np.mean(right), abs=0.1)
     assert calibrated.error < 0.3

@@ -23,12 +23,12 @@ NAMES = [f"task {t}" for t in range(TASKS)]
 
 
 class Encoder:
-    """Looks texts up by what number ends them, and counts the pairs of a text and a task that it is asked for.
+    """Looks vectors up by the number at the end of a text, and counts the encoded pairs of a text and a task.
 
     Args:
-        grid: round vectors to it, so that many scores are equal.
-        noise: of single precision, another in every call.
-        shared: in mode ``latest`` too, nothing moves, and a text has one vector for all tasks.
+        grid: Grid that vectors are rounded to, so that many scores are equal; 0 does not round.
+        noise: Amplitude of rounding noise that differs between calls.
+        shared: A text has one vector for all tasks and releases, also in mode ``latest``.
     """
 
     modes = ("latest", "pinned")
@@ -39,7 +39,7 @@ class Encoder:
         self.presence = (rng.random((TASKS * QUERIES, WORDS)) < 0.3).astype(np.float32)
         self.release = 0
         self.makers = {name: f"release {name}" for name in NAMES}
-        self.asked = {mode: 0 for mode in self.modes}
+        self.encoded = {mode: 0 for mode in self.modes}
         self.fail_after = 10**9
         self._noise, self._shared, self._rng = noise, shared, rng
 
@@ -47,8 +47,8 @@ class Encoder:
         return self.presence[[int(text.split()[-1]) for text in texts]]
 
     def encode(self, texts: Sequence[str], tasks: Sequence[str], mode: str) -> Vectors:
-        self.asked[mode] += len(texts) * len(tasks)
-        if sum(self.asked.values()) > self.fail_after:
+        self.encoded[mode] += len(texts) * len(tasks)
+        if sum(self.encoded.values()) > self.fail_after:
             raise KeyboardInterrupt
         rows = [int(text.split()[-1]) for text in texts]
         columns = [0 if self._shared else NAMES.index(task) for task in tasks]
@@ -131,24 +131,24 @@ def test_rounding_between_batches_changes_no_figure() -> None:
     assert noisy == afresh
 
 
-def test_only_what_is_new_is_encoded() -> None:
-    """Each query once under its own task, and once under each further task; whatever moves, under all again."""
+def test_only_new_pairs_of_query_and_task_are_encoded() -> None:
+    """Fixed vectors: each query once under each task. Vectors that change with the release: under all tasks again."""
     for shared in (False, True):
         encoder, galleries, profiles, ledger = Encoder(shared=shared), _galleries(), _profiles(), RankLedger()
         for count in range(1, TASKS + 1):
-            before = dict(encoder.asked)
+            before = dict(encoder.encoded)
             evaluate_row(encoder, galleries[:count], profiles[:count], prior=0.02, ledger=ledger)
-            asked = {mode: encoder.asked[mode] - before[mode] for mode in encoder.modes}
+            encoded = {mode: encoder.encoded[mode] - before[mode] for mode in encoder.modes}
             new, old = QUERIES * count, QUERIES * (count - 1)
             if shared:
-                assert asked == {"latest": QUERIES, "pinned": QUERIES}
+                assert encoded == {"latest": QUERIES, "pinned": QUERIES}
             else:
-                assert asked == {"latest": count * new, "pinned": new + old}
+                assert encoded == {"latest": count * new, "pinned": new + old}
 
 
 def _other_text(galleries: list[Gallery]) -> None:
-    asked = (*galleries[0].queries[1:], replace(galleries[0].queries[0], text="another one 5"))
-    galleries[0] = replace(galleries[0], queries=asked)
+    queries = (*galleries[0].queries[1:], replace(galleries[0].queries[0], text="another one 5"))
+    galleries[0] = replace(galleries[0], queries=queries)
 
 
 def _other_held_out(galleries: list[Gallery]) -> None:
@@ -209,7 +209,7 @@ def _is_evaluated_again(
     encoder: Encoder, galleries: list[Gallery], profiles: Vectors, prior: float, ledger: RankLedger
 ) -> None:
     row = evaluate_row(encoder, galleries[:3], profiles[:3], prior=prior, ledger=ledger)
-    assert encoder.asked["pinned"] == 3 * 3 * QUERIES
+    assert encoder.encoded["pinned"] == 3 * 3 * QUERIES
     assert row == evaluate_row(Encoder(), galleries[:3], profiles[:3], prior=prior)
 
 
@@ -223,7 +223,7 @@ def test_removed_task_invalidates_the_ledger() -> None:
 def test_interrupted_row_leaves_no_partial_page() -> None:
     galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     _rows(encoder, galleries[:2], profiles, 0.02, ledger)
-    encoder.fail_after = sum(encoder.asked.values()) + 9 * QUERIES + 2 * QUERIES  # within the pinned pass
+    encoder.fail_after = sum(encoder.encoded.values()) + 9 * QUERIES + 2 * QUERIES  # within the pinned pass
     with pytest.raises(KeyboardInterrupt):
         evaluate_row(encoder, galleries[:3], profiles[:3], prior=0.02, ledger=ledger)
     encoder.fail_after = 10**9
@@ -234,11 +234,11 @@ def test_interrupted_row_leaves_no_partial_page() -> None:
 def test_second_row_of_the_same_tasks_encodes_nothing() -> None:
     galleries, profiles, ledger, encoder = _galleries(), _profiles(), RankLedger(), Encoder()
     rows = _rows(encoder, galleries, profiles, 0.02, ledger)
-    before, shares = encoder.asked["pinned"], []  # type: ignore[var-annotated]
+    before, shares = encoder.encoded["pinned"], []  # type: ignore[var-annotated]
     again = evaluate_row(
         encoder, galleries, profiles, prior=0.02, modes=["pinned"], ledger=ledger, report=shares.append
     )
-    assert encoder.asked["pinned"] == before
+    assert encoder.encoded["pinned"] == before
     assert again.recalls["pinned"] == rows[-1].recalls["pinned"]
 
 
@@ -268,9 +268,9 @@ def test_ledger_from_file_equals_ledger_in_memory(tmp_path: Path, shared: bool) 
         write_ledger(path, ledger)
         assert _values(read_ledger(path)) == _values(ledger)
         assert row == evaluate_row(whole, galleries[:count], profiles[:count], prior=0.02)
-        assert list(tmp_path.iterdir()) == [path], "one file, and nothing beside it"
+        assert list(tmp_path.iterdir()) == [path], "no temporary file remains"
     queries = QUERIES * (TASKS - 1)
-    assert encoder.asked["pinned"] == (queries if shared else queries * TASKS) < whole.asked["pinned"]
+    assert encoder.encoded["pinned"] == (queries if shared else queries * TASKS) < whole.encoded["pinned"]
 
 
 def test_ledger_file_without_the_last_row_is_continued(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_ledger_file_without_the_last_row_is_continued(tmp_path: Path) -> None:
     write_ledger(path, ledger)
     row = evaluate_row(encoder, galleries, profiles, prior=0.02, ledger=read_ledger(path))
     assert row == evaluate_row(Encoder(), galleries, profiles, prior=0.02)
-    assert encoder.asked["pinned"] == QUERIES * (TASKS * TASKS - 2 * 2)
+    assert encoder.encoded["pinned"] == QUERIES * (TASKS * TASKS - 2 * 2)
 
 
 def test_missing_or_damaged_file_gives_an_empty_ledger(tmp_path: Path) -> None:

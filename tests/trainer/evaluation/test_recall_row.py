@@ -121,11 +121,15 @@ def _random(
     for task in range(tasks):
         ids, free = free[:15], free[15:]
         held_out = rng.permutation(ids)[:8]
-        asked = [Query(f"task {task} query {number}", int(held_out[number % 8])) for number in range(queries)]
+        task_queries = [
+            Query(f"task {task} query {number}", int(held_out[number % 8])) for number in range(queries)
+        ]
         labels = {int(video): "abc"[int(video) % 3] for video in ids if video % 7}  # the others have no class
         for table in tables.values():
-            table.update({query.text: unit(tasks, 4) for query in asked})
-        galleries.append(Gallery(str(task), Shard(ids.tolist(), unit(15, 4)), held_out, tuple(asked), labels))
+            table.update({query.text: unit(tasks, 4) for query in task_queries})
+        galleries.append(
+            Gallery(str(task), Shard(ids.tolist(), unit(15, 4)), held_out, tuple(task_queries), labels)
+        )
     return Encoder([g.task for g in galleries], tables), galleries, tables
 
 

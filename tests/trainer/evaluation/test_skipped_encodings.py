@@ -158,10 +158,10 @@ def test_wrongly_skipped_shards_change_the_row(grid: bool) -> None:
     """Libraries in which some pairs of a query and a shard can be skipped and others cannot."""
     library = Library(1, queries=9, grid=grid)
     row = library.row(4, 0.04, full=False)
-    asked = library.encoded["pinned"]
-    assert 9 * 4 < asked < 9 * 4 * 4
+    encoded = library.encoded["pinned"]
+    assert 9 * 4 < encoded < 9 * 4 * 4
     assert row == _lean(library.row(4, 0.04, full=True))
-    assert library.encoded["pinned"] - asked == 9 * 4 * 4
+    assert library.encoded["pinned"] - encoded == 9 * 4 * 4
     with patch.object(mode_evaluation, "can_reach_score", lambda lifts, bar: np.zeros(np.shape(lifts), bool)):
         wrong = library.row(4, 0.04, full=False)
     assert wrong.recalls["pinned"]["global"] != row.recalls["pinned"]["global"]
@@ -186,8 +186,8 @@ def test_query_is_encoded_for_all_tasks_without_separation(apart: float, prior: 
     for count in range(1, 5):
         before = dict(library.encoded)
         library.row(count, prior, full=False, ledger=ledger)
-        asked = {mode: library.encoded[mode] - before[mode] for mode in library.modes}
-        assert asked == {"latest": 7 * count * count, "pinned": 7 * (2 * count - 1)}
+        encoded = {mode: library.encoded[mode] - before[mode] for mode in library.modes}
+        assert encoded == {"latest": 7 * count * count, "pinned": 7 * (2 * count - 1)}
 
 
 @pytest.mark.parametrize("margin", [-1e-4, 1e-4])

@@ -176,7 +176,7 @@ def test_job_killed_at_every_point_ends_with_the_same_vectors(
         (10, 30),
         *[(start, start + 18) for start in (0, 9, 18, 27)],
     ]
-    # Decoded moments lie beside the checkpoints, which the next task removes.
+    # Decoded moments are in the folder of the checkpoints, which the next task removes.
     temporary = {
         path.relative_to(settings().data_dir).parts[:2] for path in settings().data_dir.rglob("moments*.npy")
     }
