@@ -64,8 +64,8 @@ def test_processes_that_start_together_make_one_schema(
         assert session.scalars(select(PositionCounter.last_position)).all() == [0]
 
 
-def test_processes_that_open_a_new_file_at_the_same_moment_are_all_let_in(tmp_path: Path) -> None:
-    """SQLite refuses one of them now and then, whatever its timeout."""
+def test_processes_can_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
+    """SQLite occasionally refuses one of the connections, regardless of its timeout."""
     problems: list[BaseException] = []
     together = threading.Barrier(4)
 

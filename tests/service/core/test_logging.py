@@ -25,14 +25,14 @@ def own_logging() -> Any:
 @pytest.mark.usefixtures("own_logging")
 def test_json_logs_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("json", "INFO")
-    structlog.get_logger("product").info("laid down", task="tsk_1")
+    structlog.get_logger("product").info("shard_published", task="tsk_1")
     logging.getLogger("library").warning("from %s", "elsewhere")
     try:
         raise ValueError("broken")
     except ValueError:
         structlog.get_logger("product").exception("failed")
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert (lines[0]["event"], lines[0]["task"], lines[0]["level"]) == ("laid down", "tsk_1", "info")
+    assert (lines[0]["event"], lines[0]["task"], lines[0]["level"]) == ("shard_published", "tsk_1", "info")
     assert (lines[1]["event"], lines[1]["logger"]) == ("from elsewhere", "library")
     assert lines[2]["exception"][0]["exc_value"] == "broken"
 

@@ -48,8 +48,8 @@ def served(configured: Settings, backbone: Backbone, service: SearchEngine) -> S
     return library, service
 
 
-def _found(service: SearchEngine, **asked: Any) -> list[str]:
-    return [result.video_id for result in service.search("an owl", 50, **asked).results]
+def _found(service: SearchEngine, **options: Any) -> list[str]:
+    return [result.video_id for result in service.search("an owl", 50, **options).results]
 
 
 def _vector_id(video: str) -> int:
@@ -170,8 +170,8 @@ def test_its_metadata_filters_nothing_any_more(served: Served) -> None:
 
 def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
     _, service = served
-    told = delete_videos([f"birds-{n}" for n in range(3)], task_id="tsk_birds")
-    assert len(told.deleted) == 3
+    outcome = delete_videos([f"birds-{n}" for n in range(3)], task_id="tsk_birds")
+    assert len(outcome.deleted) == 3
     service.refresh()
     assert {r.task for r in service.search("an owl", 50).results} == {"cars"}
     assert service.search("an owl", 50, task="birds").results == []
@@ -185,8 +185,8 @@ def test_a_learned_task_goes_at_once_and_stays_in_its_place(served: Served) -> N
         cells = {(0, 1): 0.2, (1, 1): 0.9, (2, 1): 0.7, (0, 2): 0.1, (2, 2): 0.8}
         session.add_all(_measured(release, task, value) for (release, task), value in cells.items())
     assert read_recall_matrix().bwf_local == pytest.approx(0.2)
-    told = delete_task("tsk_birds")
-    assert (told.deleted, told.not_found) == ([f"birds-{n}" for n in range(3)], [])
+    outcome = delete_task("tsk_birds")
+    assert (outcome.deleted, outcome.not_found) == ([f"birds-{n}" for n in range(3)], [])
     assert delete_task("tsk_birds").deleted == [], "twice is like once"
     with session_scope() as session:
         row = session.get_one(Task, "tsk_birds")
@@ -314,8 +314,10 @@ def test_events_that_name_the_file_go_and_the_others_stay(served: Served) -> Non
             )
     delete_videos(["birds-0"])
     with session_scope() as session:
-        told = [(event.kind, event.data.get("video_id")) for event in session.query(Event).order_by(Event.id)]
-    assert told == [("rejected", "birds-1"), ("log", None)]
+        events = [
+            (event.kind, event.data.get("video_id")) for event in session.query(Event).order_by(Event.id)
+        ]
+    assert events == [("rejected", "birds-1"), ("log", None)]
 
 
 def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None:
@@ -323,7 +325,7 @@ def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None
     library, _ = served
     with session_scope(write=True) as session:
         row = session.query(Video).filter(Video.id == "birds-1").one()
-        row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"who": "Quillfeather"}
+        row.captions, row.extra = ["the zebra of Ms Quillfeather"], {"speaker": "Quillfeather"}
     library_paths.recall_cache_path().write_bytes(b"Quillfeather")
     delete_videos(["birds-1"])
     with session_scope() as session:

@@ -140,8 +140,8 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
         assert [r.video_id for r in everywhere.results] == [r.video_id for r in alike.results]
         rest = server.search("an owl", 50, cursor=page.next_cursor)
         assert {r.task for r in rest.results} <= {"cars"}
-        told = [server.caption_video("cars-0", scope=scope).captions for scope in ("task", "all")]
-        assert {text.text for texts in told for text in texts} <= set(CARS)
+        captions = [server.caption_video("cars-0", scope=scope).captions for scope in ("task", "all")]
+        assert {text.text for texts in captions for text in texts} <= set(CARS)
     later.close()
     files = [path for path in library.settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in files if any(row in path.read_bytes() for row in rows)]

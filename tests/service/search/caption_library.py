@@ -79,7 +79,7 @@ class Library:
         """
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
-        if hasattr(self.method, "tame"):  # stands for training
+        if hasattr(self.method, "tame"):  # in place of training
             torch.manual_seed(len(self.method.learned_tasks))
             torch.nn.init.normal_(self.method.tame.a, std=0.1)
             torch.nn.init.normal_(self.method.tame.b, std=0.1)

@@ -1,4 +1,4 @@
-"""Pages together equal the whole list, whatever is published in between."""
+"""Cursors: all pages equal the whole list, also if snapshots are published between requests."""
 
 from __future__ import annotations
 

@@ -292,8 +292,8 @@ def test_what_is_unpacked_survives_a_power_cut(monkeypatch: pytest.MonkeyPatch) 
     assert {path.stat().st_ino for path in unpacked} <= synced
 
 
-def test_once_it_is_stored_a_task_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody interrupts a command while the broker is told of the task."""
+def test_stored_task_keeps_its_files_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is interrupted while it sends the message to the broker."""
 
     def interrupted(_: str) -> bool:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Who may work on a task, and who may not any more."""
+"""Claims: which worker may process a task, and when its claim ends."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
     assert set(reasons) == {"empty.mp4", "cut.mp4", "copy of 0.mp4", "text.mp4"}
     assert reasons["copy of 0.mp4"] == "same content as 0.mp4"
     assert all(str(settings().media_root) not in reason for reason in reasons.values())
-    told = [e.data["uri"] for e in commands.events_after(view.id) if e.kind == "rejected"]
-    assert told == [r.uri for r in view.rejected]
+    uris = [e.data["uri"] for e in commands.events_after(view.id) if e.kind == "rejected"]
+    assert uris == [r.uri for r in view.rejected]
     assert (view.counts.accepted, view.counts.rejected) == (3, 4)
     fractions = [e.data["fraction"] for e in commands.events_after(view.id) if e.kind == "progress"]
     assert fractions[-2] == 1.0
@@ -152,7 +152,7 @@ def test_it_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.Mon
     shutdown.reset()
     done = _probe(view.id)
     assert (done.progress.stage, done.counts.accepted) == ("waiting", 3)
-    assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # an empty file is told from its size
+    assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # the size alone identifies an empty file
 
 
 def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

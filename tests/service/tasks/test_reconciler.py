@@ -146,7 +146,7 @@ def test_messages_carry_the_id_alone(with_broker: redis.Redis) -> None:
     assert broker.send_learn("tsk_1")
     raw = with_broker.lindex("gpu", 0)
     assert b"cinestrata.learn" in raw
-    body = broker.celery_app.backend  # no result backend is asked for an answer
+    body = broker.celery_app.backend  # results are not stored in a backend
     assert type(body).__name__ == "DisabledBackend"
 
 

@@ -364,7 +364,7 @@ class TestCancelAndRetry:
         with session_scope(write=True) as session:
             video = session.scalars(select(Video).where(Video.task_id == first.id).limit(1)).one()
             video.status, video.reason = "rejected", "broken"
-        claim.fail("too many bad videos", "mend them")
+        claim.fail("too many bad videos", "replace them")
         assert [r.reason for r in commands.get_task(first.id).rejected] == ["broken"]
         again = commands.retry_task(first.id)
         assert (again.state, again.attempts, again.error, again.error_hint) == ("queued", 0, None, None)

@@ -1,4 +1,4 @@
-"""What was unpacked for a task that did not come to be: who removes it, when, and who must not."""
+"""Unpacked files of tasks that were not created: the process that removes them, and when."""
 
 from __future__ import annotations
 
@@ -205,21 +205,21 @@ def _lose_the_answer(stored: bool) -> Callable[[], None]:
     event.listen(bind, "commit", commit)
     event.listen(bind, "before_cursor_execute", writes)
 
-    def mend() -> None:
+    def remove_listeners() -> None:
         event.remove(bind, "commit", commit)
         event.remove(bind, "before_cursor_execute", writes)
 
-    return mend
+    return remove_listeners
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
 def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
     stored: bool, later: Callable[[float], None]
 ) -> None:
-    mend = _lose_the_answer(stored)
+    remove_listeners = _lose_the_answer(stored)
     with pytest.raises(InDoubt):
         _post(key="k")
-    mend()
+    remove_listeners()
     (name,) = _uploads()
     assert library_paths.resolve_video_path(f"upload://{name}/a.mp4").is_file()
     with session_scope() as session:
