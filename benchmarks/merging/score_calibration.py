@@ -228,20 +228,20 @@ def centroids(vectors: Floats, k: int, rng: np.random.Generator) -> Floats:
     chosen = [int(rng.integers(len(vectors)))]
     while len(chosen) < min(k, len(vectors)):
         chosen.append(int((vectors @ vectors[chosen].T).max(axis=1).argmin()))
-    centres = vectors[chosen]
+    centers = vectors[chosen]
     for _ in range(_ITERATIONS):
-        nearest = (vectors @ centres.T).argmax(axis=1)
+        nearest = (vectors @ centers.T).argmax(axis=1)
         sums = np.stack(
             [
-                vectors[nearest == c].sum(axis=0) if (nearest == c).any() else centres[c]
-                for c in range(len(centres))
+                vectors[nearest == c].sum(axis=0) if (nearest == c).any() else centers[c]
+                for c in range(len(centers))
             ]
         )
         moved = sums / np.linalg.norm(sums, axis=1, keepdims=True)
-        if np.allclose(moved, centres):
+        if np.allclose(moved, centers):
             break
-        centres = moved
-    return np.asarray(centres)
+        centers = moved
+    return np.asarray(centers)
 
 
 def prototype_weights(texts: Floats, prototypes: Sequence[Floats]) -> Floats:

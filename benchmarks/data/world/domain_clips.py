@@ -17,7 +17,7 @@ __all__ = ["make_domain"]
 # Share of samples that are added together with their time reversal; so more than half of all clips have a counterpart.
 _PAIRED = 0.5
 # Consecutive duplicate samples after which a domain counts as exhausted.
-_MAX_TRIES = 3000
+_MAX_ATTEMPTS = 3000
 # Probability that a caption mentions an optional detail.
 _MENTION_PROBABILITY = {"hue": 0.85, "size": 0.4, "setting": 0.35, "companion": 0.6}
 Attributes = tuple[str, ...]
@@ -72,9 +72,9 @@ def make_domain(
             serial = 0 if index == 0 or scenes[index - 1][0] is not kind else serial + 1
             slug = kind.name.replace(" ", "_")
             identifier = f"{name}-{seed}-{slug}-{split}-{serial:03d}"
-            chance = random.Random(f"captions/{identifier}")
+            rng = random.Random(f"captions/{identifier}")
             texts = _captions(
-                domain, scene, captions, rivals.get(_required_attributes(scene.attributes), []), chance
+                domain, scene, captions, rivals.get(_required_attributes(scene.attributes), []), rng
             )
             clips.append(Clip(identifier, name, kind.name, split, scene, texts, scene.look_seed))
     return clips
@@ -85,61 +85,61 @@ def _scenes(
 ) -> list[Scene]:
     """``count`` scenes with attributes that are not in ``seen``; their attributes are added to it."""
     # random.Random hashes string seeds with SHA-512, which does not depend on the process.
-    chance = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
+    rng = random.Random(f"{domain.name}/{seed}/{kind.name}/{split}")
     scenes: list[Scene] = []
-    tries = 0
+    attempts = 0
     while len(scenes) < count:
-        tries += 1
-        if tries > _MAX_TRIES:
+        attempts += 1
+        if attempts > _MAX_ATTEMPTS:
             raise ValueError(
                 f"{split}: {count} clips of {kind.name!r} are more than {domain.name} has distinct scenes for"
             )
-        scene = sample_scene(domain, kind, sample_events(chance), chance)
+        scene = sample_scene(domain, kind, sample_events(rng), rng)
         group = [scene]
-        if chance.random() < _PAIRED and count - len(scenes) >= 2:
+        if rng.random() < _PAIRED and count - len(scenes) >= 2:
             events, start = reverse(scene.events, scene.start)
             group.append(replace(scene, events=events, start=start))
-        facts = {member.attributes for member in group}
-        if len(facts) < len(group) or facts & seen:
+        attributes = {member.attributes for member in group}
+        if len(attributes) < len(group) or attributes & seen:
             continue
-        tries = 0
-        seen |= facts
+        attempts = 0
+        seen |= attributes
         scenes += group
     return scenes
 
 
 def _captions(
-    domain: Domain, scene: Scene, count: int, rivals: list[Attributes], chance: random.Random
+    domain: Domain, scene: Scene, count: int, rivals: list[Attributes], rng: random.Random
 ) -> tuple[str, ...]:
     texts: dict[str, None] = {}
-    tries = 0
-    while len(texts) < count and tries < 50 * count:
-        tries += 1
-        details = {detail for detail, share in _MENTION_PROBABILITY.items() if chance.random() < share}
-        details = _specific(scene.attributes, details, rivals, chance)
-        texts[caption(scene, domain.verbs, domain.sizes, frozenset(details), chance)] = None
+    attempts = 0
+    while len(texts) < count and attempts < 50 * count:
+        attempts += 1
+        details = {detail for detail, share in _MENTION_PROBABILITY.items() if rng.random() < share}
+        details = _add_distinguishing_details(scene.attributes, details, rivals, rng)
+        texts[caption(scene, domain.verbs, domain.sizes, frozenset(details), rng)] = None
     return tuple(texts)
 
 
-def _specific(
-    facts: Attributes, details: set[str], rivals: list[Attributes], chance: random.Random
+def _add_distinguishing_details(
+    attributes: Attributes, details: set[str], rivals: list[Attributes], rng: random.Random
 ) -> set[str]:
     """Add details until the caption fits only one of the rivals (the clip itself), or all details are used."""
     missing = [detail for detail in DETAILS if detail not in details]
-    chance.shuffle(missing)
-    while missing and sum(_fits(facts, rival, details) for rival in rivals) > 1:
+    rng.shuffle(missing)
+    while missing and sum(_describes_rival(attributes, rival, details) for rival in rivals) > 1:
         details.add(missing.pop())
     return details
 
 
-def _required_attributes(facts: Attributes) -> Attributes:
+def _required_attributes(attributes: Attributes) -> Attributes:
     """Entity and motion, which every caption mentions."""
-    return facts[0], facts[6]
+    return attributes[0], attributes[6]
 
 
-def _fits(facts: Attributes, rival: Attributes, details: set[str]) -> bool:
-    """Whether a caption of ``facts`` with these details also describes a rival with the same entity and motion."""
-    _, hue, size, setting, other, other_hue, _ = facts
+def _describes_rival(attributes: Attributes, rival: Attributes, details: set[str]) -> bool:
+    """Whether a caption of ``attributes`` with these details also describes a rival with the same entity and motion."""
+    _, hue, size, setting, other, other_hue, _ = attributes
     return (
         ("hue" not in details or hue == rival[1])
         and ("size" not in details or not size or size == rival[2])

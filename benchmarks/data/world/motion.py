@@ -23,7 +23,7 @@ INVERSE = {
 }  # fmt: skip
 MOTIONS = tuple(INVERSE)
 
-_REACH = 0.27  # half the way of a straight move, in frame sides
+_REACH = 0.27  # half the length of a straight move, in frame sides
 _ZOOM = math.log(2.3)  # growth from first to last size, as a logarithm
 _HOP = 0.3  # height of a bounce
 _ORBIT = 0.17  # radius of a circle
@@ -55,8 +55,8 @@ def _ease(u: float) -> float:
     return u * u * (3 - 2 * u)
 
 
-def _arrival(u: float) -> float:
-    """Opacity of something that appears: nothing, a short fade, then all of it; symmetric like the rest."""
+def _appearance(u: float) -> float:
+    """Opacity of an appearing object: 0, a short fade, then 1; symmetric in time."""
     return _ease(min(max((u - 0.38) / 0.24, 0.0), 1.0))
 
 
@@ -67,40 +67,40 @@ def _between(u: float, marks: tuple[float, ...]) -> tuple[int, float]:
 
 
 def _hop(u: float) -> float:
-    """Height of three hops, the middle one short: hops of equal length would hide from frames at equal distances."""
+    """Height of three hops, the second one shorter, so that equally spaced frames cannot all have the same height."""
     return math.sin(math.pi * _between(u, (0.0, 0.36, 0.64, 1.0))[1])
 
 
 def _swing(u: float) -> float:
-    """Four swings from side to side, of unequal length for the same reason; swing(1 - u) = -swing(u)."""
+    """Four swings of unequal length, for the same reason; swing(1 - u) = -swing(u)."""
     index, share = _between(u, (0.0, 0.31, 0.5, 0.69, 1.0))
     return (1 - abs(2 * share - 1)) * (-1) ** index
 
 
-def _lit(u: float) -> float:
-    """Three short absences."""
+def _blink_visibility(u: float) -> float:
+    """Visibility of a blinking object: 0 in three short intervals, otherwise 1."""
     return 0.0 if 0.07 < u < 0.19 or 0.4 < u < 0.6 or 0.81 < u < 0.93 else 1.0
 
 
 def _advance(event: Event, u: float, at: MotionStart) -> tuple[MotionStart, float, float, float, float]:
-    """State after the share ``u`` of an event, and the passing parts: dx, dy, angle, factor on opacity."""
+    """State after the share ``u`` of an event, and temporary offsets: dx, dy, angle, and a factor on the opacity."""
     x, y, scale, visible = at
     motion = event.motion
     if motion in _STEP:
         dx, dy = _STEP[motion]
-        way = 2 * _REACH * event.reach * _ease(u)
-        return (x + dx * way, y + dy * way, scale, visible), 0.0, 0.0, 0.0, 1.0
+        distance = 2 * _REACH * event.reach * _ease(u)
+        return (x + dx * distance, y + dy * distance, scale, visible), 0.0, 0.0, 0.0, 1.0
     if motion in ("grow", "shrink"):
         change = _ZOOM * _ease(u) * (1 if motion == "grow" else -1)
         return (x, y, scale + change, visible), 0.0, 0.0, 0.0, 1.0
     if motion == "appear":
-        return (x, y, scale, _arrival(u)), 0.0, 0.0, 0.0, 1.0
+        return (x, y, scale, _appearance(u)), 0.0, 0.0, 0.0, 1.0
     if motion == "vanish":
-        return (x, y, scale, 1 - _arrival(u)), 0.0, 0.0, 0.0, 1.0
+        return (x, y, scale, 1 - _appearance(u)), 0.0, 0.0, 0.0, 1.0
     if motion in ("clockwise", "counterclockwise"):
-        way = 2 * math.pi * u * (1 if motion == "clockwise" else -1)
+        angle = 2 * math.pi * u * (1 if motion == "clockwise" else -1)
         radius = _ORBIT * event.reach
-        return at, radius * math.sin(way), radius * (1 - math.cos(way)), 0.0, 1.0
+        return at, radius * math.sin(angle), radius * (1 - math.cos(angle)), 0.0, 1.0
     if motion == "bounce":
         return at, 0.0, -_HOP * event.reach * _hop(u), 0.0, 1.0
     if motion == "zigzag":
@@ -108,7 +108,7 @@ def _advance(event: Event, u: float, at: MotionStart) -> tuple[MotionStart, floa
     if motion == "spin":
         return at, 0.0, 0.0, event.sign * 360.0 * _ease(u), 1.0
     if motion == "blink":
-        return at, 0.0, 0.0, 0.0, _lit(u)
+        return at, 0.0, 0.0, 0.0, _blink_visibility(u)
     return at, 0.0, 0.0, 0.0, 1.0
 
 
@@ -123,13 +123,13 @@ def pose(events: tuple[Event, ...], start: MotionStart, t: float) -> Pose:
     return Pose(at[0] + dx, at[1] + dy, math.exp(at[2]), angle, at[3] * shown)
 
 
-def start_around(events: tuple[Event, ...], centre: tuple[float, float]) -> MotionStart:
-    """The start state from which the events cover an area around ``centre``, at medium size."""
+def start_around(events: tuple[Event, ...], center: tuple[float, float]) -> MotionStart:
+    """The start state from which the events cover an area around ``center``, at medium size."""
     hidden = next((event.motion for event in events if event.motion in ("appear", "vanish")), "") == "appear"
-    xs, ys, scales = _swept(events)
+    xs, ys, scales = _visited_positions(events)
     return (
-        centre[0] - (min(xs) + max(xs)) / 2,
-        centre[1] - (min(ys) + max(ys)) / 2,
+        center[0] - (min(xs) + max(xs)) / 2,
+        center[1] - (min(ys) + max(ys)) / 2,
         -(min(scales) + max(scales)) / 2,
         0.0 if hidden else 1.0,
     )
@@ -137,12 +137,12 @@ def start_around(events: tuple[Event, ...], centre: tuple[float, float]) -> Moti
 
 def limit_extent(events: tuple[Event, ...], room: float) -> tuple[Event, ...]:
     """The events, with paths shortened if they extend over more than ``room`` frame sides."""
-    xs, ys, _ = _swept(events)
-    way = max(max(xs) - min(xs), max(ys) - min(ys))
-    return events if way <= room else tuple(replace(event, reach=room / way) for event in events)
+    xs, ys, _ = _visited_positions(events)
+    distance = max(max(xs) - min(xs), max(ys) - min(ys))
+    return events if distance <= room else tuple(replace(event, reach=room / distance) for event in events)
 
 
-def _swept(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
+def _visited_positions(events: tuple[Event, ...]) -> tuple[list[float], list[float], list[float]]:
     """Positions and log scales reached by the events from a start at zero."""
     at: MotionStart = (0.0, 0.0, 0.0, 1.0)
     xs, ys, scales = [0.0], [0.0], [0.0]

@@ -1,4 +1,4 @@
-"""Clips as H.264 files."""
+"""Encoding of clips as H.264 files."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def frame_times(count: int) -> list[float]:
 
 
 def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds: float = 3.0) -> None:
-    """Render a clip to an mp4 (H.264, yuv420p, index in front) and move it into place in one step.
+    """Render a clip to an mp4 file (H.264, yuv420p, index before the data), which appears atomically.
 
     Args:
-        clip: what to draw.
-        path: file to write; its folder must exist.
-        size: side of the square picture in pixels, even.
-        fps: frames per second.
-        seconds: duration; rounded to whole frames.
+        clip: Clip to draw.
+        path: File to write; its folder must exist.
+        size: Side of the square picture in pixels, even.
+        fps: Frames per second.
+        seconds: Duration, rounded to whole frames.
 
     Raises:
-        ValueError: ``size`` is odd (yuv420p cannot hold it) or nothing would be written.
+        ValueError: ``size`` is odd, which yuv420p does not allow, or the clip would have no frame.
     """
     count = round(fps * seconds)
     if size % 2 or count < 1:
@@ -40,8 +40,8 @@ def write_mp4(clip: Clip, path: Path, *, size: int = 192, fps: int = 10, seconds
     os.close(handle)
     try:
         with av.open(temporary, "w", options={"movflags": "+faststart"}) as container:
-            # One thread each: several of these run side by side. Without mbtree, whose output differs from run to run:
-            # the same clip is to be the same file.
+            # One thread, since several processes write files at the same time. No mbtree, since its output differs
+            # between runs, and equal clips must give equal files.
             options = {"preset": "veryfast", "crf": "21", "threads": "1", "x264-params": "mbtree=0"}
             stream = container.add_stream("libx264", rate=fps, options=options)
             stream.width = stream.height = size

@@ -27,30 +27,30 @@ def render(clip: Clip, *, size: int, times: Sequence[float]) -> Frames:
     """Draw frames of a clip.
 
     Args:
-        clip: what to draw.
-        size: side of the square frames in pixels.
-        times: moments in [0, 1], any order.
+        clip: Clip to draw.
+        size: Side of the square frames in pixels.
+        times: Points in time in [0, 1], in any order.
 
     Returns:
-        uint8 RGB ``[len(times), size, size, 3]``, the same for the same arguments in every process.
+        ``uint8 [len(times), size, size, 3]``, RGB; equal arguments give equal frames in every process.
     """
     return render_scene(clip.scene, size=size, times=times)
 
 
 def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
-    """As :func:`render`, for a scene without a clip around it."""
+    """Draw frames of a scene; arguments and result as in :func:`render`."""
     side = size * _OVERSAMPLING
     back = draw_background(scene.setting, scene.look_seed, side, scene.style.wobble)
     other = scene.companion
     if other and not other.sways:
         back = back.copy()
-        _draw(back, scene, other, _resting(other, 0.0), 1)
+        _draw(back, scene, other, _companion_pose(other, 0.0), 1)
     finish = _Finish(scene, size)
     frames = np.empty((len(times), size, size, 3), np.uint8)
     for index, time in enumerate(times):
         canvas = back.copy()
         if other and other.sways:
-            _draw(canvas, scene, other, _resting(other, time), 1)
+            _draw(canvas, scene, other, _companion_pose(other, time), 1)
         at = pose(scene.events, scene.start, time)
         glow = None
         if at.alpha > 0.99:
@@ -65,25 +65,28 @@ def render_scene(scene: Scene, *, size: int, times: Sequence[float]) -> Frames:
     return frames
 
 
-def _resting(actor: Actor, time: float) -> Pose:
-    """A companion's pose: still, or swaying so that time has no direction."""
+def _companion_pose(actor: Actor, time: float) -> Pose:
+    """Pose of a companion: still, or swaying symmetrically in time."""
     tilt = 14.0 * math.cos(6 * math.pi * time) if actor.sways else 0.0
     return Pose(actor.x, actor.y, 1.0, tilt, 1.0)
 
 
 def _shade(color: Color, factor: float) -> Color:
+    """A darker color for factors below 1, a lighter one above 1."""
     if factor <= 1:
         return int(color[0] * factor), int(color[1] * factor), int(color[2] * factor)
-    t = factor - 1
-    return tuple(int(c + (255 - c) * t) for c in color)  # type: ignore[return-value]
+    lightening = factor - 1
+    return tuple(int(c + (255 - c) * lightening) for c in color)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=4096)
-def _literal(role: str) -> Color:
+def _parse_color(role: str) -> Color:
+    """The color ``#rrggbb``."""
     return int(role[1:3], 16), int(role[3:5], 16), int(role[5:7], 16)
 
 
-def _paint(part: Part, actor: Actor, scene: Scene) -> Color:
+def _part_color(part: Part, actor: Actor, scene: Scene) -> Color:
+    """Color of the role of a part."""
     role = part.role
     if role == "main":
         return actor.hue.color
@@ -98,19 +101,19 @@ def _paint(part: Part, actor: Actor, scene: Scene) -> Color:
     if role == "ground":
         top, bottom = scene.setting.top, scene.setting.bottom
         return (top[0] + bottom[0]) // 2, (top[1] + bottom[1]) // 2, (top[2] + bottom[2]) // 2
-    return _literal(role)
+    return _parse_color(role)
 
 
 @lru_cache(maxsize=2048)
-def _placed(part: Part) -> npt.NDArray[np.float64]:
-    """A part's outline in its object's unit square."""
+def _part_points(part: Part) -> npt.NDArray[np.float64]:
+    """Outline of a part in the unit square of its object."""
     return part_outline(part) + np.array([part.x, part.y])
 
 
 @lru_cache(maxsize=512)
-def _wobbling(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
-    """A hand-drawn outline: more points on the way and each a little off."""
-    points = _placed(part)
+def _hand_drawn_points(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
+    """Outline of a part with additional points, each with a small random offset."""
+    points = _part_points(part)
     closed = part.shape not in OPEN_SHAPES or part.shape == "ring"
     if closed:
         points = np.concatenate([points, points[:1]])
@@ -122,20 +125,23 @@ def _wobbling(part: Part, amount: float, seed: int) -> npt.NDArray[np.float64]:
 
 
 def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int) -> None:
-    """Draw an actor in a pose onto the canvas."""
+    """Draw an actor in a pose onto the canvas.
+
+    ``layer`` distinguishes the offsets of hand-drawn outlines: 0 for the main actor, 1 for the companion.
+    """
     style = scene.style
     side = canvas.width
     radius = actor.size * at.scale * side / 2
     angle = math.radians(actor.turn + at.angle)
     cos, sin = math.cos(angle) * radius, math.sin(angle) * radius
     turn = np.array([[cos, sin], [-sin, cos]])
-    centre = np.array([at.x * side, at.y * side])
+    center = np.array([at.x * side, at.y * side])
     translucent = style.opacity < 1 or style.shadow > 0
     pen = ImageDraw.Draw(canvas, "RGBA" if translucent else "RGB")
     if style.shadow:
-        offset = centre + style.shadow * side
+        offset = center + style.shadow * side
         for part in actor.entity.drawing:
-            points = (_placed(part) @ turn + offset).ravel().tolist()
+            points = (_part_points(part) @ turn + offset).ravel().tolist()
             if part.shape in OPEN_SHAPES:
                 pen.line(points, fill=(0, 0, 0, 70), width=max(2, int(0.16 * radius)))
             else:
@@ -144,14 +150,16 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
     width = max(1, round(style.line * side))
     for part in actor.entity.drawing:
         outline = (
-            _wobbling(part, style.wobble, scene.look_seed % 64 + layer) if style.wobble else _placed(part)
+            _hand_drawn_points(part, style.wobble, scene.look_seed % 64 + layer)
+            if style.wobble
+            else _part_points(part)
         )
-        points = (outline @ turn + centre).ravel().tolist()
-        color = _paint(part, actor, scene)
+        points = (outline @ turn + center).ravel().tolist()
+        color = _part_color(part, actor, scene)
         if part.shape in OPEN_SHAPES:
             if part.shape == "ring":
                 points += points[:4]
-            # An open stroke is as thick as a sixth of the part, but never hair-thin.
+            # The width of an open stroke grows with the size of the part, and is at least 2 pixels.
             thick = max(2, round(0.2 * radius * max(part.rx, part.ry) ** 0.5))
             pen.line(points, fill=color, width=thick if style.fill else max(width, thick // 2), joint="curve")
             continue
@@ -163,7 +171,7 @@ def _draw(canvas: Image.Image, scene: Scene, actor: Actor, at: Pose, layer: int)
 
 
 def _glow(scene: Scene, at: Pose, size: int) -> Image.Image:
-    """Light around the actors, drawn small because it is soft."""
+    """Glow of the main actor, drawn at a third of the size because it is blurred."""
     side = max(24, size // 3)
     layer = Image.new("RGB", (side, side))
     if at.alpha > 0.01:
@@ -215,7 +223,7 @@ class _Finish:
 
 @lru_cache(maxsize=64)
 def _shading(size: int, scanlines: float, vignette: float) -> npt.NDArray[np.float32] | None:
-    """Factor on the light of each pixel ``[size, size, 1]``, or None when it is one everywhere."""
+    """Brightness factor of each pixel, ``float32 [size, size, 1]``; None without scanlines and vignette."""
     if not scanlines and not vignette:
         return None
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size * 2 - 1

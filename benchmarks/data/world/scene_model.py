@@ -14,7 +14,7 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One primitive of a drawing: centre and half extents in the unit square [-1, 1]², turned by degrees."""
+    """One primitive of a drawing: center and half extents in the unit square [-1, 1]², turned by degrees."""
 
     shape: str
     x: float
@@ -29,7 +29,7 @@ def parse_drawing(text: str) -> tuple[Part, ...]:
     """Parse a drawing: primitives ``shape x y rx ry role [turn]``, separated by ``;``.
 
     Roles are ``main`` (the object's color), ``dark`` and ``light`` (its shades), ``ink``, ``accent`` and
-    ``ground`` (colours of the setting) or a literal ``#rrggbb``.
+    ``ground`` (colors of the setting) or a literal ``#rrggbb``.
     """
     drawing = []
     for line in filter(None, (piece.strip() for piece in text.split(";"))):
@@ -88,7 +88,7 @@ class Style:
     glow: float = 0.0  # strength of light around objects, 0..1
     pixels: int = 0  # side of the coarse grid of pixelated domains; 0 is off
     blur: float = 0.0
-    grain: float = 0.0  # standard deviation in grey levels
+    grain: float = 0.0  # standard deviation in gray levels
     scanlines: float = 0.0
     vignette: float = 0.0  # 1 closes the corners; above 1 leaves a round eyepiece
     upright: bool = True  # False turns objects at random
@@ -149,7 +149,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A video before it is rendered."""
+    """Description of a video, from which its frames are rendered."""
 
     id: str
     domain: str

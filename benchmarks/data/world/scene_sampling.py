@@ -10,7 +10,7 @@ from benchmarks.data.world.scene_model import Actor, Domain, Entity, Event, Hue,
 __all__ = ["SIZES", "sample_events", "sample_scene"]
 
 SIZES = {"small": 0.27, "": 0.36, "large": 0.45}
-# Companions rest in the corners, away from where the main object passes most.
+# Companions are in the corners, which the main object rarely crosses.
 _CORNERS = ((0.17, 0.2), (0.83, 0.2), (0.17, 0.82), (0.83, 0.82))
 _COMPANION_SIZE = 0.2
 # Motions that are not visible without a second event.
@@ -66,14 +66,14 @@ def sample_scene(
         companion = _companion(domain, entity, hue, rng)
     # Objects can leave the frame slightly, but never by half.
     events = limit_extent(events, 1.02 - SIZES["large" if changes else word])
-    centre = (0.5 + rng.uniform(-0.04, 0.04), 0.5 + rng.uniform(-0.04, 0.04))
+    center = (0.5 + rng.uniform(-0.04, 0.04), 0.5 + rng.uniform(-0.04, 0.04))
     return Scene(
         style=style,
         setting=setting or rng.choice(domain.settings),
         main=main,
         companion=companion,
         events=events,
-        start=start_around(events, centre),
+        start=start_around(events, center),
         look_seed=rng.getrandbits(31),
     )
 

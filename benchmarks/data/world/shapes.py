@@ -1,4 +1,4 @@
-"""The primitives everything is drawn from: closed outlines in the unit square [-1, 1]², y pointing down."""
+"""Primitives of all drawings: outlines in the unit square [-1, 1]² with the y axis pointing down."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ OPEN_SHAPES = frozenset({"ring", "arc", "stroke", "zigzag", "spiral"})
 
 
 def part_outline(part: Part) -> Outline:
-    """A part's outline with its size and turn, around the origin."""
+    """Outline of a part around the origin, scaled and rotated."""
     points = SHAPES[part.shape] * (part.rx, part.ry)
     if part.turn:
         angle = math.radians(part.turn)

@@ -1,4 +1,4 @@
-"""Verb phrases in the forms that the caption frames need."""
+"""Verb phrases in the grammatical forms that sentence patterns use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 __all__ = ["VerbPhrase", "verb_phrase"]
 
-# Verbs of one short syllable double their last consonant ("spinning"), and these longer ones do.
+# Verbs of one syllable with a short vowel double their last consonant ("spinning"); so do the verbs of _DOUBLING.
 _SHORT = re.compile(r"[^aeiou]*[aeiou][^aeiouwxy]")
 _DOUBLING = frozenset({"zigzag", "level", "cancel"})
 
 
 class VerbPhrase(NamedTuple):
-    """``drift to the left`` / ``drifts to the left`` / ``drifting to the left``."""
+    """Base form, third person and present participle, such as ``drift left``, ``drifts left`` and ``drifting left``."""
 
     base: str
     third: str
@@ -23,13 +23,13 @@ class VerbPhrase(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def verb_phrase(text: str) -> VerbPhrase:
-    """Forms of a phrase written ``"drift | to the left"`` (the verb, then what follows it)."""
+    """Forms of a phrase in the notation ``"drift | to the left"``: the verb, then the words after it."""
     verb, _, tail = (piece.strip() for piece in text.partition("|"))
     tail = f" {tail}" if tail else ""
-    return VerbPhrase(verb + tail, _third(verb) + tail, _ing(verb) + tail)
+    return VerbPhrase(verb + tail, _third_person(verb) + tail, _present_participle(verb) + tail)
 
 
-def _third(verb: str) -> str:
+def _third_person(verb: str) -> str:
     if verb == "have":
         return "has"
     if verb.endswith(("s", "sh", "ch", "x", "z", "o")):
@@ -39,7 +39,7 @@ def _third(verb: str) -> str:
     return verb + "s"
 
 
-def _ing(verb: str) -> str:
+def _present_participle(verb: str) -> str:
     if verb in _DOUBLING or _SHORT.fullmatch(verb):
         return verb + verb[-1] + "ing"
     if verb.endswith("ie"):

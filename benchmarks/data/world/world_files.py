@@ -34,44 +34,47 @@ def write_world(
     workers: int = 2,
     progress: Progress | None = None,
 ) -> None:
-    """Write ``root/<domain>/<clip id>.mp4`` and ``root/<domain>/manifest.jsonl``; files that exist are kept.
+    """Write ``root/<domain>/<clip id>.mp4`` and ``root/<domain>/manifest.jsonl``; existing files are kept.
 
-    A clip's id names domain, seed, category, split and number, so an existing file is the right one as long as
-    the world's code has not changed. A manifest is written last: where there is one, its folder is complete.
+    The id of a clip contains domain, seed, category, split and number, so an existing file is valid if the
+    code of the world has not changed. The manifest is written last, so a folder with a manifest is complete.
 
     Args:
-        root: folder of the world; created when missing. URIs in a manifest are relative to its own folder.
-        domains: names, written in this order.
-        seed: see :func:`make_domain`, as for the counts and ``captions``.
-        workers: processes that render; 1 renders in this one. They are spawned, so with more than one a calling
-            script needs the usual ``if __name__ == "__main__"``.
-        progress: called with (videos done, videos in all) as they come, from this process.
+        root: Folder of the world, created if it does not exist. URIs in a manifest are relative to its folder.
+        domains: Names of domains, written in this order.
+        seed: Seed of the clips; ``seed``, ``train``, ``val``, ``test``, ``categories`` and ``captions`` are described
+            in :func:`make_domain`.
+        workers: Number of rendering processes; 1 renders in the calling process. The processes are spawned, so a
+            script that uses several must be protected by ``if __name__ == "__main__"``.
+        progress: Called in the calling process with the number of finished videos and of all videos.
     """
-    wanted = {
+    clips_by_domain = {
         name: make_domain(
             name, seed=seed, train=train, val=val, test=test, categories=categories, captions=captions
         )
         for name in domains
     }
-    total = sum(len(clips) for clips in wanted.values())
+    total = sum(len(clips) for clips in clips_by_domain.values())
     done = 0
-    with _mapping(workers) as run:
-        for name, clips in wanted.items():
+    with _process_map(workers) as run:
+        for name, clips in clips_by_domain.items():
             folder = root / name
             folder.mkdir(parents=True, exist_ok=True)
             missing = [clip for clip in clips if not (folder / f"{clip.id}.mp4").exists()]
             done += len(clips) - len(missing)
-            for _ in run(partial(_write, folder), missing):
+            for _ in run(partial(_write_clip, folder), missing):
                 done += 1
                 if progress:
                     progress(done, total)
-            _replace(folder / "manifest.jsonl", "".join(manifest_line(clip) + "\n" for clip in clips))
+            _write_atomically(
+                folder / "manifest.jsonl", "".join(manifest_line(clip) + "\n" for clip in clips)
+            )
     if progress:
         progress(total, total)
 
 
 def manifest_line(clip: Clip) -> str:
-    """The clip as one line of JSON, in the words of ``POST /tasks``."""
+    """The clip as one line of JSON with the fields of ``POST /tasks``."""
     return json.dumps(
         {
             "uri": f"{clip.id}.mp4",
@@ -84,23 +87,23 @@ def manifest_line(clip: Clip) -> str:
     )
 
 
-def _write(folder: Path, clip: Clip) -> None:
+def _write_clip(folder: Path, clip: Clip) -> None:
     write_mp4(clip, folder / f"{clip.id}.mp4", seconds=_SECONDS)
 
 
-def _replace(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
 @contextmanager
-def _mapping(workers: int) -> Iterator[Callable[[Callable[[Clip], None], list[Clip]], Iterator[None]]]:
-    """A ``map`` over processes, or the plain one for a single worker."""
+def _process_map(workers: int) -> Iterator[Callable[[Callable[[Clip], None], list[Clip]], Iterator[None]]]:
+    """A ``map`` over processes, or the built-in one for a single worker."""
     if workers <= 1:
         yield map
         return
-    # Spawned, not forked: the caller may hold threads and locks of torch.
+    # Spawned, since torch may have started threads and locks that do not survive a fork.
     executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         yield partial(executor.map, chunksize=4)

@@ -29,7 +29,7 @@ def setting(
     ink: str = "#141418",
     accent: str = "#ffffff",
 ) -> Setting:
-    """A setting; colours as ``#rrggbb``."""
+    """A setting; colors as ``#rrggbb``."""
     return Setting(
         tuple(phrases.split("/")),
         _rgb(top),
@@ -43,7 +43,7 @@ def setting(
 
 
 def verbs(**own: str) -> dict[str, tuple[str, ...]]:
-    """A domain's verbs: its own, ``;`` between them, and the plainest word of everyday language for each motion."""
+    """Verbs of a domain for each motion: its own, separated by ``;``, and the first everyday verb."""
     unknown = set(own) - set(VERBS)
     if unknown:
         raise ValueError(f"no such motion: {', '.join(sorted(unknown))}")
