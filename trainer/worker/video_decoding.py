@@ -47,9 +47,6 @@ def restore_task_frames(claim: Claim, task: TaskData, backbone: Backbone) -> Non
     )
 
 
-MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
-
-
 def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
     """Divide the task's long videos into moments and record these in the catalog.
 
@@ -74,9 +71,6 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
                 videos.append((LongVideo(name, vector_id, content or "", tuple(spans)), uri))
         replace_moments(session, claim.task.id, {video.vector_id: video.spans for video, _ in videos})
     return videos
-
-
-MOMENT_OVERLAP = 0.5  # share of its length that a moment has in common with the next
 
 
 def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple[Ids, Vectors]]:
