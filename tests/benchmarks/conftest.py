@@ -1,4 +1,4 @@
-"""A world of two small tasks, and protocols written for a test."""
+"""Fixtures: a world of two small tasks, and protocol files."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SPEC = FrameSpec(frames=2, size=56)
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Write a protocol: the small one with some of its facts replaced; gives the path."""
+    """Write a copy of the small protocol with other fields; returns its path."""
 
-    def write(name: str = "small", **facts: Any) -> str:
+    def write(name: str = "small", **fields: Any) -> str:
         path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump({**SMALL, **facts}))
+        path.write_text(yaml.safe_dump({**SMALL, **fields}))
         return str(path)
 
     return write

@@ -1,4 +1,4 @@
-"""Sentences: forms of verbs, order of events, variety."""
+"""Captions: verb forms, order of events and variety of wording."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from benchmarks.data.world.verb_forms import verb_phrase
         ("go | dark", "goes dark", "going dark"),
     ],
 )
-def test_verb_forms(text: str, third: str, ing: str) -> None:
+def test_verb_phrase_returns_third_person_and_participle(text: str, third: str, ing: str) -> None:
     phrase = verb_phrase(text)
     assert (phrase.third, phrase.ing) == (third, ing)
 
 
-def test_captions_of_two_events_tell_which_came_first() -> None:
-    """A reader that knows only "then", "before", "after" and the like finds the order in every sentence."""
+def test_captions_of_two_events_express_their_order() -> None:
+    """Conjunctions such as "then", "before" and "after" are sufficient to parse the order from every sentence."""
     domain = PRETRAIN_DOMAINS["plain-shapes"]
     rng = random.Random(0)
     scene = sample_scene(domain, domain.entities[0], (Event("left"), Event("vanish")), rng, companion_share=0)
@@ -58,7 +58,7 @@ def test_captions_of_two_events_tell_which_came_first() -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_captions_vary_in_wording_and_in_what_they_tell(name: str) -> None:
+def test_captions_vary_in_wording_and_in_mentioned_details(name: str) -> None:
     clips = make_domain(name, seed=0, train=16, val=0, test=0)
     texts = [text for clip in clips for text in clip.captions]
     assert len(set(texts)) > 0.95 * len(texts)
@@ -66,11 +66,11 @@ def test_captions_vary_in_wording_and_in_what_they_tell(name: str) -> None:
     assert len(openings) > 30
     assert {len(text.split()) for text in texts} >= {4, 8, 12}
     hues = {word for hue in DOMAINS[name].hues for word in hue.words}
-    telling = sum(any(re.search(rf"\b{re.escape(hue)}\b", text) for hue in hues) for text in texts)
-    assert 0.6 * len(texts) < telling < len(texts)
+    with_hue = sum(any(re.search(rf"\b{re.escape(hue)}\b", text) for hue in hues) for text in texts)
+    assert 0.6 * len(texts) < with_hue < len(texts)
 
 
-def test_all_details_are_told_when_asked() -> None:
+def test_caption_mentions_all_selected_details() -> None:
     domain = DOMAINS["night-traffic"]
     rng = random.Random(3)
     for _ in range(50):
@@ -84,7 +84,7 @@ def test_all_details_are_told_when_asked() -> None:
             assert any(word in text for word in domain.sizes[scene.main.size_word])
 
 
-def test_articles_and_lengths() -> None:
+def test_captions_have_correct_articles_and_limited_length() -> None:
     rng = np.random.default_rng(1)
     texts = [text for _ in range(500) for text in sample_pretraining_clip(rng).captions]
     texts += [

@@ -1,4 +1,4 @@
-"""Clips of a domain: counts, splits, determinism, groups that only the order of frames has distinct scenes for."""
+"""Clips of a domain: counts, splits, determinism, and pairs that differ in the order of frames only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(digest.hexdigest())
 """
 
 
-def _digest_elsewhere(hash_seed: str) -> str:
+def _digest_in_new_process(hash_seed: str) -> str:
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)}
     done = subprocess.run(
@@ -44,19 +44,19 @@ def _digest_elsewhere(hash_seed: str) -> str:
     return done.stdout.strip()
 
 
-def test_same_seed_gives_the_same_clips_and_pixels_in_every_process() -> None:
-    first, second = _digest_elsewhere("1"), _digest_elsewhere("2")
+def test_equal_seeds_give_equal_clips_and_pixels_in_every_process() -> None:
+    first, second = _digest_in_new_process("1"), _digest_in_new_process("2")
     assert len(first) == len(hashlib.sha256().hexdigest())
     assert first == second
 
 
-def test_another_seed_gives_other_clips() -> None:
+def test_different_seeds_give_different_clips() -> None:
     one = {clip.scene.attributes for clip in make_domain("radar", seed=0, train=0, val=0, test=10)}
     two = {clip.scene.attributes for clip in make_domain("radar", seed=1, train=0, val=0, test=10)}
     assert one != two
 
 
-def test_ten_domains_and_the_demo_ones_come_first() -> None:
+def test_demo_domains_are_the_first_of_ten() -> None:
     assert len(DOMAINS) == 10
     assert tuple(DOMAINS)[:3] == DEMO_DOMAINS
     assert len(PRETRAIN_DOMAINS) >= 6
@@ -65,7 +65,7 @@ def test_ten_domains_and_the_demo_ones_come_first() -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_counts_ids_and_splits(name: str) -> None:
+def test_domain_has_configured_counts_and_distinct_scenes(name: str) -> None:
     clips = make_domain(name, seed=0)
     counts = Counter((clip.category, clip.split) for clip in clips)
     categories = {clip.category for clip in clips}
@@ -73,12 +73,12 @@ def test_counts_ids_and_splits(name: str) -> None:
     for category in categories:
         assert [counts[category, split] for split in ("train", "val", "test")] == [16, 4, 40]
     assert len({clip.id for clip in clips}) == len(clips)
-    # No two clips anywhere, so none in different splits, show what one sentence describes.
+    # No caption describes two clips, also not of different splits.
     assert len({clip.scene.attributes for clip in clips}) == len(clips)
     assert all(len(set(clip.captions)) == 5 for clip in clips)
 
 
-def test_the_test_split_does_not_depend_on_the_size_of_the_others() -> None:
+def test_test_split_is_independent_of_the_sizes_of_other_splits() -> None:
     small = [
         clip for clip in make_domain("blueprint", seed=3, train=0, val=0, test=6) if clip.split == "test"
     ]
@@ -89,28 +89,28 @@ def test_the_test_split_does_not_depend_on_the_size_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_many_test_clips_differ_from_another_in_motion_alone(name: str) -> None:
+def test_many_test_clips_differ_from_another_clip_in_motion_only(name: str) -> None:
     clips = [clip for clip in make_domain(name, seed=0, train=0, val=0)]
     still = Counter((*clip.scene.attributes[:-1], clip.scene.look_seed) for clip in clips)
-    partnered = sum(count for count in still.values() if count > 1)
-    assert partnered / len(clips) > 0.4
+    paired = sum(count for count in still.values() if count > 1)
+    assert paired / len(clips) > 0.4
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_a_test_caption_belongs_to_one_clip(name: str) -> None:
+def test_test_captions_are_almost_unique(name: str) -> None:
     clips = make_domain(name, seed=0, train=0, val=0)
     seen = Counter(text for clip in clips for text in clip.captions)
     assert sum(count for count in seen.values() if count > 1) / sum(seen.values()) < 0.01
 
 
-def test_fewer_categories() -> None:
+def test_categories_and_captions_can_be_limited() -> None:
     clips = make_domain("aquarium", seed=0, train=2, val=1, test=3, categories=2, captions=3)
     assert len(clips) == 2 * 6
     assert {len(clip.captions) for clip in clips} == {3}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "field"),
     [
         ({"name": "moon"}, "domain"),
         ({"name": "radar", "categories": 0}, "categories"),
@@ -119,12 +119,12 @@ def test_fewer_categories() -> None:
         ({"name": "radar", "captions": 0}, "captions"),
     ],
 )
-def test_what_cannot_be_made_is_named(arguments: dict[str, object], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
+def test_invalid_argument_is_named_in_the_error(arguments: dict[str, object], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
         make_domain(seed=0, **arguments)  # type: ignore[arg-type]
 
 
-def test_more_clips_than_a_domain_can_tell_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_clips_than_distinct_scenes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     radar = DOMAINS["radar"]
     small = replace(
         radar, entities=radar.entities[:2], props=(), hues=radar.hues[:2], settings=radar.settings[:1]
@@ -134,7 +134,7 @@ def test_more_clips_than_a_domain_can_tell_apart_are_refused(monkeypatch: pytest
         make_domain("radar", seed=0, train=0, val=0, test=5000, categories=1)
 
 
-def test_pretraining_clips_differ_and_can_be_drawn() -> None:
+def test_pretraining_clips_are_distinct_and_can_be_rendered() -> None:
     rng = np.random.default_rng(0)
     clips = [sample_pretraining_clip(rng) for _ in range(300)]
     assert len({clip.id for clip in clips}) == 300

@@ -1,4 +1,4 @@
-"""Real mp4 files and the manifest beside them."""
+"""Encoded mp4 files and manifests of the video world."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.data.world import DOMAINS, make_domain, render, write_mp4, write
 from benchmarks.data.world.mp4_writer import frame_times
 
 
-def test_an_mp4_decodes_to_what_was_drawn(tmp_path: Path) -> None:
+def test_mp4_decodes_to_the_rendered_frames(tmp_path: Path) -> None:
     clip = make_domain("night-traffic", seed=0, train=0, val=0, test=1)[0]
     path = tmp_path / "clip.mp4"
     write_mp4(clip, path)
@@ -27,14 +27,14 @@ def test_an_mp4_decodes_to_what_was_drawn(tmp_path: Path) -> None:
     assert len(frames) == 30
     drawn = render(clip, size=192, times=frame_times(30))
     assert np.abs(frames.astype(np.int16) - drawn).mean() < 6
-    # The index stands in front, so that a browser plays before it has everything.
+    # The index precedes the data, so that a browser can start to play before the download ends.
     data = path.read_bytes()
     assert data.index(b"moov") < data.index(b"mdat")
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_clip_is_the_same_file_every_time(tmp_path: Path) -> None:
-    # Of the demo's clips one of those that x264, left as it is, compresses differently from one time to the next.
+def test_equal_clips_give_equal_files(tmp_path: Path) -> None:
+    # One of the demo clips that x264 encodes differently from run to run with its default options.
     clips = make_domain("microscope", seed=7, train=16, val=4, test=40, categories=3)
     clip = next(clip for clip in clips if clip.id == "microscope-7-cell-test-025")
     files = [tmp_path / f"{number}.mp4" for number in range(6)]
@@ -43,7 +43,7 @@ def test_a_clip_is_the_same_file_every_time(tmp_path: Path) -> None:
     assert len({file.read_bytes() for file in files}) == 1
 
 
-def test_other_sizes_and_lengths(tmp_path: Path) -> None:
+def test_mp4_has_the_given_size_and_length(tmp_path: Path) -> None:
     clip = make_domain("radar", seed=0, train=0, val=0, test=1)[0]
     write_mp4(clip, tmp_path / "a.mp4", size=64, fps=5, seconds=1.2)
     with av.open(str(tmp_path / "a.mp4")) as container:
@@ -55,7 +55,7 @@ def test_other_sizes_and_lengths(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     clip = make_domain("radar", seed=0, train=0, val=0, test=1)[0]
     target = tmp_path / "taken.mp4"
     target.mkdir()
@@ -65,7 +65,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_world_on_disk(tmp_path: Path, workers: int) -> None:
+def test_write_world_creates_missing_files_only(tmp_path: Path, workers: int) -> None:
     seen: list[tuple[int, int]] = []
     counts = {"train": 1, "val": 1, "test": 2, "categories": 2, "captions": 2}
     names = list(DOMAINS)[:2]
@@ -94,9 +94,9 @@ def test_a_world_on_disk(tmp_path: Path, workers: int) -> None:
         assert len(list((tmp_path / name).iterdir())) == len(lines) + 1
 
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mp4")}
-    lost = next(iter(kept))
-    lost.unlink()
+    removed = next(iter(kept))
+    removed.unlink()
     write()
     again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mp4")}
     assert again.keys() == kept.keys()
-    assert {path for path in kept if again[path] != kept[path]} == {lost}
+    assert {path for path in kept if again[path] != kept[path]} == {removed}

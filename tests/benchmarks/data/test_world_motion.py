@@ -1,4 +1,4 @@
-"""The proof that order matters: clips with the same frames in another order and other captions."""
+"""Motion: reversed clips have the same frames in the opposite order, and different captions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.data.world import DOMAINS, Clip, make_domain, render
 from benchmarks.data.world.motion import MOTIONS, limit_extent, pose, reverse, start_around
 from benchmarks.data.world.scene_model import Event
 
-_programmes = st.lists(
+_event_sequences = st.lists(
     st.builds(Event, st.sampled_from(MOTIONS), st.sampled_from([-1, 1])), min_size=1, max_size=2
 ).map(tuple)
 
 
 def _mirrored_pairs(clips: list[Clip]) -> list[tuple[Clip, Clip]]:
-    """Neighbours of which one is the other backwards."""
+    """Consecutive clips of which one is the time reversal of the other."""
     return [
         (one, two)
         for one, two in pairwise(clips)
@@ -28,7 +28,7 @@ def _mirrored_pairs(clips: list[Clip]) -> list[tuple[Clip, Clip]]:
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_a_pair_has_the_same_frames_in_opposite_order_and_other_captions(name: str) -> None:
+def test_pair_has_equal_frames_in_opposite_order_and_different_captions(name: str) -> None:
     clips = make_domain(name, seed=0, train=0, val=0, test=40, categories=2)
     pairs = _mirrored_pairs(clips)
     assert len(pairs) >= 10
@@ -36,22 +36,20 @@ def test_a_pair_has_the_same_frames_in_opposite_order_and_other_captions(name: s
     for one, two in pairs[:10]:
         forwards = render(one, size=48, times=times).astype(np.int16)
         backwards = render(two, size=48, times=times).astype(np.int16)[::-1]
-        # The same frames, up to a rounded edge pixel: no measure of the set of frames can tell the two apart …
+        # The sets of frames are equal except for rounded edge pixels, so only the order distinguishes the clips.
         assert np.abs(forwards - backwards).mean() < 0.05
-        # … although the order does, and so do the words.
+        # In order, the frames differ, and so do the captions.
         assert np.abs(forwards - backwards[::-1]).mean() > 0.2
         assert one.scene.attributes[:-1] == two.scene.attributes[:-1]
         assert one.scene.attributes != two.scene.attributes
         assert not set(one.captions) & set(two.captions)
 
 
-@given(_programmes, st.floats(0, 1))
-def test_the_reverse_of_a_programme_runs_through_its_poses_backwards(
-    events: tuple[Event, ...], t: float
-) -> None:
+@given(_event_sequences, st.floats(0, 1))
+def test_reversed_events_have_the_same_poses_in_opposite_order(events: tuple[Event, ...], t: float) -> None:
     start = start_around(events, (0.5, 0.5))
     motions = [event.motion for event in events]
-    # Visibility is a state: what vanishes must be there before, which chance sees to when it casts a scene.
+    # Visibility is a state: only a visible object can vanish, which the sampling of scenes ensures.
     for index, motion in enumerate(motions):
         if motion in ("appear", "vanish") and (
             len(set(motions) & {"appear", "vanish"}) > 1 or index not in (0, 1)
@@ -62,32 +60,32 @@ def test_the_reverse_of_a_programme_runs_through_its_poses_backwards(
     assert ours[:3] == pytest.approx(theirs[:3], abs=1e-6)
     if not {"appear", "vanish", "blink"} & set(motions):
         assert ours.alpha == theirs.alpha
-    # A spin of the whole circle may differ by full turns.
+    # The angle of a full spin may differ by whole turns.
     assert np.cos(np.radians(ours.angle - theirs.angle)) == pytest.approx(1, abs=1e-6)
     assert reverse(undone, end)[0] == events
 
 
-@given(_programmes, st.floats(0.4, 0.8))
-def test_a_fitted_programme_stays_within_its_room(events: tuple[Event, ...], room: float) -> None:
-    events = limit_extent(events, room)
+@given(_event_sequences, st.floats(0.4, 0.8))
+def test_limited_events_stay_within_the_given_extent(events: tuple[Event, ...], extent: float) -> None:
+    events = limit_extent(events, extent)
     start = start_around(events, (0.5, 0.5))
     poses = [pose(events, start, t) for t in np.linspace(0, 1, 60)]
     for axis in (0, 1):
         places = [at[axis] for at in poses]
-        assert 0.5 - room / 2 - 1e-6 <= min(places)
-        assert max(places) <= 0.5 + room / 2 + 1e-6
+        assert 0.5 - extent / 2 - 1e-6 <= min(places)
+        assert max(places) <= 0.5 + extent / 2 + 1e-6
 
 
 @pytest.mark.parametrize("frames", [8, 12])
 @pytest.mark.parametrize("second", [False, True])
-def test_no_motion_hides_from_evenly_spaced_frames(frames: int, second: bool) -> None:
-    """Every two motions look different at the mid-points of equal intervals, alone and as half of a programme."""
+def test_evenly_spaced_frames_distinguish_all_motions(frames: int, second: bool) -> None:
+    """Any two motions differ at the mid-points of equal intervals, alone and as the second of two events."""
     looks: dict[str, np.ndarray] = {}
     for motion in MOTIONS:
         events = (Event("stop"), Event(motion)) if second else (Event(motion),)
         start = start_around(events, (0.5, 0.5))
         poses = np.array([pose(events, start, (i + 0.5) / frames) for i in range(frames)])
-        poses[:, :2] -= poses[:, :2].mean(axis=0)  # wherever it happens
+        poses[:, :2] -= poses[:, :2].mean(axis=0)  # independent of the position
         poses[:, 3] /= 360
         looks[motion] = poses
     for one in MOTIONS:

@@ -1,4 +1,4 @@
-"""Pixels: looks that differ, objects that are seen, frames that do not depend on their neighbours."""
+"""Rendering: distinct styles, visible objects, and independent frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.data.world import DOMAINS, make_domain, render
 from benchmarks.data.world.renderer import render_scene
 
 
-def test_frames_do_not_depend_on_what_else_is_asked_for() -> None:
+def test_frame_is_independent_of_other_requested_times() -> None:
     for name in DOMAINS:
         clip = make_domain(name, seed=0, train=0, val=0, test=1, categories=1)[0]
         many = render(clip, size=40, times=[0.9, 0.1, 0.5])
@@ -22,8 +22,8 @@ def test_frames_do_not_depend_on_what_else_is_asked_for() -> None:
 
 @pytest.mark.parametrize("name", DOMAINS)
 @pytest.mark.parametrize("size", [56, 192])
-def test_the_object_is_seen_and_of_its_colour(name: str, size: int) -> None:
-    """Changing the hue of the main object changes a good part of the picture, and only there."""
+def test_object_is_visible_in_its_color(name: str, size: int) -> None:
+    """A change of the hue of the main object changes a limited and visible part of the picture."""
     domain = DOMAINS[name]
     shares = []
     for clip in make_domain(name, seed=0, train=0, val=0, test=2):
@@ -33,13 +33,13 @@ def test_the_object_is_seen_and_of_its_colour(name: str, size: int) -> None:
         ours = render_scene(scene, size=size, times=[0.5])[0].astype(np.int16)
         theirs = render_scene(changed, size=size, times=[0.5])[0].astype(np.int16)
         shares.append((np.abs(ours - theirs).max(axis=2) > 24).mean())
-    assert min(shares) > 0.004  # the thinnest outline of a small thing
+    assert min(shares) > 0.004  # the thinnest outline of a small object
     assert np.mean(shares) > 0.015
     assert max(shares) < 0.5
 
 
-def test_domains_look_different() -> None:
-    """Nearest mean color layout tells the domain of nearly every clip."""
+def test_mean_colors_distinguish_domains() -> None:
+    """The nearest neighbor by mean and deviation of colors has the same domain for most clips."""
     looks, labels = [], []
     for name in DOMAINS:
         for clip in make_domain(name, seed=0, train=0, val=0, test=6):
@@ -52,7 +52,7 @@ def test_domains_look_different() -> None:
     assert (names[distances.argmin(axis=1)] == names).mean() > 0.85
 
 
-def test_no_two_entities_of_a_domain_share_a_drawing() -> None:
+def test_entities_of_a_domain_have_distinct_drawings() -> None:
     for domain in DOMAINS.values():
         for one, two in combinations((*domain.entities, *domain.props), 2):
             assert one.drawing != two.drawing, (one.name, two.name)

@@ -55,7 +55,7 @@ def _pretraining_words() -> set[str]:
     return _words(*texts)
 
 
-def test_pretraining_never_says_a_reserved_word() -> None:
+def test_pretraining_captions_contain_no_reserved_word() -> None:
     known = _pretraining_words()
     for domain in DOMAINS.values():
         assert len(domain.reserved) >= 10
@@ -64,7 +64,7 @@ def test_pretraining_never_says_a_reserved_word() -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_reserved_words_are_really_used(name: str) -> None:
+def test_domain_uses_all_of_its_reserved_words(name: str) -> None:
     domain = DOMAINS[name]
     texts = [word for thing in (*domain.entities, *domain.props, *domain.hues) for word in thing.words]
     texts += [phrase for phrases in domain.verbs.values() for phrase in phrases]
@@ -72,7 +72,7 @@ def test_reserved_words_are_really_used(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-def test_a_word_has_one_meaning_inside_a_domain(name: str) -> None:
+def test_word_has_one_meaning_within_a_domain(name: str) -> None:
     domain = DOMAINS[name]
     nouns = Counter(word for thing in (*domain.entities, *domain.props) for word in thing.words)
     hues = Counter(word for hue in domain.hues for word in hue.words)
@@ -104,8 +104,8 @@ def test_many_words_have_different_meanings_in_different_domains() -> None:
 def test_demo_domains_share_words_with_different_meanings() -> None:
     demo = list(DOMAINS)[:3]
     table = {word: {name: m[name] for name in demo if name in m} for word, m in _senses().items()}
-    disputed = {word for word, m in table.items() if len(set(m.values())) > 1}
-    assert len(disputed) >= 12, sorted(disputed)
+    ambiguous = {word for word, m in table.items() if len(set(m.values())) > 1}
+    assert len(ambiguous) >= 12, sorted(ambiguous)
 
 
 def test_pretraining_uses_every_plain_color() -> None:
@@ -116,11 +116,11 @@ def test_pretraining_uses_every_plain_color() -> None:
 def test_benchmark_domains_share_some_words_with_pretraining() -> None:
     known = _pretraining_words()
     for name in DOMAINS:
-        said = Counter(
+        counts = Counter(
             word
             for clip in make_domain(name, seed=0, train=4, val=0, test=0)
             for text in clip.captions
             for word in _words(text)
         )
-        share = sum(count for word, count in said.items() if word in known) / said.total()
+        share = sum(count for word, count in counts.items() if word in known) / counts.total()
         assert 0.35 < share < 0.85, (name, share)

@@ -1,4 +1,4 @@
-"""Protocols: facts that are those of the papers, videos found or asked for by name, frames made once."""
+"""Protocols: settings of the papers, video sources, manifests and cached frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainer.methods import METHODS, configure
 
 SPEC = FrameSpec(frames=2, size=56)
 
-# The notes' table of the published splits: training videos per task, and test videos of every task.
+# The published splits: training videos per task, and test videos of every task.
 CTVR: dict[str, tuple[int, list[int]]] = {
     "msrvtt-10": (32, [305, 465, 211, 378, 366, 248, 309, 218, 295, 195]),
     "msrvtt-20": (
@@ -43,11 +43,11 @@ CTVR: dict[str, tuple[int, list[int]]] = {
 }
 
 
-# --- the files ---
+# --- protocol files ---
 
 
 @pytest.mark.parametrize("name", protocol_names())
-def test_a_protocol_says_which_settings_its_methods_have(name: str) -> None:
+def test_protocol_contains_valid_settings_for_its_methods(name: str) -> None:
     protocol = load_protocol(name)
     assert protocol.name == name
     for entry in select_variants(protocol.methods, None):
@@ -57,7 +57,7 @@ def test_a_protocol_says_which_settings_its_methods_have(name: str) -> None:
     assert set(protocol.recipes) <= set(METHODS)
 
 
-def test_the_demo_s_protocol_is_about_the_demo_s_videos() -> None:
+def test_demo_protocol_describes_the_videos_of_the_demo() -> None:
     protocol = load_protocol("world-demo")
     source, demo = protocol.source, DemoWorld()
     assert isinstance(source, WorldSource)
@@ -70,11 +70,11 @@ def test_the_demo_s_protocol_is_about_the_demo_s_videos() -> None:
         demo.categories,
         5,
     )
-    assert protocol.settings == {}, "every method with its own recipe"
+    assert protocol.settings == {}, "every method uses its own recipe"
     assert protocol.frames is None
 
 
-def test_hyper_parameters_are_chosen_on_other_videos_of_the_same_domains() -> None:
+def test_development_protocol_has_other_videos_of_the_same_domains() -> None:
     ten, dev = load_protocol("world-10"), load_protocol("world-dev")
     assert isinstance(ten.source, WorldSource)
     assert isinstance(dev.source, WorldSource)
@@ -85,20 +85,20 @@ def test_hyper_parameters_are_chosen_on_other_videos_of_the_same_domains() -> No
     assert (dev.settings, dev.frames, dev.tasks) == (ten.settings, ten.frames, 4)
 
 
-def test_the_large_world_takes_as_many_steps_as_was_counted() -> None:
+def test_world_of_ten_domains_takes_60_steps_per_task() -> None:
     protocol = load_protocol("world-10")
     source = protocol.source
     assert isinstance(source, WorldSource)
     pairs = source.categories * source.train * source.captions
     epochs, batch = int(protocol.settings["epochs"]), int(protocol.settings["batch_size"])
     assert pairs == 240
-    assert pairs % batch == 0, "so that joint training takes exactly the sum of all tasks' steps"
+    assert pairs % batch == 0, "joint training must take exactly the sum of the steps of all tasks"
     assert epochs * pairs // batch == 60
 
 
 @pytest.mark.parametrize(("name", "frames", "batch"), [("msrvtt", 12, 8), ("actnet", 24, 16)])
-def test_the_recipe_is_the_paper_s(name: str, frames: int, batch: int) -> None:
-    """ctvr-ffa-tame, section 4.4."""
+def test_ctvr_recipe_equals_that_of_the_paper(name: str, frames: int, batch: int) -> None:
+    """Section 4.4 of ctvr-ffa-tame."""
     for tasks in (10, 20):
         protocol = load_protocol(f"ctvr-{name}-{tasks}")
         assert (protocol.frames, protocol.prior, protocol.seeds) == (frames, 0, 3)
@@ -119,23 +119,23 @@ def test_the_recipe_is_the_paper_s(name: str, frames: int, batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "says"),
+    ("fields", "message"),
     [
         ({"epochs": 3}, "epochs: Extra inputs"),
         ({"source": {"kind": "dream"}}, "source: .*'dream'"),
         ({"seeds": 0}, "seeds: "),
         ({"methods": ["finetune@rate"]}, "'rate' is not setting=value"),
-        ({"methods": [{"method": "finetune", "colour": 1}]}, "colour: Extra inputs"),
+        ({"methods": [{"method": "finetune", "color": 1}]}, "color: Extra inputs"),
     ],
 )
-def test_a_wrong_protocol_is_refused_by_the_field(
-    write: Callable[..., str], facts: dict[str, Any], says: str
+def test_invalid_protocol_raises_with_the_field(
+    write: Callable[..., str], fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ProtocolError, match=says):
-        load_protocol(write(**facts))
+    with pytest.raises(ProtocolError, match=message):
+        load_protocol(write(**fields))
 
 
-def test_an_unknown_protocol_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_protocol_raises_with_the_known_names(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"no protocol 'world-9'.*world-10"):
         load_protocol("world-9")
     (tmp_path / "list.yaml").write_text("- a\n")
@@ -143,17 +143,17 @@ def test_an_unknown_protocol_is_answered_with_the_known_ones(tmp_path: Path) -> 
         load_protocol(str(tmp_path / "list.yaml"))
 
 
-# --- entries ---
+# --- method variants ---
 
 
-def test_a_variant_is_called_by_its_settings() -> None:
+def test_variant_label_contains_its_settings() -> None:
     entry = parse_variant("finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0")
     assert entry.label == "finetune@learning_rate=1e-4@schedule=step@reindex=true@prior=0"
     assert entry.settings == {"learning_rate": 1e-4, "schedule": "step"}
     assert (entry.method, entry.reindex, entry.prior) == ("finetune", True, 0)
 
 
-def test_a_protocol_lists_variants_in_either_form(write: Callable[..., str]) -> None:
+def test_protocol_accepts_variants_as_text_and_as_mapping(write: Callable[..., str]) -> None:
     listed = [
         "finetune@epochs=2",
         {"method": "finetune", "settings": {"epochs": 3}, "reindex": True},
@@ -167,7 +167,7 @@ def test_a_protocol_lists_variants_in_either_form(write: Callable[..., str]) -> 
     assert chosen[0].seeds == 1
 
 
-def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write: Callable[..., str]) -> None:
+def test_specific_settings_override_general_ones(write: Callable[..., str]) -> None:
     protocol = load_protocol(write(recipes={"finetune": {"batch_size": 2, "warmup": 0.1}}))
     assert protocol.settings_of(parse_variant("finetune@warmup=0.5")) == {
         "epochs": 1,
@@ -178,7 +178,7 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write
 
 
 @pytest.mark.parametrize(
-    ("names", "says"),
+    ("names", "message"),
     [
         (["magic"], "unknown method 'magic': choose one of .*finetune"),
         (["finetune", "finetune"], "two method variants have the label 'finetune'"),
@@ -187,8 +187,8 @@ def test_settings_are_laid_over_each_other_from_the_general_to_the_special(write
         (["finetune@reindex=maybe"], "reindex: "),
     ],
 )
-def test_wrong_entries_are_named(names: list[str], says: str) -> None:
-    with pytest.raises(ProtocolError, match=says):
+def test_invalid_variants_raise_with_their_name(names: list[str], message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
         select_variants((), names)
 
 
@@ -203,7 +203,7 @@ def _listed(name: str) -> CtvrSource:
 
 @pytest.fixture(scope="module")
 def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty files with the right names at two depths, and training captions."""
+    """Empty files with the expected names in two folder levels, and training captions."""
     folder = tmp_path_factory.mktemp("msrvtt")
     rows = [row for group in _listed("msrvtt-10").category_groups() for c in group for row in c.rows()]
     (folder / "TestVideo").mkdir()
@@ -217,7 +217,7 @@ def msrvtt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half of the files without ``v_``, some with other endings."""
+    """Empty files, half of them without the prefix ``v_``, with several suffixes."""
     folder = tmp_path_factory.mktemp("actnet")
     rows = [row for group in _listed("actnet-10").category_groups() for c in group for row in c.rows()]
     for number, (_, (video, *_)) in enumerate(rows):
@@ -227,7 +227,7 @@ def actnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CTVR)
-def test_counts_are_those_of_the_published_splits(name: str, request: pytest.FixtureRequest) -> None:
+def test_counts_equal_the_published_splits(name: str, request: pytest.FixtureRequest) -> None:
     train, test = CTVR[name]
     parts = list(_listed(name).tasks(request.getfixturevalue(name.split("-")[0]), None))
     counts = [Counter(video.split for video in part.videos) for part in parts]
@@ -242,7 +242,7 @@ def test_counts_are_those_of_the_published_splits(name: str, request: pytest.Fix
 
 
 @pytest.mark.parametrize("name", ["msrvtt", "actnet"])
-def test_twenty_tasks_are_the_ten_cut_in_two(name: str, request: pytest.FixtureRequest) -> None:
+def test_twenty_tasks_are_the_halves_of_ten_tasks(name: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(name)
     ten, twenty = (list(_listed(f"{name}-{tasks}").tasks(folder, None)) for tasks in (10, 20))
     for number, whole in enumerate(ten):
@@ -269,7 +269,7 @@ def test_msr_vtt_has_the_official_test_split_and_all_training_captions(msrvtt: P
     assert statistics.fmean(len(caption.split()) for caption in captions) == pytest.approx(9.5, abs=0.1)
 
 
-def test_activitynet_s_clips_are_parts_of_their_videos(actnet: Path) -> None:
+def test_activitynet_clips_are_spans_of_their_videos(actnet: Path) -> None:
     parts = list(_listed("actnet-20").tasks(actnet, None))
     videos = [video for part in parts for video in part.videos]
     spans = [video.frame_source.span for video in videos if isinstance(video.frame_source, FileFrames)]
@@ -286,7 +286,7 @@ def test_activitynet_s_clips_are_parts_of_their_videos(actnet: Path) -> None:
     assert statistics.fmean(len(c.split()) for c in _test_captions(parts)) == pytest.approx(15.0, abs=0.1)
 
 
-def test_what_is_not_there_is_asked_for(msrvtt: Path, tmp_path: Path) -> None:
+def test_missing_videos_and_captions_raise_with_their_names(msrvtt: Path, tmp_path: Path) -> None:
     source = _listed("msrvtt-10")
     with pytest.raises(ProtocolError, match=r"needs 3310 videos.*--videos.*MSRVTT_data\.json"):
         list(source.tasks(None, None))
@@ -309,8 +309,8 @@ def test_what_is_not_there_is_asked_for(msrvtt: Path, tmp_path: Path) -> None:
     captions.write_text("[]")
     with pytest.raises(ProtocolError, match="'sentences'"):
         list(source.tasks(tmp_path, None))
-    told = [{"video_id": "video414", "caption": "a"}]
-    captions.write_text(json.dumps({"sentences": told}))
+    sentences = [{"video_id": "video414", "caption": "a"}]
+    captions.write_text(json.dumps({"sentences": sentences}))
     with pytest.raises(ProtocolError, match="none for video2749"):
         list(source.tasks(tmp_path, None))
 
@@ -334,12 +334,12 @@ def _folder(held_out: float = 0.2) -> Protocol:
     return protocol.model_copy(update={"source": protocol.source.model_copy(update={"held_out": held_out})})
 
 
-def test_every_folder_with_a_manifest_is_a_task(tmp_path: Path) -> None:
+def test_each_folder_with_a_manifest_is_a_task(tmp_path: Path) -> None:
     _manifest(tmp_path / "b", [{"uri": "1.mp4", "captions": ["x"], "split": "test"}])
     lines = [
         {"uri": "2.mp4", "captions": ["x", "y"], "split": "val"},
         {"uri": "3.mp4", "id": "three", "captions": ["z"]},
-        {"uri": "4.mp4", "colour": "blue"},
+        {"uri": "4.mp4", "color": "blue"},
         {"uri": "5.mp4", "captions": ["z"], "split": "test"},
     ]
     _manifest(tmp_path / "a", lines)
@@ -350,7 +350,7 @@ def test_every_folder_with_a_manifest_is_a_task(tmp_path: Path) -> None:
     assert first.videos[0].captions == ("x", "y")
 
 
-def test_without_a_test_split_the_same_share_is_held_out_every_time(tmp_path: Path) -> None:
+def test_missing_test_split_is_held_out_reproducibly(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [{"uri": f"{n}.mp4", "captions": ["x"]} for n in range(20)]
     lines += [{"uri": "silent.mp4"}]
     _manifest(tmp_path / "one" / "a", lines)
@@ -367,7 +367,7 @@ def test_without_a_test_split_the_same_share_is_held_out_every_time(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("manifest.jsonl", '{"uri": "a.mp4"}\nnot json\n', r"manifest\.jsonl:2: the line is not JSON"),
         ("manifest.jsonl", '{"captions": ["x"]}\n', r"manifest\.jsonl:1: uri: "),
@@ -378,15 +378,15 @@ def test_without_a_test_split_the_same_share_is_held_out_every_time(tmp_path: Pa
         ("manifest.jsonl", '{"uri": "b.mp4"}\n', r"names 1 missing files \(of 1\): b\.mp4"),
     ],
 )
-def test_a_wrong_manifest_is_refused_by_its_line(tmp_path: Path, name: str, content: str, says: str) -> None:
+def test_invalid_manifest_raises_with_its_line(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "a.mp4").touch()
     (tmp_path / "a" / name).write_text(content)
-    with pytest.raises(ProtocolError, match=says):
+    with pytest.raises(ProtocolError, match=message):
         list(_folder().source.tasks(tmp_path, None))
 
 
-def test_a_table_may_give_a_video_several_rows(tmp_path: Path) -> None:
+def test_csv_manifest_may_have_several_rows_per_video(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name in ("a.mp4", "b.mp4"):
         (tmp_path / "a" / name).touch()
@@ -397,19 +397,19 @@ def test_a_table_may_give_a_video_several_rows(tmp_path: Path) -> None:
     assert [(v.captions, v.split) for v in part.videos] == [(("one", "two", "three"), "test"), ((), None)]
 
 
-def test_without_a_folder_it_says_what_a_task_is(tmp_path: Path) -> None:
+def test_missing_folder_raises_with_the_expected_layout(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"--videos.*manifest\.jsonl"):
         list(_folder().source.tasks(None, None))
     with pytest.raises(ProtocolError, match="no subfolder of"):
         list(_folder().source.tasks(tmp_path, None))
 
 
-# --- five data sets ---
+# --- a protocol of five data sets ---
 
 
-def test_five_data_sets_ask_for_five_manifests(tmp_path: Path) -> None:
+def test_missing_data_sets_raise_with_their_expected_manifests(tmp_path: Path) -> None:
     source = load_protocol("cvlm").source
-    with pytest.raises(ProtocolError) as told:
+    with pytest.raises(ProtocolError) as raised:
         list(source.tasks(None, None))
     for line in (
         "vatex/manifest.jsonl: VATEX, 25991 train, 3000 val, 6000 test",
@@ -418,7 +418,7 @@ def test_five_data_sets_ask_for_five_manifests(tmp_path: Path) -> None:
         "didemo/manifest.jsonl: DiDeMo, 8395 train, 1065 val, 1003 test",
         "msvd/manifest.jsonl: MSVD, 1200 train, 100 val, 670 test",
     ):
-        assert line in str(told.value)
+        assert line in str(raised.value)
     _manifest(tmp_path / "vatex", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}])
     with pytest.raises(ProtocolError, match="no manifest for activitynet, msrvtt, didemo, msvd"):
         list(source.tasks(tmp_path, None))
@@ -451,7 +451,7 @@ def test_paragraphs_are_joined_and_validation_videos_held_out(
 # --- frames ---
 
 
-def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
+def test_frames_are_cached(small: Protocol, tmp_path: Path) -> None:
     first = prepare_tasks(small, SPEC, tmp_path)
     assert [(t.name, len(t.train), len(t.val), len(t.test)) for t in first] == [
         ("night-traffic", 4, 2, 6),
@@ -466,8 +466,8 @@ def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
         assert len({clip.category for clip in task.clips}) == 2
     paths = [clip.frames_path for task in first for clip in task.clips]
     stamps = {path: path.stat().st_mtime_ns for path in paths}
-    assert sorted(stamps) == sorted((tmp_path / "2x56").iterdir()), "nothing half-made is left"
-    paths[0].write_bytes(paths[0].read_bytes()[:5000])  # a broken one is made again, the others are not
+    assert sorted(stamps) == sorted((tmp_path / "2x56").iterdir()), "no temporary file remains"
+    paths[0].write_bytes(paths[0].read_bytes()[:5000])  # a damaged file is decoded again
     made: list[tuple[int, int]] = []
     again = prepare_tasks(small, SPEC, tmp_path, progress=lambda done, total: made.append((done, total)))
     assert again == first
@@ -476,7 +476,7 @@ def test_frames_are_made_once(small: Protocol, tmp_path: Path) -> None:
     assert np.load(paths[0]).shape == (2, 56, 56, 3)
 
 
-def test_a_clip_s_place_follows_from_what_is_on_it(small: Protocol) -> None:
+def test_cache_key_depends_on_the_content_of_a_clip(small: Protocol) -> None:
     def keys(protocol: Protocol) -> dict[str, str]:
         (part,) = protocol.source.tasks(None, 1)
         return {
@@ -492,7 +492,7 @@ def test_a_clip_s_place_follows_from_what_is_on_it(small: Protocol) -> None:
     assert not set(keys(small).values()) & set(other.values())
 
 
-def test_fewer_tasks_are_the_first_ones(small: Protocol, tmp_path: Path) -> None:
+def test_limited_number_of_tasks_selects_the_first_ones(small: Protocol, tmp_path: Path) -> None:
     (only,) = prepare_tasks(small, SPEC, tmp_path, tasks=1)
     assert only.name == "night-traffic"
     with pytest.raises(ProtocolError, match="omit --videos"):
@@ -500,7 +500,7 @@ def test_fewer_tasks_are_the_first_ones(small: Protocol, tmp_path: Path) -> None
 
 
 def _video(path: Path, seconds: int = 8, rate: int = 8) -> Path:
-    """Frames that grow brighter: the one at time t has level 20 t."""
+    """Write a video whose frame at second t has brightness 20 t."""
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=rate)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
@@ -511,7 +511,7 @@ def _video(path: Path, seconds: int = 8, rate: int = 8) -> Path:
     return path
 
 
-def test_a_whole_file_is_sampled_as_the_service_samples_it(tmp_path: Path) -> None:
+def test_frames_of_a_file_equal_those_of_the_service(tmp_path: Path) -> None:
     path = _video(tmp_path / "ramp.mp4")
     with VideoDecoder() as decoder:
         info = decoder.decode(path, frames=4, size=56, cache=tmp_path)
@@ -529,7 +529,7 @@ def test_a_whole_file_is_sampled_as_the_service_samples_it(tmp_path: Path) -> No
     ],
 )
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
-def test_a_part_of_a_file_is_sampled_between_its_times(
+def test_frames_of_a_span_are_sampled_within_it(
     tmp_path: Path, kind: str, span: tuple[float, float], times: tuple[float, float]
 ) -> None:
     frames = FileFrames(_video(tmp_path / f"ramp.{kind}"), span).frames(2, 56)
@@ -537,7 +537,7 @@ def test_a_part_of_a_file_is_sampled_between_its_times(
     assert frames.mean(axis=(1, 2, 3)) == pytest.approx([20 * time for time in times], abs=5)
 
 
-def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+def test_undecodable_videos_raise_with_their_names(tmp_path: Path) -> None:
     folder = tmp_path / "videos" / "a"
     lines = [{"uri": f"{n}.mp4", "captions": ["x"], "split": s} for n, s in ((1, "train"), (2, "test"))]
     _manifest(folder, lines)
@@ -559,7 +559,7 @@ def test_videos_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     assert len(task.pairs) == len(task.test) == 1
 
 
-def test_nothing_to_learn_or_to_measure_is_said_before_anything_is_decoded(tmp_path: Path) -> None:
+def test_folder_without_training_or_test_videos_raises_before_decoding(tmp_path: Path) -> None:
     _manifest(tmp_path / "a", [{"uri": "1.mp4", "captions": ["x"], "split": "train"}, {"uri": "2.mp4"}])
     with pytest.raises(ProtocolError, match="nothing can be evaluated"):
         prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
@@ -568,7 +568,7 @@ def test_nothing_to_learn_or_to_measure_is_said_before_anything_is_decoded(tmp_p
         prepare_tasks(_folder(), SPEC, tmp_path / "frames", videos=tmp_path)
 
 
-def test_every_protocol_is_written_about_and_all_of_them_are_small() -> None:
+def test_all_protocols_are_documented_and_small() -> None:
     folder = Path(str(resources.files("benchmarks"))) / "protocols"
     page = (folder / "README.md").read_text()
     assert all(name.removesuffix("-20") in page for name in protocol_names())

@@ -41,14 +41,14 @@ def test_report_has_rates_and_ratios_of_every_loop(
 
     monkeypatch.setattr(training_speed, "ResourceMeter", Timed)
     monkeypatch.setattr(training_speed, "measure_peak_in_process", lambda loop, plan, folder: 7.0)
-    told: list[tuple[int, int]] = []
-    found = measure_speed(PLAN, folder, report=lambda done, total: told.append((done, total)))
+    progress: list[tuple[int, int]] = []
+    found = measure_speed(PLAN, folder, report=lambda done, total: progress.append((done, total)))
     labels = [
         loop.label for loop in LOOPS if loop.kept
     ]  # of `tiny` nothing is frozen below the first adapter
     n = len(labels)
     assert runs == labels[::-1] + labels + labels[::-1]  # the first turn warms up
-    assert told == [(done, 3 * n) for done in range(1, 3 * n + 1)]
+    assert progress == [(done, 3 * n) for done in range(1, 3 * n + 1)]
     for place, row in enumerate(found.rows):
         seconds = [n + place + 1, 3 * n - place]
         assert row.rates == [4 / s for s in seconds]
@@ -118,14 +118,14 @@ def test_peak_memory_grows_with_the_batch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         (SpeedPlan(method="zero_shot"), "zero_shot.*is not trainable"),
         (SpeedPlan(backbone="open_clip:ViT-nothing/random"), "no model 'ViT-nothing'"),
     ],
 )
-def test_unsupported_plan_is_refused(plan: SpeedPlan, said: str, folder: Path) -> None:
-    with pytest.raises(ProtocolError, match=said):
+def test_unsupported_plan_is_refused(plan: SpeedPlan, message: str, folder: Path) -> None:
+    with pytest.raises(ProtocolError, match=message):
         measure_speed(plan, folder)
 
 

@@ -32,7 +32,7 @@ def _units(rng: np.random.Generator, *shape: int) -> Array:
 
 
 class HashEncoder:
-    """Vectors of texts made of their hash; tasks and modes are drawn apart."""
+    """Pseudo-random vectors seeded by text, task and mode."""
 
     modes = ("latest", "pinned")
 
@@ -64,7 +64,7 @@ def learned_shards(tests: Callable[[str], str] = lambda caption: caption) -> Lea
             given = tuple(map(tests, captions)) if split == "test" else captions
             clips.append(Clip(f"{task}{number}", number, Path(), given, split))  # type: ignore[arg-type]
         tasks.append(TaskData(task, task, tuple(clips)))
-    # A video lies near its captions, as they are before they are rewritten, in mode pinned.
+    # A video vector is close to the pinned vectors of its captions before they are rewritten.
     videos, frames = [], []
     for task in tasks:
         near = [

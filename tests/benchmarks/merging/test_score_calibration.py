@@ -108,7 +108,7 @@ def test_dynamic_inverted_softmax_applies_to_hub_queries_only(matrix: ScoreMatri
         hub = max(range(len(row)), key=lambda v: row[v]) in hubs
         hub_queries += hub
         np.testing.assert_allclose(scores[text], row - norms if hub else row)
-    assert 0 < hub_queries < len(matrix.rows), "both cases are to occur"
+    assert 0 < hub_queries < len(matrix.rows), "both cases must occur"
 
 
 def _likelihood(matrix: ScoreMatrix, fitted: Affine, own: bool = False) -> float:
@@ -127,7 +127,7 @@ def _likelihood(matrix: ScoreMatrix, fitted: Affine, own: bool = False) -> float
 
 
 def _perturbed(fitted: Affine, field: str) -> list[Affine]:
-    """Each temperature or each bias alone a little or much more, or less."""
+    """Copies of the fit with one temperature or bias changed by a small or large step."""
     steps = [step * one for step in (-1.0, -0.1, 0.1, 1.0) for one in np.eye(TASKS)]
     if field == "scale":
         return [replace(fitted, scale=fitted.scale * np.exp(step)) for step in steps]
@@ -244,7 +244,7 @@ def test_clustered_mean_counts_captions_of_a_video_as_one_sample(rng: np.random.
         clustered_mean(differences, np.arange(12)),
         clustered_mean(np.repeat(differences, 5), np.repeat(np.arange(12), 5)),
     )
-    assert again == pytest.approx(once), "asking five times for the same is no evidence"
+    assert again == pytest.approx(once), "repeated captions are no additional evidence"
 
 
 def test_rules_score_every_query_independently(rng: np.random.Generator, matrix: ScoreMatrix) -> None:
@@ -267,4 +267,4 @@ def test_ranks_follow_the_tie_rule(matrix: ScoreMatrix) -> None:
     scores = np.round(matrix.cosines, 1)
     expected = rank_by_id(scores, range(len(matrix.columns)), matrix.truth)
     np.testing.assert_array_equal(matrix.ranks(scores), expected)
-    assert (matrix.ranks(scores) % 1 == 0.5).any(), "some are to be tied"
+    assert (matrix.ranks(scores) % 1 == 0.5).any(), "some scores must be equal"

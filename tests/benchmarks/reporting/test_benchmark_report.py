@@ -1,4 +1,4 @@
-"""Tables and figures: figures that a hand can check, over seeds, tasks and galleries."""
+"""Tables and figures of a report, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FACTS: dict[str, Any] = {
 
 
 def _row(shares: list[float], queries: list[int]) -> dict[str, Any]:
-    """Local and global gallery alike: R@1 as given, R@5 and R@10 with it, ranks that follow from it."""
+    """A row with equal local and global galleries; all measures are derived from the given R@1."""
     recalls: dict[str, Any] = {
-        task: {"r1": r1, "r5": r1 + 0.1, "r10": r1 + 0.2, "medr": 10 * r1, "meanr": 20 * r1, "queries": asked}
-        for task, r1, asked in zip(TASKS, shares, queries, strict=False)
+        task: {"r1": r1, "r5": r1 + 0.1, "r10": r1 + 0.2, "medr": 10 * r1, "meanr": 20 * r1, "queries": count}
+        for task, r1, count in zip(TASKS, shares, queries, strict=False)
     }
     total = sum(queries[: len(shares)])
     pooled = {
@@ -82,12 +82,12 @@ def _result(
 
 
 def _cells(text: str, label: str) -> list[list[str]]:
-    """The rows of a label, in every table of the text."""
+    """Cells of the rows with a label, from all tables of the text."""
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [row[1:] for row in rows if row[0] == label]
 
 
-def test_measures_by_hand() -> None:
+def test_measures_equal_values_computed_by_hand() -> None:
     local = _result().measures("latest", "local")
     assert local == pytest.approx(
         {
@@ -103,7 +103,7 @@ def test_measures_by_hand() -> None:
     )
 
 
-def test_a_global_gallery_counts_queries_and_a_local_one_tasks() -> None:
+def test_global_measures_weight_queries_and_local_measures_weight_tasks() -> None:
     result = _result(queries=[10, 30, 60])
     assert result.measures("latest", "global")["r1"] == pytest.approx(
         100 * (0.3 * 10 + 0.35 * 30 + 0.5 * 60) / 100
@@ -111,7 +111,7 @@ def test_a_global_gallery_counts_queries_and_a_local_one_tasks() -> None:
     assert result.measures("latest", "local")["r1"] == pytest.approx(100 * (0.3 + 0.35 + 0.5) / 3)
 
 
-def test_tables_give_mean_and_deviation_over_the_seeds() -> None:
+def test_tables_show_mean_and_deviation_over_seeds() -> None:
     other = _result(seed=1, matrix=[[0.6], [0.5, 0.4], [0.6, 0.35, 0.5]])
     over_all, own = _cells(recall_tables([_result(), other]), "finetune")
     # R@1 is 38.33 and 48.33, BWF 17.5 and 2.5.
@@ -121,26 +121,26 @@ def test_tables_give_mean_and_deviation_over_the_seeds() -> None:
     assert own[-1] == "2"
 
 
-def test_one_seed_has_no_deviation() -> None:
+def test_single_seed_is_shown_without_deviation() -> None:
     over_all, _ = _cells(recall_tables([_result()]), "finetune")
     assert over_all[1] == "38.33"
 
 
-def test_joint_training_has_a_last_row_and_nothing_to_forget() -> None:
+def test_joint_training_has_a_last_row_and_no_forgetting() -> None:
     joint = _result("joint", matrix=[None, None, [0.5, 0.6, 0.7]])
     over_all, own = _cells(recall_tables([joint]), "joint")
     assert (over_all[1], over_all[6]) == ("60.00", "–")
     assert (own[1], own[6:9]) == ("60.00", ["–", "–", "–"])
 
 
-def test_zero_shot_comes_first_and_joint_training_last(tmp_path: Path) -> None:
+def test_results_list_zero_shot_first_and_joint_training_last(tmp_path: Path) -> None:
     for label in ("joint", "ffa_tame", "zero_shot", "finetune@epochs=2", "finetune"):
         write_result(tmp_path, _result(label))
     labels = [result.label for result in read_results(tmp_path)]
     assert labels == ["zero_shot", "ffa_tame", "finetune", "finetune@epochs=2", "joint"]
 
 
-def test_results_of_different_data_never_share_a_table(tmp_path: Path) -> None:
+def test_results_of_different_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="has no results"):
         read_results(tmp_path)
     write_result(tmp_path, _result())
@@ -150,7 +150,7 @@ def test_results_of_different_data_never_share_a_table(tmp_path: Path) -> None:
     assert [result.label for result in read_results(tmp_path, "other")] == ["zero_shot"]
 
 
-def test_a_report_has_tables_figures_and_circumstances(tmp_path: Path) -> None:
+def test_report_has_tables_figures_and_run_environment(tmp_path: Path) -> None:
     write_result(tmp_path, _result())
     write_result(tmp_path, _result("zero_shot", matrix=[[0.2], [0.2, 0.1], [0.2, 0.1, 0.3]]))
     write_result(tmp_path, _result("joint", matrix=[None, None, [0.5, 0.6, 0.7]], seconds={"training": [30.0],
@@ -176,14 +176,16 @@ def test_a_report_has_tables_figures_and_circumstances(tmp_path: Path) -> None:
     assert by_task == ["latest", "50.00", "60.00", "70.00"]
     assert costs == ["15", "30.0", "1.0", "2.0", "–", "200", "–", "–"]
     zero_shot, finetune = ["20.00", "10.00", "–"], ["50.00", "40.00", "–"]
-    assert _cells(text, "after two") == [zero_shot, zero_shot, finetune, finetune], "joint has no such row"
+    assert _cells(text, "after two") == [zero_shot, zero_shot, finetune, finetune], (
+        "joint training has no row after the second task"
+    )
     drawings = re.findall(r"!\[.*\]\((.*)\)", text)
     assert len(drawings) == 4
     for name in drawings:
         ElementTree.fromstring((tmp_path / name).read_text())
 
 
-def test_the_page_needs_no_network(tmp_path: Path) -> None:
+def test_page_loads_no_external_files(tmp_path: Path) -> None:
     write_result(tmp_path, _result())
     write_report(tmp_path)
     page = (tmp_path / "figures.html").read_text()
@@ -192,7 +194,7 @@ def test_the_page_needs_no_network(tmp_path: Path) -> None:
     assert page.count("Plotly.newPlot(") >= 6  # four charts and two matrices
 
 
-def test_curves_are_drawn_where_their_values_are() -> None:
+def test_points_of_curves_are_at_their_values() -> None:
     chart = LineChart(
         "t", ["a", "b", "c"], {"x": [10.0, None, 30.0], "y": [None, None, 20.0], "z": [None] * 3}
     )
@@ -202,21 +204,21 @@ def test_curves_are_drawn_where_their_values_are() -> None:
     assert len(dots) == 3
     (left, low), (right, high), (same, middle) = dots
     assert left < right == same
-    assert low > middle > high, "up is more"
+    assert low > middle > high, "larger values have smaller y coordinates"
     assert middle == pytest.approx((low + high) / 2, abs=0.1)
     written = [text.text for text in svg.iter(f"{tag}text")]
     assert {"t", "a", "b", "c", "x", "y", "z", "0", "10", "20", "30"} <= set(written)
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [-3.0, -1.0], [0.001, 0.002], [5.0, 5.0]])
-def test_an_axis_holds_its_values(values: list[float]) -> None:
+def test_axis_contains_all_values(values: list[float]) -> None:
     svg = ElementTree.fromstring(LineChart("t", ["a", "b"], {"x": values}).svg())
     places = [float(dot.attrib["cy"]) for dot in svg.iter("{http://www.w3.org/2000/svg}circle")]
     assert all(40 <= place <= 316 for place in places)
     assert (places[0] == places[1]) == (values[0] == values[1])
 
 
-def test_a_matrix_is_shown_release_by_release() -> None:
+def test_heat_map_shows_the_first_release_at_the_top() -> None:
     figure = HeatMap("m", ["a", "b"], [[50.0, None], [40.0, 60.0]]).plotly()
     assert [list(row) for row in figure.data[0].z] == [[50.0, None], [40.0, 60.0]]
     assert [list(row) for row in figure.data[0].text] == [["50.0", ""], ["40.0", "60.0"]]

@@ -1,4 +1,4 @@
-"""The clients that load a server: every text is asked once, by as many connections as there are clients."""
+"""Load clients of a server: one search per text, and one connection per client."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ _CLIENTS = 3
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers when all clients have asked, and refuses one text.
+    """Test server that refuses the text ``refused``.
 
     Attributes:
-        asked: by connection.
+        queries: Texts of each connection.
+        barrier: Delays responses until all clients have sent a request; None: no delay.
+        body: Body of every response.
     """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.queries: dict[Any, list[str]] = {}
-        self.together: Barrier | None = None
+        self.barrier: Barrier | None = None
         self.body = b'{"query":"x","results":[]}'
 
 
@@ -35,12 +37,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        asked = parse_qs(urlsplit(self.path).query)
-        assert asked["k"] == ["10"]
-        self.server.queries.setdefault(self.client_address, []).append(asked["q"][0])
-        if self.server.together is not None:
-            self.server.together.wait(10)
-        self.send_response(429 if asked["q"] == ["refused"] else 200)
+        parameters = parse_qs(urlsplit(self.path).query)
+        assert parameters["k"] == ["10"]
+        self.server.queries.setdefault(self.client_address, []).append(parameters["q"][0])
+        if self.server.barrier is not None:
+            self.server.barrier.wait(10)
+        self.send_response(429 if parameters["q"] == ["refused"] else 200)
         self.send_header("Content-Length", str(len(self.server.body)))
         self.end_headers()
         self.wfile.write(self.server.body)
@@ -63,15 +65,15 @@ def _url(server: _Server) -> str:
     return f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def test_every_text_is_asked_once_over_connections_that_stay_open(server: _Server) -> None:
+def test_every_text_is_searched_once_over_persistent_connections(server: _Server) -> None:
     texts = [f"a café & {number}" for number in range(4 * _CLIENTS)]
-    server.together = Barrier(_CLIENTS)
-    told = measure_load(_url(server), os.getpid(), texts, _CLIENTS)
+    server.barrier = Barrier(_CLIENTS)
+    load = measure_load(_url(server), os.getpid(), texts, _CLIENTS)
     assert sorted(text for one in server.queries.values() for text in one) == sorted(texts)
     assert [len(one) for one in server.queries.values()] == [4] * _CLIENTS
-    assert told.rate > 0
-    # Both are this process, and the one is counted in hundredths of a second.
-    assert told.server == pytest.approx(told.client, abs=20 / len(texts) + told.client / 2)
+    assert load.rate > 0
+    # Client and server are the same process here, and CPU time of the server is counted in hundredths of a second.
+    assert load.server == pytest.approx(load.client, abs=20 / len(texts) + load.client / 2)
 
 
 def test_load_fails_on_refused_searches_and_invalid_responses(server: _Server) -> None:

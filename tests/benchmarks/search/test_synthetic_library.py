@@ -1,4 +1,4 @@
-"""The made-up libraries that searches are timed with: what is in them, and that it is found."""
+"""Synthetic libraries of the latency benchmark: contents and search results."""
 
 from __future__ import annotations
 
@@ -77,18 +77,20 @@ def test_queries_find_their_targets_and_routing_selects_the_task(
     assert sum(map(str.__eq__, own, right)) > 0.9 * len(own)
 
 
-def test_both_are_asked_in_turns_each_its_own_queries(
+def test_compare_latency_alternates_between_two_searches(
     libraries: tuple[SyntheticLibrary, SyntheticLibrary], backbone: Backbone
 ) -> None:
     one, three = libraries
-    service, heard = start_engine(three), []
+    service, searched = start_engine(three), []
 
-    def ask(text: str) -> None:
-        heard.append(text)
+    def record(text: str) -> None:
+        searched.append(text)
 
     texts = [(f"a {n}", f"b {n}") for n in range(26)]
-    found = compare_latency(ask, lambda text: (heard.append(text), service.search(text))[1], texts, rounds=2)
-    assert heard == [text for pair in texts for text in pair]
+    found = compare_latency(
+        record, lambda text: (searched.append(text), service.search(text))[1], texts, rounds=2
+    )
+    assert searched == [text for pair in texts for text in pair]
     assert found.first.tasks == 1
     assert 1 <= found.second.tasks <= 3
     assert found.p99_ratio > 0
