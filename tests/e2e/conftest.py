@@ -1,4 +1,4 @@
-"""The product as its users start it: commands in processes of their own, and a look at what is left of them."""
+"""Commands of the product as separate processes, and the processes that they leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 
 class Machine:
-    """Starts commands of the product and finds their processes. Everything is killed at the end."""
+    """Starts commands of the product and finds their processes; kills all of them at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -25,7 +25,7 @@ class Machine:
     def start(
         self, *arguments: object, env: Mapping[str, object] | None = None, **how: Any
     ) -> subprocess.Popen[str]:
-        """Start ``cinestrata …`` with nobody's settings but those of ``env``."""
+        """Start ``cinestrata …`` with the settings of ``env`` alone."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("CINESTRATA_")}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "cli.main", *map(str, arguments)],
@@ -39,25 +39,25 @@ class Machine:
     def run(
         self, *arguments: object, env: Mapping[str, object] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``cinestrata …`` to its end."""
+        """Run ``cinestrata …`` until it ends."""
         process = self.start(*arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = process.communicate(timeout=280)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def up(self, data: Path) -> tuple[subprocess.Popen[str], str]:
-        """Start ``cinestrata up`` and return it with its URL, once it is ready."""
-        complaints = self.folder / "up.err"
-        with complaints.open("a") as stderr:
+        """Start ``cinestrata up`` and return the process with its URL once the service is ready."""
+        error_log = self.folder / "up.err"
+        with error_log.open("a") as stderr:
             process = self.start("up", "--data", data, "--port", 0, stdout=subprocess.PIPE, stderr=stderr)
         assert process.stdout is not None
         line = process.stdout.readline()
         said = re.fullmatch(r"Cinestrata is up at (http://127\.0\.0\.1:\d+)\n", line)
-        assert said, (line, complaints.read_text())
+        assert said, (line, error_log.read_text())
         return process, said[1]
 
     @staticmethod
     def processes(data: Path, containing: str = "") -> list[int]:
-        """Processes that work on a data folder, found by what they were started with."""
+        """Process ids of processes that were started on a data folder."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -73,15 +73,15 @@ class Machine:
         return found
 
     @staticmethod
-    def until(condition: Callable[[], object], what: str, seconds: float = 200) -> None:
-        """Wait for something that will happen; generous, for it says nothing about speed."""
+    def until(condition: Callable[[], object], description: str, seconds: float = 200) -> None:
+        """Poll a condition; the bound only ends a test that would never end."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"waited in vain: {what}"
+            assert time.monotonic() < deadline, f"still waiting after {seconds} seconds: {description}"
             time.sleep(0.1)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the processes that still run."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -90,7 +90,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Where the tests of a module start processes."""
+    """Machine on which the tests of a module start processes."""
     started = Machine(tmp_path_factory.mktemp("machine"))
     yield started
     started.end()

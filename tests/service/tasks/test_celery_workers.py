@@ -73,6 +73,7 @@ class WorkerProcess:
             os.dup2(output, 1)
             os.dup2(output, 2)
             maintenance.RECONCILE_SECONDS = 0.2
+            celery_app.tasks.pop(LEARN, None)  # an earlier test of this process may have imported the trainer
             celery_app.task(learn_slowly, name=LEARN, ignore_result=True)
             options = ["--pool", "solo", "--queues", "cpu,gpu", "--without-mingle", "--without-gossip"]
             hostname = f"{self.log.stem}@test"
