@@ -235,7 +235,7 @@ def delete(
 def compact(
     task: Annotated[str | None, typer.Argument(help="Name or id of a task (default: all).")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "--look", help="Only show the disk space of deleted vectors.")
+        bool, typer.Option("--dry-run", help="Only show the disk space of deleted vectors.")
     ] = False,
     data: Data = None,
 ) -> None:

@@ -24,8 +24,9 @@ from service.core.settings import Settings
 
 __all__ = ["SecurityMiddleware"]
 
-_PUBLIC_PREFIXES = ("/livez", "/readyz", "/static/", "/login", "/plotly.js", "/favicon.ico")
-_PAGES = ("/", "/admin")  # redirect to the sign-in page themselves
+_PUBLIC_PATHS = {"/livez", "/readyz", "/login", "/plotly.js", "/favicon.ico"}
+_PUBLIC_FOLDER = "/static/"
+_PAGES = {"/", "/admin"}  # redirect to the sign-in page themselves
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -85,7 +86,7 @@ class SecurityMiddleware:
         if request.method not in _SAFE_METHODS and _is_cross_site(headers):
             raise Forbidden("Pages of other sites cannot send this request. Call the API from a program.")
         path = request.scope["path"]  # the decoded path, which the router matches
-        is_public = path.startswith(_PUBLIC_PREFIXES) or path in _PAGES
+        is_public = path in _PUBLIC_PATHS | _PAGES or path.startswith(_PUBLIC_FOLDER)
         if not is_public and identify_caller(request, self.settings) is None:
             raise Unauthorized(
                 "The request needs an API key: send it as X-API-Key, or sign in at /login.",

@@ -108,7 +108,9 @@ class OpenClipBackbone(Backbone):
         return F.normalize(projected, dim=-1)
 
     def _identity(self) -> list[Any]:
-        return [self.name.split("/")[0], self.spec.size]
+        model, _, source = self.name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
+        activation = ["quick_gelu"] if _needs_quick_gelu(model, source) else []
+        return [self.name.split("/")[0], self.spec.size, *activation]
 
 
 def open_clip_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
@@ -134,7 +136,10 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
     model, source = _split(name)
     try:
         clip, _, transform = open_clip.create_model_and_transforms(
-            model, pretrained=source, require_pretrained=True
+            model,
+            pretrained=source,
+            require_pretrained=True,
+            force_quick_gelu=_needs_quick_gelu(model, source),
         )
     except Exception as error:  # open_clip, the hub client and torch raise unrelated types
         raise BackboneUnavailable(
@@ -145,6 +150,11 @@ def load_open_clip(name: str, frames: int | None = None) -> OpenClipBackbone:
     normalize = next(step for step in transform.transforms if hasattr(step, "mean"))
     tokenizer = clip_tokenizer(model, clip.context_length)
     return OpenClipBackbone(name, clip, tokenizer, spec, tuple(normalize.mean), tuple(normalize.std))
+
+
+def _needs_quick_gelu(model: str, source: str) -> bool:
+    """Whether the weights of a tag were trained with QuickGELU; open_clip builds GELU and only warns otherwise."""
+    return bool((open_clip.get_pretrained_cfg(model, source) or {}).get("quick_gelu"))
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -123,8 +123,13 @@ class Settings(BaseSettings):
     # Locations
     data_dir: Path = Path("cinestrata-data")
     media_root: Path = Path()  # root folder of videos that are named by path; default data_dir/media
-    database_url: str = ""  # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
-    redis_url: str = ""  # redis://… or redis+socket://…; default the private server in data_dir/run
+    # URLs may contain passwords, so the representation of the settings omits them.
+    database_url: str = Field(
+        default="", repr=False
+    )  # sqlite:///… or postgresql://…; default data_dir/catalog.sqlite3
+    redis_url: str = Field(
+        default="", repr=False
+    )  # redis://…, redis+socket://…; default a server in data_dir/run
     health_file: Path | None = None  # file in which a worker writes its health, for the probes of containers
 
     # HTTP

@@ -37,7 +37,7 @@ def test_videos_are_deleted_and_compaction_frees_their_space(
     assert ShardStore(folder.index_dir).manifest().tombstones == {}
     outcome = _run("delete", "a-1", "a-2", "nobody", "--yes")
     assert (outcome.exit_code, "2 deleted" in outcome.output) == (0, True)
-    looked = _run("compact", "--look")
+    looked = _run("compact", "--dry-run")
     table = [line.split() for line in looked.output.splitlines()]
     assert [row[:5] for row in table[1:3]] == [["a", "5", "2", "40.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
     assert ShardStore(folder.index_dir).manifest().tombstones != {}
@@ -110,7 +110,7 @@ def test_deleted_task_is_removed_from_disk(
     assert _files(folder, theirs) != []
     done = _run("compact")
     assert "a: 5 vectors dropped" in done.output
-    looked = [line.split() for line in _run("compact", "--look").output.splitlines()]
+    looked = [line.split() for line in _run("compact", "--dry-run").output.splitlines()]
     assert [row[:5] for row in looked[1:3]] == [["a", "0", "0", "0.0%", "1"], ["b", "4", "0", "0.0%", "1"]]
     assert _run("compact").exit_code == 0
     assert _files(folder, theirs) != [], "searches that read it have an hour to finish"

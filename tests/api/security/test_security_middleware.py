@@ -48,6 +48,7 @@ def test_api_key_is_required(guarded: TestClient, headers: dict[str, str], statu
 
 def test_health_is_public_and_pages_redirect_to_sign_in(guarded: TestClient) -> None:
     assert guarded.get("/livez").status_code == 200
+    assert guarded.get("/livezzz").status_code == 401
     assert guarded.get("/static/styles/base.css").status_code == 200
     page = guarded.get("/admin", follow_redirects=False)
     assert (page.status_code, page.headers["location"]) == (303, "/login")

@@ -157,3 +157,21 @@ def test_gradients_equal_open_clip() -> None:
     gradients = torch.autograd.grad((encode_frames(backbone, frames)[0] * weights).sum(), parameters)
     for gradient, reference in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, reference, atol=1e-5 * float(reference.abs().max()), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("tag", "quick"), [("openai", True), ("laion2b_s34b_b79k", False)], ids=["openai", "laion"]
+)
+def test_weights_get_the_activation_that_they_were_trained_with(
+    tag: str, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """open_clip builds GELU for a model name without "-quickgelu" and only warns about the weights."""
+    create = open_clip.create_model_and_transforms
+
+    def create_without_weights(model: str, **options: Any) -> Any:
+        return create(model, force_quick_gelu=options["force_quick_gelu"], pretrained=None)
+
+    monkeypatch.setattr(open_clip, "create_model_and_transforms", create_without_weights)
+    backbone = load_backbone(f"open_clip:ViT-B-32/{tag}", frames=2)
+    activations = {type(block.mlp.gelu).__name__ for block in backbone.clip.visual.transformer.resblocks}
+    assert activations == {"QuickGELU" if quick else "GELU"}
