@@ -30,7 +30,7 @@ def test_migrations_and_models_agree(catalog: Settings) -> None:
         )
 
 
-def test_upgrading_twice_at_once_changes_nothing(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
+def test_concurrent_upgrades_are_idempotent(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     post()
     upgraders = [threading.Thread(target=upgrade) for _ in range(3)]
     for thread in upgraders:
@@ -42,7 +42,7 @@ def test_upgrading_twice_at_once_changes_nothing(catalog: Settings, post: Callab
         assert len(session.scalars(select(Task)).all()) == 1
 
 
-def test_processes_that_start_together_make_one_schema(
+def test_processes_that_start_together_create_one_schema(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     settings_factory(tmp_path, upgraded=False)
@@ -89,7 +89,7 @@ def test_processes_can_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
+def test_vector_ids_are_never_reused(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     view = post(videos=3)
     with session_scope(write=True) as session:
         last = session.scalars(select(Video.vector_id).order_by(Video.vector_id.desc()).limit(1)).one()
@@ -100,7 +100,7 @@ def test_vector_ids_are_never_given_twice(catalog: Settings, post: Callable[...,
         assert session.scalars(select(Video.vector_id).where(Video.id == "again")).one() > last
 
 
-def test_a_failed_transaction_leaves_nothing(catalog: Settings) -> None:
+def test_failed_transaction_is_rolled_back(catalog: Settings) -> None:
     def fail_halfway() -> None:
         with session_scope(write=True) as session:
             session.get_one(PositionCounter, 1).last_position = 99
@@ -113,7 +113,7 @@ def test_a_failed_transaction_leaves_nothing(catalog: Settings) -> None:
         assert session.get_one(PositionCounter, 1).last_position == 0
 
 
-def test_writers_do_not_lose_each_others_counts(catalog: Settings) -> None:
+def test_concurrent_writers_lose_no_updates(catalog: Settings) -> None:
     def count() -> None:
         for _ in range(10):
             with session_scope(write=True) as session:
@@ -129,14 +129,14 @@ def test_writers_do_not_lose_each_others_counts(catalog: Settings) -> None:
         assert session.get_one(PositionCounter, 1).last_position == 40
 
 
-def test_foreign_keys_are_on(catalog: Settings) -> None:
+def test_foreign_keys_are_enforced(catalog: Settings) -> None:
     with engine().connect() as connection:
         if connection.dialect.name == "sqlite":
             assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
             assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
 
 
-def test_what_is_deleted_is_not_left_in_the_file(
+def test_deleted_rows_are_erased_from_the_file(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task, secret = post("birds", 2), "a heron by the weir"
@@ -152,14 +152,18 @@ def test_what_is_deleted_is_not_left_in_the_file(
     assert secret.encode() not in file.read_bytes()
 
 
-def test_a_full_disk_stores_nothing_and_says_so(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
+def test_full_disk_raises_unavailable_and_stores_nothing(
+    catalog: Settings, post: Callable[..., TaskDetails]
+) -> None:
     task = post("birds", 1)
 
     def fill() -> None:
         with session_scope(write=True) as session:
             session.execute(update(Task).values(name="cars"))
             if session.get_bind().dialect.name == "sqlite":
-                session.execute(text("PRAGMA max_page_count = 1"))  # as many as there are: none can be added
+                session.execute(
+                    text("PRAGMA max_page_count = 1")
+                )  # the current number of pages, so that no page can be added
                 session.execute(update(Video).values(captions=["long " * 100_000]))
             else:
                 session.execute(text("DO $$ BEGIN RAISE SQLSTATE '53100'; END $$"))
@@ -168,19 +172,19 @@ def test_a_full_disk_stores_nothing_and_says_so(catalog: Settings, post: Callabl
         Unavailable, match="disk of the catalog database is full, and nothing was stored"
     ) as caught:
         fill()
-    assert type(caught.value) is Unavailable  # nothing is in doubt
+    assert type(caught.value) is Unavailable  # the commit is not in doubt
     dispose()
     with session_scope() as session:
         assert session.scalars(select(Task.name)).all() == [task.name]
 
 
-def test_times_come_back_aware(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
+def test_times_are_read_with_a_time_zone(catalog: Settings, post: Callable[..., TaskDetails]) -> None:
     with session_scope() as session:
         assert now(session).utcoffset() is not None
     assert post().created_at.utcoffset() is not None
 
 
-def test_a_database_that_does_not_answer_is_unavailable(
+def test_unreachable_database_raises_unavailable(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     settings_factory(tmp_path, database_url="postgresql://nobody@127.0.0.1:1/none", upgraded=False)

@@ -1,4 +1,4 @@
-"""Moments in the catalog: their ids, their rows, and the way there and back of the schema."""
+"""Moments in the catalog: ids, rows and schema migrations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Post = Callable[..., TaskDetails]
 @given(
     st.dictionaries(st.integers(0, 2**46 - 1), st.integers(0, MAX_MOMENTS_PER_VIDEO), min_size=1, max_size=4),
 )
-def test_an_id_tells_whose_it_is(counts: dict[int, int]) -> None:
-    theirs = {video: moment_ids(video, count) for video, count in counts.items()}
-    every = np.concatenate(list(theirs.values()))
+def test_moment_ids_are_distinct_and_identify_their_video(counts: dict[int, int]) -> None:
+    ids_by_video = {video: moment_ids(video, count) for video, count in counts.items()}
+    every = np.concatenate(list(ids_by_video.values()))
     assert len(np.unique(every)) == len(every) == sum(counts.values())
-    for video, ids in theirs.items():
+    for video, ids in ids_by_video.items():
         assert ids.dtype == np.int64
         assert (np.diff(ids) == 1).all()
         assert (video_ids_of(ids) == video).all()
@@ -44,7 +44,7 @@ def test_an_id_tells_whose_it_is(counts: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("video", "count"), [(-1, 1), (2**46, 1), (0, MAX_MOMENTS_PER_VIDEO + 1), (0, -1)])
-def test_what_has_no_id_is_refused(video: int, count: int) -> None:
+def test_moment_ids_out_of_range_are_refused(video: int, count: int) -> None:
     with pytest.raises(ValueError, match="no ids"):
         moment_ids(video, count)
 
@@ -64,7 +64,7 @@ def test_moments_of_a_task_are_replaced_as_a_whole(catalog: Settings, post: Post
     (one, two, three), (other,) = (_videos(post(name, videos=n).id) for name, n in (("birds", 3), ("sea", 1)))
     with session_scope() as session:
         birds, sea = (session.get_one(Video, vector_id).task_id for vector_id in (one, other))
-    for _ in range(2):  # the second time it comes out the same
+    for _ in range(2):  # a repetition has the same result
         with session_scope(write=True) as session:
             replace_moments(session, sea, {other: [(0.0, 1.5)]})
             replace_moments(
@@ -90,7 +90,7 @@ def test_many_moments_of_many_videos(sqlite_catalog: Settings, post: Post) -> No
         assert moment_spans(session, videos[1])[-1] == (4999 / 7, 4999 / 7 + 1)
 
 
-def test_with_a_video_go_its_moments(catalog: Settings, post: Post) -> None:
+def test_deleted_video_deletes_its_moment_rows(catalog: Settings, post: Post) -> None:
     one, two = _videos(post(videos=2).id)
     with session_scope(write=True) as session:
         task = session.get_one(Video, one).task_id
@@ -101,8 +101,8 @@ def test_with_a_video_go_its_moments(catalog: Settings, post: Post) -> None:
         assert session.scalars(select(Moment.vector_id)).all() == moment_ids(two, 1).tolist()
 
 
-def test_the_schema_goes_back_and_forth_with_what_is_in_it(catalog: Settings, post: Post) -> None:
-    """A catalog of the version before becomes one of this version, and may become one of that again."""
+def test_schema_migrates_in_both_directions_with_data(catalog: Settings, post: Post) -> None:
+    """A catalog can be migrated from the previous version to this one, and back."""
     view = post(videos=2)
 
     def tables() -> set[str]:

@@ -1,4 +1,4 @@
-"""The settings of the index reach the store that is searched."""
+"""Device settings of the index and of the text tower."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from service.core.settings import Settings
 from service.search.engine import SearchEngine
 
 
-def test_a_gpu_that_is_not_there_is_reported_when_the_service_starts(
+def test_missing_gpu_is_reported_at_startup(
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
     with pytest.raises(DeviceMissing, match="CINESTRATA_INDEX_DEVICE=cuda"):
         SearchEngine(settings_factory(tmp_path, index_device="cuda"))
-    SearchEngine(settings_factory(tmp_path, index_device="auto"))  # the processor serves
+    SearchEngine(settings_factory(tmp_path, index_device="auto"))  # searches run on the CPU
 
 
-def test_a_gpu_for_the_text_tower_that_is_not_there_is_reported_when_the_service_starts(
+def test_missing_gpu_of_the_text_tower_is_reported_at_startup(
     tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match="CINESTRATA_QUERY_DEVICE: device 'cuda' needs a GPU"):
         SearchEngine(settings_factory(tmp_path, query_device="cuda"))
-    SearchEngine(settings_factory(tmp_path, query_device="auto"))  # the processor serves
+    SearchEngine(settings_factory(tmp_path, query_device="auto"))  # searches run on the CPU
 
 
 @pytest.mark.parametrize("wrong", [{"index_device": "tpu"}, {"query_device": "tpu"}, {"exact_rows": -1}])
-def test_wrong_settings_are_named(wrong: dict[str, Any]) -> None:
+def test_invalid_index_settings_raise_with_their_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         Settings(**wrong)

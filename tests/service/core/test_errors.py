@@ -1,4 +1,4 @@
-"""The tree of errors."""
+"""The hierarchy of error classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_error_has_a_status_and_a_title() -> None:
         assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_field_paths_read_like_code() -> None:
+def test_field_path_has_the_syntax_of_code() -> None:
     assert errors.field_path(("videos", 3, "captions", 0)) == "videos[3].captions[0]"
     assert errors.field_path(()) == "body"
     wrong = errors.InvalidInput.of(

@@ -38,7 +38,7 @@ def test_json_logs_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.usefixtures("own_logging")
-def test_console_logs_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_logs_are_readable(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("console", "WARNING")
     structlog.get_logger("product").info("not shown")
     structlog.get_logger("product").warning("shown", task="tsk_1")

@@ -12,9 +12,9 @@ from service.core.settings import RENAMED_VARIABLES, Settings
 
 
 class TestSettings:
-    """What the environment says."""
+    """Values from environment variables."""
 
-    def test_everything_lies_in_the_data_folder(self, tmp_path: Path) -> None:
+    def test_default_paths_are_in_the_data_folder(self, tmp_path: Path) -> None:
         made = Settings(data_dir=tmp_path)
         assert made.database_url == f"sqlite:///{tmp_path}/catalog.sqlite3"
         assert made.redis_client_url == f"unix://{tmp_path}/run/redis.sock"
@@ -24,11 +24,11 @@ class TestSettings:
         monkeypatch.chdir(tmp_path)
         assert Settings(data_dir=Path("here")).data_dir == tmp_path / "here"
 
-    def test_postgresql_gets_its_driver(self) -> None:
+    def test_postgresql_url_is_extended_by_its_driver(self) -> None:
         for url in ("postgresql://u@h/d", "postgres://u@h/d"):
             assert Settings(database_url=url).database_url == "postgresql+psycopg://u@h/d"
 
-    def test_an_empty_key_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_empty_api_key_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CINESTRATA_API_KEY", "")
         assert Settings().api_key is None
         monkeypatch.setenv("CINESTRATA_API_KEY", "secret")
@@ -45,13 +45,15 @@ class TestSettings:
             ("QUERY_MODE", "x"),
         ],
     )
-    def test_wrong_values_are_named(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    def test_invalid_values_raise_with_the_setting(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
         monkeypatch.setenv(f"CINESTRATA_{name}", value)
         with pytest.raises(ValidationError, match=name.lower().replace("__", ".")):
             Settings()
 
     @pytest.mark.parametrize(("old", "new"), RENAMED_VARIABLES.items())
-    def test_a_variable_of_an_old_name_is_refused_with_the_new_name(
+    def test_renamed_variable_is_refused_with_its_new_name(
         self, monkeypatch: pytest.MonkeyPatch, old: str, new: str | None
     ) -> None:
         monkeypatch.setenv(old, "1")
@@ -72,7 +74,7 @@ class TestSettings:
             ({"vector_store": "pinecone"}, "vector_store"),
         ],
     )
-    def test_milvus_is_checked_as_a_whole(self, given: dict[str, Any], said: str) -> None:
+    def test_milvus_settings_are_validated_together(self, given: dict[str, Any], said: str) -> None:
         with pytest.raises(ValidationError, match=said) as refused:
             Settings(**given)
         assert "s3cret" not in str(refused.value)
@@ -84,14 +86,14 @@ class TestSettings:
             ("milvus_lite", "x.db", "pip install milvus-lite"),
         ],
     )
-    def test_a_missing_client_says_what_to_install(
+    def test_missing_milvus_client_raises_with_the_package_to_install(
         self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, said: str
     ) -> None:
         monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
         with pytest.raises(ValidationError, match=said):
             Settings(milvus={"uri": uri})
 
-    def test_the_token_of_milvus_is_not_shown(self) -> None:
+    def test_milvus_token_is_not_shown(self) -> None:
         made = Settings(
             vector_store="milvus", milvus={"uri": "http://u:s3cret@milvus:1", "token": "root:s3cret"}
         )

@@ -1,4 +1,4 @@
-"""A deleted video is nowhere: not found, not shown, not counted; and a deletion that was killed can be repeated."""
+"""Deletion of videos and tasks: search, counts, files and compaction, and repetition after a kill."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _killed(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Served) -> None:
+def test_failed_file_removal_keeps_the_row_for_a_repetition(served: Served) -> None:
     in_the_way = library_paths.thumbnail_path("birds-0") / "in the way"
     in_the_way.mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"cannot be deleted: .*birds-0\.jpg"):
@@ -75,10 +75,10 @@ def test_a_file_that_cannot_be_removed_keeps_the_row_for_a_repetition(served: Se
     assert delete_videos(["birds-0"]).deleted == ["birds-0"]
 
 
-# -- what was deleted is nowhere ----------------------------------------------------------------------------
+# -- search and counts ----------------------------------------------------------------------------
 
 
-def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: Served) -> None:
+def test_deleted_video_is_removed_from_all_searches_immediately(served: Served) -> None:
     library, service = served
     page = service.search("an owl", 2)
     everything = _found(service)
@@ -103,14 +103,14 @@ def test_a_deleted_video_is_found_by_no_search_at_once_and_by_no_server(served: 
     assert audit(library.store).problems == []
 
 
-def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None:
+def test_cursors_of_earlier_releases_omit_the_deleted_video(served: Served) -> None:
     library, service = served
     first = service.search("an owl", 1)
     everything = _found(service)
     library.add_task("sea", CARS)
     assert service.refresh()
     delete_videos([everything[2]])
-    anew = SearchEngine(service.settings)  # which has to load the earlier release
+    anew = SearchEngine(service.settings)  # it must load the earlier release
     anew.refresh()
     for server in (service, anew):
         rest = server.search("an owl", 50, cursor=first.next_cursor)
@@ -118,8 +118,8 @@ def test_lists_of_earlier_releases_do_not_show_it_either(served: Served) -> None
         assert [r.video_id for r in rest.results] == [everything[1], *everything[3:]]
 
 
-def test_with_a_long_video_go_its_moments(served: Served) -> None:
-    """Its rows, and its vectors: of those no search finds any, and none takes another video's place in a list."""
+def test_deleted_video_removes_its_moments_from_search(served: Served) -> None:
+    """Rows and vectors of the moments are deleted, and they do not displace results of other videos."""
     library, service = served
     seen = {1: [f"an owl sleeps in tree {n}" for n in range(30)], 2: ["an owl hunts", "an owl eats"]}
     library.add_task("lake", CARS, moments=seen)
@@ -144,7 +144,7 @@ def test_with_a_long_video_go_its_moments(served: Served) -> None:
         shard = server.snapshots.current().shards["tsk_lake"]
         assert not np.isin(gone, shard.ids).any()
         assert np.isin(kept, shard.ids).all()
-        # Two come back at once: nothing of the thirty that fit better is in their way.
+        # Two results are found, although 30 deleted moments have higher scores.
         found = server.search(text, 2, task="lake", moments=100).results
         assert {result.video_id: len(result.moments) for result in found} == {"lake-0": 0, "lake-2": 2}
         rest = server.search(text, 50, cursor=first.next_cursor, task="lake").results
@@ -155,7 +155,7 @@ def test_with_a_long_video_go_its_moments(served: Served) -> None:
     assert audit(library.store).problems == []
 
 
-def test_its_metadata_filters_nothing_any_more(served: Served) -> None:
+def test_metadata_of_a_deleted_video_is_not_filtered(served: Served) -> None:
     _, service = served
     assert _found(service, where={"place": "spot 1"}) == ["birds-1"]
     delete_videos(["birds-1"])
@@ -168,7 +168,7 @@ def test_its_metadata_filters_nothing_any_more(served: Served) -> None:
     assert len(service.metadata_cache.metadata_by_task) == 2, "what was read before is not kept in memory"
 
 
-def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
+def test_all_videos_of_a_task_can_be_deleted(served: Served) -> None:
     _, service = served
     outcome = delete_videos([f"birds-{n}" for n in range(3)], task_id="tsk_birds")
     assert len(outcome.deleted) == 3
@@ -177,7 +177,7 @@ def test_a_whole_task_can_go_video_by_video(served: Served) -> None:
     assert service.search("an owl", 50, task="birds").results == []
 
 
-def test_a_learned_task_goes_at_once_and_stays_in_its_place(served: Served) -> None:
+def test_deleted_task_is_removed_from_search_and_keeps_its_position(served: Served) -> None:
     _, service = served
     with session_scope(write=True) as session:
         for number, task in enumerate(("tsk_birds", "tsk_cars"), 1):
@@ -223,7 +223,7 @@ def _measured(release: int, task: int, share: float) -> Recall:
     )
 
 
-def test_a_task_that_was_never_published_is_gone_and_its_name_is_free(
+def test_deleted_unpublished_task_frees_its_name(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task = post("birds", 2)
@@ -239,7 +239,7 @@ def test_a_task_that_was_never_published_is_gone_and_its_name_is_free(
     assert post("birds", 1).name == "birds"
 
 
-def test_counts_and_shares_say_what_is_left(served: Served) -> None:
+def test_counts_and_shares_exclude_deleted_videos(served: Served) -> None:
     library, _ = served
     delete_videos(["cars-1", "cars-2"])
     counts = _counts("tsk_cars")
@@ -262,7 +262,7 @@ def test_counts_and_shares_say_what_is_left(served: Served) -> None:
 
 @pytest.fixture
 def owned(served: Served) -> Callable[..., dict[str, Path]]:
-    """``owned(video, uri, content)``: give a video files; says where they are."""
+    """``owned(video, uri, content)`` creates files of a video and returns their paths."""
 
     def make(video: str, uri: str, content: str) -> dict[str, Path]:
         with session_scope(write=True) as session:
@@ -283,7 +283,7 @@ def owned(served: Served) -> Callable[..., dict[str, Path]]:
     return make
 
 
-def test_files_of_ours_go_and_files_of_the_user_stay(owned: Callable[..., dict[str, Path]]) -> None:
+def test_derived_files_are_deleted_and_user_files_are_kept(owned: Callable[..., dict[str, Path]]) -> None:
     uploaded = owned("birds-0", "upload://tsk_birds/a.mp4", "a" * 64)
     theirs = owned("birds-1", "mine/b.mp4", "b" * 64)
     delete_videos(["birds-0", "birds-1"])
@@ -297,7 +297,7 @@ def test_files_of_ours_go_and_files_of_the_user_stay(owned: Callable[..., dict[s
         catalog_library.get_video("birds-1")
 
 
-def test_what_another_video_needs_stays_until_that_goes_too(owned: Callable[..., dict[str, Path]]) -> None:
+def test_shared_files_are_deleted_with_the_last_video(owned: Callable[..., dict[str, Path]]) -> None:
     files = owned("birds-0", "upload://tsk_birds/a.mp4", "a" * 64)
     owned("cars-0", "upload://tsk_birds/a.mp4", "a" * 64)
     delete_videos(["birds-0"])
@@ -306,7 +306,7 @@ def test_what_another_video_needs_stays_until_that_goes_too(owned: Callable[...,
     assert not any(path.exists() for path in files.values())
 
 
-def test_events_that_name_the_file_go_and_the_others_stay(served: Served) -> None:
+def test_events_of_the_deleted_file_are_removed(served: Served) -> None:
     with session_scope(write=True) as session:
         for video in ("birds-0", "birds-1"):
             record(
@@ -320,8 +320,8 @@ def test_events_that_name_the_file_go_and_the_others_stay(served: Served) -> Non
     assert events == [("rejected", "birds-1"), ("log", None)]
 
 
-def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None:
-    """Captions and metadata are looked for byte by byte, in every file but SQLite's log of old pages."""
+def test_captions_and_metadata_are_erased_from_the_data_folder(served: Served) -> None:
+    """All files contain no caption or metadata, except the log of SQLite with old pages."""
     library, _ = served
     with session_scope(write=True) as session:
         row = session.query(Video).filter(Video.id == "birds-1").one()
@@ -342,10 +342,10 @@ def test_nothing_of_its_words_is_left_in_the_data_folder(served: Served) -> None
     assert "Quillfeather" not in repr(rows)
 
 
-# -- again, and after a kill --------------------------------------------------------------------------------
+# -- repetition, also after a kill --------------------------------------------------------------------------------
 
 
-def test_twice_is_like_once_and_what_is_not_there_is_reported(served: Served) -> None:
+def test_deletion_is_idempotent_and_reports_unknown_ids(served: Served) -> None:
     library, _ = served
     first = delete_videos(["birds-1", "nobody", "birds-1", "cars-0"])
     assert (first.deleted, first.not_found) == (["birds-1", "cars-0"], ["nobody"])
@@ -362,7 +362,7 @@ def test_twice_is_like_once_and_what_is_not_there_is_reported(served: Served) ->
 @pytest.mark.parametrize(
     "line", ["_add_tombstones", "delete_video_files", "_delete_events", "_count_task_videos", "record"]
 )
-def test_killed_at_any_line_it_is_finished_by_a_repetition(
+def test_repeated_deletion_completes_a_killed_one(
     served: Served, owned: Callable[..., dict[str, Path]], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, service = served
@@ -373,8 +373,8 @@ def test_killed_at_any_line_it_is_finished_by_a_repetition(
         with pytest.raises(KeyboardInterrupt):
             delete_videos(["birds-1"])
     service.refresh()
-    service.search("an owl", 50)  # goes on
-    # What it may be learned from meanwhile: its row is there still, its vector is not.
+    service.search("an owl", 50)  # searches continue
+    # The row still exists for a repetition of the deletion; the vector does not.
     assert delete_videos(["birds-1"]).deleted == ["birds-1"]
     service.refresh()
     assert "birds-1" not in _found(service)
@@ -383,7 +383,7 @@ def test_killed_at_any_line_it_is_finished_by_a_repetition(
     assert _counts("tsk_birds")["videos"] == 2
 
 
-def test_where_the_index_cannot_be_marked_nothing_is_deleted(served: Served) -> None:
+def test_failed_tombstone_deletes_nothing(served: Served) -> None:
     library, _ = served
     entry = library.store.manifest().shards["tsk_birds"]
     (library.store.shard_folder(entry.id) / "ids.npy").write_bytes(b"")
@@ -395,7 +395,7 @@ def test_where_the_index_cannot_be_marked_nothing_is_deleted(served: Served) -> 
 # -- compaction ---------------------------------------------------------------------------------------------
 
 
-def test_compaction_drops_what_was_deleted_and_changes_no_answer(
+def test_compaction_removes_deleted_vectors_and_keeps_results(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, service = served
@@ -451,10 +451,10 @@ def test_compaction_drops_what_was_deleted_and_changes_no_answer(
     assert np.array_equal(stored.vectors(stored.ids), library.stored(CARS)[[0, 2]])
 
 
-# -- before it was learned ----------------------------------------------------------------------------------
+# -- deletion before training ----------------------------------------------------------------------------------
 
 
-def test_a_video_that_waits_is_deleted_and_not_learned(
+def test_video_deleted_before_training_is_not_learned(
     sqlite_catalog: Settings, post_probed: Callable[..., TaskDetails]
 ) -> None:
     task = post_probed("birds", 3)
@@ -465,7 +465,7 @@ def test_a_video_that_waits_is_deleted_and_not_learned(
     assert (counts["videos"], counts["accepted"], counts["train"]) == (2, 2, 2)
 
 
-def test_a_video_that_is_being_examined_does_not_come_back(
+def test_video_deleted_during_probing_stays_deleted(
     sqlite_catalog: Settings,
     post: Callable[..., TaskDetails],
     write_video: Callable[..., Path],
@@ -496,7 +496,7 @@ def test_a_video_that_is_being_examined_does_not_come_back(
     assert commands.get_task(task.id).counts.videos == 1
 
 
-def test_a_task_of_which_nothing_is_left_fails_in_words(
+def test_task_without_remaining_videos_fails_with_a_message(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task = post("birds", 1)

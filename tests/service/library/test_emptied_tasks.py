@@ -1,4 +1,4 @@
-"""A domain that was deleted and compacted: nothing of it is left, and the others are served as if it had never been."""
+"""Deleted and compacted tasks: no data remains, and searches in other tasks do not change."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def served(
 
 
 def _record(library: Library) -> None:
-    """What the worker tells the catalog of releases and shards."""
+    """Store rows of the releases and shards in the catalog, as a worker does."""
     with session_scope(write=True) as session:
         for number, (task, entry) in enumerate(library.store.manifest().shards.items(), 1):
             row = session.get_one(Task, task)
@@ -100,40 +100,40 @@ def _record(library: Library) -> None:
             )
 
 
-def _gone(library: Library, name: str) -> None:
+def _delete_and_compact(library: Library, name: str) -> None:
     delete_task(f"tsk_{name}")
     compaction.compact(f"tsk_{name}")
 
 
-def _hours_later(folder: Path) -> None:
+def _age_files(folder: Path) -> None:
     for path in [*folder.rglob("*")]:
         os.utime(path, (time.time() - 7200,) * 2)
 
 
-def _told(answer: SearchResponse) -> list[tuple[str, float]]:
+def _ids_and_scores(answer: SearchResponse) -> list[tuple[str, float]]:
     return [(result.video_id, result.score) for result in answer.results]
 
 
-def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(served: Served) -> None:
+def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(served: Served) -> None:
     library, service = served
     texts = ["an owl", *CARS, *BIRDS]
     before = {
-        mode: [_told(service.search(text, 50, task="cars", mode=mode)) for text in texts]
+        mode: [_ids_and_scores(service.search(text, 50, task="cars", mode=mode)) for text in texts]
         for mode in ("pinned", "latest")
     }
     alike = service.search_similar("cars-0", 50)
     rows = [row.astype(kind).tobytes() for row in library.stored(BIRDS) for kind in (np.float16, np.float32)]
     page = service.search("an owl", 1)
-    _gone(library, "birds")
-    _hours_later(library.settings.index_dir)
+    _delete_and_compact(library, "birds")
+    _age_files(library.settings.index_dir)
     compaction.sweep_index()
     later = SearchEngine(library.settings)
     for server in (service, later):
         assert server.refresh(), server.last_error
         assert (server.degraded(), server.readiness().degraded, server.readiness().tasks) == ({}, {}, 2)
         for mode, expected in before.items():
-            assert [_told(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
-            assert [_told(server.search(t, 50, mode=mode)) for t in texts] == expected
+            assert [_ids_and_scores(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
+            assert [_ids_and_scores(server.search(t, 50, mode=mode)) for t in texts] == expected
         assert server.search("an owl", 50, task="birds").results == []
         assert server.search("an owl", 50, task="birds").degraded == {}
         everywhere = server.search_similar("cars-0", 50, scope="all")
@@ -161,14 +161,14 @@ def test_the_others_answer_bit_by_bit_and_nothing_of_its_vectors_is_on_disk(serv
     assert [(d.vectors, d.is_compactable) for d in compaction.storage_usage()] == [(0, False), (3, False)]
 
 
-def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) -> None:
+def test_searches_continue_during_deletion_and_compaction(served: Served) -> None:
     library, service = served
-    expected = [video for video, _ in _told(service.search(CARS[0], 50, task="cars"))]
+    expected = [video for video, _ in _ids_and_scores(service.search(CARS[0], 50, task="cars"))]
     answers: list[tuple[list[str], dict[str, str]]] = []
     failed: list[Exception] = []
     done = threading.Event()
 
-    def ask() -> None:
+    def search() -> None:
         while not done.is_set():
             try:
                 answer = service.search(CARS[0], 50)
@@ -177,13 +177,13 @@ def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) 
                 return
             answers.append(([r.video_id for r in answer.results if r.task == "cars"], answer.degraded))
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=search)
     thread.start()
     try:
         for step in (lambda: delete_task("tsk_birds"), lambda: compaction.compact("tsk_birds")):
             step()
             assert service.refresh(), service.last_error
-        _hours_later(library.settings.index_dir)
+        _age_files(library.settings.index_dir)
         compaction.sweep_index()
         seen = len(answers)
         while len(answers) < seen + 3 and thread.is_alive():
@@ -195,31 +195,31 @@ def test_searches_go_on_while_a_domain_is_deleted_and_compacted(served: Served) 
     assert all(answer == (expected, {}) for answer in answers)
 
 
-def test_lists_of_earlier_releases_go_on_without_it(served: Served) -> None:
-    """Their release was kept in memory, with the folders of its generation."""
+def test_cursors_of_earlier_releases_omit_the_deleted_task(served: Served) -> None:
+    """The server keeps the earlier snapshot and its folders."""
     library, service = served
     text = CARS[0]
-    page, whole = service.search(text, 1), [video for video, _ in _told(service.search(text, 50))]
+    page, whole = service.search(text, 1), [video for video, _ in _ids_and_scores(service.search(text, 50))]
     assert whole[0] == "cars-0"
     library.add_task("sea", SEA)
     assert service.refresh(), service.last_error
     rest = service.search(text, 50, cursor=page.next_cursor)
     assert [result.video_id for result in rest.results] == whole[1:]
-    _gone(library, "birds")
+    _delete_and_compact(library, "birds")
     delete_videos(["cars-1"])
     compaction.compact("tsk_cars")
     assert service.refresh(), service.last_error
-    _hours_later(library.settings.index_dir)
+    _age_files(library.settings.index_dir)
     compaction.sweep_index()
     rest = service.search(text, 50, cursor=page.next_cursor)
     assert (rest.release, rest.degraded) == (page.release, {})
     assert [result.video_id for result in rest.results] == ["cars-2"]
 
 
-def test_a_library_of_which_nothing_is_left_answers_and_learns_on(served: Served) -> None:
+def test_empty_library_is_searchable_and_learns_new_tasks(served: Served) -> None:
     library, service = served
     for name in ("cars", "birds"):
-        _gone(library, name)
+        _delete_and_compact(library, name)
         assert service.refresh(), service.last_error
     assert (service.search("an owl", 50).results, service.degraded()) == ([], {})
     library.add_task("birds anew", BIRDS)
@@ -228,7 +228,7 @@ def test_a_library_of_which_nothing_is_left_answers_and_learns_on(served: Served
 
 
 @pytest.mark.parametrize("gone", [["cars-0"], ["cars-0", "cars-1", "cars-2"]], ids=["one", "all"])
-def test_a_release_is_probed_also_when_what_it_was_probed_with_was_compacted_away(
+def test_release_is_verified_after_its_probe_shard_was_compacted(
     served: Served, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, service = served
@@ -240,14 +240,14 @@ def test_a_release_is_probed_also_when_what_it_was_probed_with_was_compacted_awa
         QueryVectorCache, "__call__", lambda self, pairs: [np.roll(v, 1) for v in encode(self, pairs)]
     )
     fresh = SearchEngine(library.settings)
-    assert not fresh.refresh(), "nobody would notice other weights"
+    assert not fresh.refresh(), "changed weights must be detected"
     assert "does not answer as it did when it was learned: probe 0" in str(fresh.last_error)
 
 
-def test_its_column_goes_and_is_not_written_again(
+def test_recall_column_of_a_deleted_task_is_removed_permanently(
     catalog: Settings, post_probed: Callable[..., TaskDetails]
 ) -> None:
-    """Also where a worker had measured it before it was deleted."""
+    """This includes a deletion after a worker has measured the task and before it publishes."""
     first, second = post_probed("first"), post_probed("second")
     _learned(first.id, 1, [first.id])
     with session_scope(write=True) as session:
@@ -268,7 +268,7 @@ def _cells() -> list[tuple[int, int]]:
 def _learned(
     task: str, number: int, measured: list[str], meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """What a worker writes when a task is ready; ``meanwhile``: once it has measured it."""
+    """Publish a task like a worker; ``meanwhile`` is called after the measurement."""
     store = ShardStore(settings().index_dir)
     claim = lifecycle.claim_training(task, "worker")
     assert claim is not None
@@ -292,7 +292,7 @@ def _learned(
         )
 
 
-def test_how_long_a_deleted_domain_took_is_no_guess_for_the_next() -> None:
+def test_deleted_task_does_not_affect_time_estimates() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
     rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
@@ -310,7 +310,7 @@ def _put(path: Path, hours: float = 2) -> Path:
     return path
 
 
-def test_checkpoints_of_a_failed_attempt_go_with_its_task(
+def test_checkpoints_are_deleted_with_their_task(
     sqlite_catalog: Settings, post: Callable[..., TaskDetails]
 ) -> None:
     task, other = post("birds", 1), post("cars", 1)
@@ -327,7 +327,7 @@ def test_checkpoints_of_a_failed_attempt_go_with_its_task(
 
 
 @pytest.mark.usefixtures("served")
-def test_of_an_upload_nothing_is_left_but_what_others_need() -> None:
+def test_upload_of_a_deleted_task_is_removed_except_for_shared_files() -> None:
     uploads = settings().uploads_dir
     with session_scope(write=True) as session:
         rows = {row.id: row for row in session.query(Video)}
@@ -345,7 +345,7 @@ def test_of_an_upload_nothing_is_left_but_what_others_need() -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_pictures_that_a_kill_left_are_swept_and_those_in_use_stay() -> None:
+def test_orphaned_thumbnails_are_swept() -> None:
     with session_scope(write=True) as session:
         session.query(Video).filter(Video.id == "cars-0").one().content_hash = "c" * 64
     cache, thumbnails = settings().cache_dir / "8x64", settings().thumbnails_dir
@@ -357,15 +357,15 @@ def test_pictures_that_a_kill_left_are_swept_and_those_in_use_stay() -> None:
     assert all(path.exists() for path in [*used, *young])
 
 
-def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_afterwards(served: Served) -> None:
+def test_replaced_shards_are_removed_after_training_only(served: Served) -> None:
     library, _ = served
     old = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
-    _gone(library, "birds")
-    _hours_later(library.settings.index_dir)
+    _delete_and_compact(library, "birds")
+    _age_files(library.settings.index_dir)
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "training"
     compaction.sweep_index()
-    assert old.exists(), "its worker reads the generation with which it began"
+    assert old.exists(), "the worker reads the generation at the start of its training"
     with session_scope(write=True) as session:
         session.get_one(Task, "tsk_cars").state = "ready"
     reconciler = maintenance.MaintenanceThread()
@@ -375,7 +375,7 @@ def test_what_is_replaced_stays_while_a_task_is_learned_and_goes_by_itself_after
 
 
 @pytest.mark.parametrize("line", ["update_shard_rows", "_storage_usage"])
-def test_killed_before_the_catalog_hears_of_it_a_repetition_tells_it(
+def test_repeated_deletion_completes_a_killed_one_in_the_catalog(
     served: Served, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, service = served
@@ -399,25 +399,25 @@ def test_killed_before_the_catalog_hears_of_it_a_repetition_tells_it(
 
 
 @pytest.mark.parametrize("harm", ["ids.npy", "vectors.faiss", None], ids=["ids", "vectors", "folder"])
-def test_a_domain_whose_shard_is_damaged_can_be_deleted(served: Served, harm: str | None) -> None:
+def test_task_with_a_damaged_shard_can_be_deleted(served: Served, harm: str | None) -> None:
     library, service = served
     folder = library.store.shard_folder(library.store.manifest().shards["tsk_birds"].id)
     if harm is None:
         shutil.rmtree(folder)
     else:
         (folder / harm).write_bytes(b"")
-    expected = _told(service.search(CARS[0], 50, task="cars"))
+    expected = _ids_and_scores(service.search(CARS[0], 50, task="cars"))
     assert len(delete_task("tsk_birds").deleted) == 3
     assert delete_task("tsk_birds").deleted == []
     compaction.compact("tsk_birds")
     fresh = SearchEngine(library.settings)
     assert fresh.refresh(), fresh.last_error
-    assert (fresh.degraded(), _told(fresh.search(CARS[0], 50))) == ({}, expected)
+    assert (fresh.degraded(), _ids_and_scores(fresh.search(CARS[0], 50))) == ({}, expected)
     assert (overview().degraded, audit(library.store).problems) == ({}, [])
     fresh.close()
 
 
-def test_an_index_that_cannot_be_written_is_reported(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_raises_in_compaction_and_sweep(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

@@ -19,7 +19,7 @@ from service.tasks import commands, lifecycle
 Post = Callable[..., TaskDetails]
 
 
-def _lay_down(task_id: str) -> None:
+def _add_release_and_shard(task_id: str) -> None:
     with session_scope(write=True) as session:
         at = now(session)
         session.add(
@@ -54,7 +54,7 @@ def _lay_down(task_id: str) -> None:
 def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Post) -> None:
     view = post_probed("birds", videos=3)
     assert lifecycle.claim_training(view.id, "host:1:2") is not None
-    _lay_down(view.id)
+    _add_release_and_shard(view.id)
     shown = overview({view.id: "vectors.faiss does not match its checksum"})
     assert shown.tasks["probing"] == 1
     assert shown.tasks["ready"] == 0
@@ -66,14 +66,12 @@ def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: 
     assert "does not answer" in shown.broker
 
 
-def test_a_shard_that_the_index_does_not_know_is_reported(
-    sqlite_catalog: Settings, post_probed: Post
-) -> None:
-    _lay_down(post_probed("birds").id)
+def test_shard_missing_from_the_index_is_reported(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _add_release_and_shard(post_probed("birds").id)
     assert "does not name" in overview().degraded["birds"]
 
 
-def test_a_broken_manifest_is_reported_not_raised(sqlite_catalog: Settings, post: Post) -> None:
+def test_damaged_manifest_is_reported(sqlite_catalog: Settings, post: Post) -> None:
     view = post()
     sqlite_catalog.index_dir.mkdir()
     (sqlite_catalog.index_dir / "manifest.json").write_text("{")
@@ -82,7 +80,7 @@ def test_a_broken_manifest_is_reported_not_raised(sqlite_catalog: Settings, post
         commands.cancel_task(view.id)
 
 
-def test_the_broker_is_seen(
+def test_broker_state_is_reported(
     tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> None:
     settings_factory(tmp_path, redis_url=broker_url)

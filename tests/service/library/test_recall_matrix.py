@@ -1,4 +1,4 @@
-"""The matrix and its measures, against figures worked out by hand."""
+"""The recall matrix and its measures, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LOCAL = [[0.9], [0.7, 0.8], [0.5, 0.6, 0.4]]
 UNION = [[0.9], [0.6, 0.7], [0.3, 0.65, 0.4]]
 
 
-def _lay_down(post_probed: Post, matrices: dict[str, list[list[float]]], mode: str = "pinned") -> list[str]:
+def _add_recalls(
+    post_probed: Post, matrices: dict[str, list[list[float]]], mode: str = "pinned"
+) -> list[str]:
     names = [f"task {t}" for t in range(1, len(LOCAL) + 1)]
     with session_scope() as session:
         known = session.query(Task).count()
@@ -59,8 +61,10 @@ def _cell(i: int, t: int, mode: str, gallery: str, value: float) -> Recall:
     )
 
 
-def test_the_matrix_and_what_follows_from_it(catalog: Settings, post_probed: Post) -> None:
-    names = _lay_down(post_probed, {"local": LOCAL, "global": UNION, "local_all": LOCAL, "global_all": UNION})
+def test_matrix_and_its_measures(catalog: Settings, post_probed: Post) -> None:
+    names = _add_recalls(
+        post_probed, {"local": LOCAL, "global": UNION, "local_all": LOCAL, "global_all": UNION}
+    )
     with session_scope(write=True) as session:
         session.add(_cell(0, 1, "pinned", "local", 0.2))
         session.add(_cell(0, 3, "pinned", "local", 0.1))
@@ -82,47 +86,45 @@ def test_the_matrix_and_what_follows_from_it(catalog: Settings, post_probed: Pos
     assert view.held_out == ["given"] * 3
 
 
-def test_each_mode_has_its_own_figures(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _lay_down(post_probed, {"local": LOCAL})
-    _lay_down(post_probed, {"local": [[0.9], [0.9, 0.8], [0.9, 0.8, 0.4]]}, mode="latest")
+def test_each_mode_has_its_own_matrix(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _add_recalls(post_probed, {"local": LOCAL})
+    _add_recalls(post_probed, {"local": [[0.9], [0.9, 0.8], [0.9, 0.8, 0.4]]}, mode="latest")
     assert read_recall_matrix("latest").bwf_local == pytest.approx(0)
     assert read_recall_matrix().bwf_local == pytest.approx(0.3)
     assert read_recall_matrix().modes == ["latest", "pinned"]
     assert read_recall_matrix("latest").bwf_global is None
 
 
-def test_where_there_is_no_pinned_mode_latest_is_shown(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _lay_down(post_probed, {"local": LOCAL}, mode="latest")
+def test_mode_latest_is_shown_without_pinned_measurements(
+    sqlite_catalog: Settings, post_probed: Post
+) -> None:
+    _add_recalls(post_probed, {"local": LOCAL}, mode="latest")
     assert read_recall_matrix().mode == "latest"
     assert read_recall_matrix("pinned").matrix_local == []
 
 
-def test_before_anything_is_learned_there_is_nothing_to_forget(catalog: Settings) -> None:
+def test_empty_library_has_no_measures(catalog: Settings) -> None:
     view = read_recall_matrix()
     assert (view.tasks, view.matrix_local, view.bwf_local, view.fr, view.hm) == ([], [], None, None, None)
 
 
-def test_one_task_cannot_be_forgotten_yet(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _lay_down(post_probed, {"local": [[0.9]]})
+def test_single_task_has_no_forgetting(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _add_recalls(post_probed, {"local": [[0.9]]})
     view = read_recall_matrix()
     assert (view.bwf_local, view.fr, view.hm) == (None, None, pytest.approx(0.9))
     assert view.matrix_local == [[0.9]]
 
 
-def test_a_task_without_queries_has_no_column_but_its_release_has_a_row(
-    sqlite_catalog: Settings, post_probed: Post
-) -> None:
-    _lay_down(post_probed, {"local": [[0.9], [0.7]]})  # task 2 was indexed without captions
+def test_task_without_queries_has_a_row_but_no_column(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _add_recalls(post_probed, {"local": [[0.9], [0.7]]})  # task 2 was indexed without captions
     view = read_recall_matrix()
     assert view.tasks == ["task 1"]
     assert view.matrix_local == [[0.9], [0.7]]
     assert view.bwf_local == pytest.approx(0.2)
 
 
-def test_the_best_mode_is_shown_that_there_are_figures_for(
-    sqlite_catalog: Settings, post_probed: Post
-) -> None:
-    _lay_down(post_probed, {"local": LOCAL}, mode="latest")
-    _lay_down(post_probed, {"local": [[0.9], [0.8, 0.8], [0.7, 0.8, 0.4]]}, mode="mapped")
+def test_mapped_measurements_precede_latest_ones(sqlite_catalog: Settings, post_probed: Post) -> None:
+    _add_recalls(post_probed, {"local": LOCAL}, mode="latest")
+    _add_recalls(post_probed, {"local": [[0.9], [0.8, 0.8], [0.7, 0.8, 0.4]]}, mode="mapped")
     assert (read_recall_matrix().mode, read_recall_matrix().modes) == ("mapped", ["latest", "mapped"])
     assert read_recall_matrix().bwf_local == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""Archives: what is unpacked, and what is refused before anything is written."""
+"""Unpacking of archives, and archives that are refused before files are written."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _tar(files: dict[str, bytes], mode: str = "w:gz") -> BinaryIO:
     return made
 
 
-def _left() -> list[Path]:
+def _remaining_files() -> list[Path]:
     return list(settings().uploads_dir.rglob("*")) if settings().uploads_dir.exists() else []
 
 
 def _refused(archive: BinaryIO, kind: type[CinestrataError] = InvalidInput) -> CinestrataError:
     with pytest.raises(kind) as caught:
         unpack_archive(archive, "videos.zip", "tsk_1")
-    assert _left() == []
+    assert _remaining_files() == []
     return caught.value
 
 
@@ -73,7 +73,7 @@ def _settings(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None
 
 
 @pytest.mark.parametrize("pack", [_zip, _tar, lambda files: _tar(files, "w")], ids=["zip", "tar.gz", "tar"])
-def test_what_the_manifest_names_is_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+def test_files_of_the_manifest_are_unpacked(pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
     videos = unpack_archive(pack(FILES), "videos", "tsk_1")
     assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
     assert [library_paths.resolve_video_path(v.uri).read_bytes() for v in videos] == [b"A" * 100, b"B" * 50]
@@ -81,18 +81,18 @@ def test_what_the_manifest_names_is_unpacked(pack: Callable[[dict[str, bytes]], 
     assert not (settings().uploads_dir / "tsk_1" / "readme.txt").exists()
 
 
-def test_a_folder_around_everything_is_fine() -> None:
+def test_archive_may_have_one_top_level_folder() -> None:
     videos = unpack_archive(_zip({f"birds/{n}": c for n, c in FILES.items()}), "videos.zip", "tsk_1")
     assert library_paths.resolve_video_path(videos[1].uri).read_bytes() == b"B" * 50
 
 
-def test_a_tar_that_ends_with_a_zip_is_a_tar() -> None:
+def test_tar_that_ends_with_a_zip_is_read_as_tar() -> None:
     inner = _zip({"notes.txt": b"of the shoot"}).getvalue()  # type: ignore[attr-defined]
     videos = unpack_archive(_tar({**FILES, "notes.zip": inner}, "w"), "videos.tar", "tsk_1")
     assert [v.uri for v in videos] == ["upload://tsk_1/a.mp4", "upload://tsk_1/clips/b.mp4"]
 
 
-def test_csv() -> None:
+def test_csv_manifest_is_read() -> None:
     manifest = "\ufeffuri,captions,id,split,place\n" + "\n".join(
         [
             "a.mp4,a bird|it flies,one,train,Zürich",
@@ -113,12 +113,12 @@ def test_csv() -> None:
     "name",
     ["/etc/cron.d/x", "../x", "a/../../x", "C:/x", "a\\..\\x", "a\nb", "x/" + "y" * 300, "\\\\host\\x"],
 )
-def test_names_that_lead_out_are_refused(name: str) -> None:
+def test_names_outside_the_folder_are_refused(name: str) -> None:
     for pack in (_zip, _tar):
         assert "safe path" in str(_refused(pack({**FILES, name: b"x"})))
 
 
-def test_the_manifest_cannot_lead_out_either() -> None:
+def test_manifest_uris_outside_the_folder_are_refused() -> None:
     files = {**FILES, "manifest.jsonl": b'{"uri": "../../x"}'}
     assert "videos[0].uri" in str(_refused(_zip(files)))
 
@@ -143,7 +143,7 @@ def test_links_in_a_zip_are_refused() -> None:
 
 
 class TestBombs:
-    """Small to send, large to unpack."""
+    """Small archives with large contents."""
 
     @pytest.fixture(autouse=True)
     def _small(
@@ -154,12 +154,12 @@ class TestBombs:
         monkeypatch.setattr(request_limits, "MAX_ARCHIVE_FILES", 50)
 
     @pytest.mark.parametrize("pack", [_zip, _tar])
-    def test_one_large_file(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+    def test_large_file_is_refused(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
         error = _refused(pack({**FILES, "a.mp4": bytes(20_000_000)}), TooLarge)
         assert error.status == 413
         assert "1000000 bytes" in str(error)
 
-    def test_a_file_that_lies_about_its_size(self) -> None:
+    def test_file_larger_than_its_header_is_refused(self) -> None:
         made = _zip({"manifest.jsonl": MANIFEST.encode(), "clips/b.mp4": b"", "a.mp4": bytes(20_000_000)})
         raw = bytearray(made.getvalue())
         real, small = (20_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
@@ -167,10 +167,10 @@ class TestBombs:
         _refused(io.BytesIO(bytes(raw.replace(real, small))))
 
     @pytest.mark.parametrize("pack", [_zip, _tar])
-    def test_too_many_files(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
+    def test_too_many_files_are_refused(self, pack: Callable[[dict[str, bytes]], BinaryIO]) -> None:
         _refused(pack({**FILES, **{f"{n}.txt": b"" for n in range(60)}}), TooLarge)
 
-    def test_too_many_folders(self) -> None:
+    def test_too_many_folders_are_refused(self) -> None:
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w:gz") as opened:
             for number in range(60):
@@ -180,8 +180,8 @@ class TestBombs:
         _refused(made, TooLarge)
 
     @pytest.mark.parametrize("where", ["pax", "name of a folder"])
-    def test_headers_that_fill_the_memory(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each of them is allowed; all of them together are kept by the parser."""
+    def test_large_headers_are_refused(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each header is within the limits, but the parser keeps all of them in memory."""
         monkeypatch.setattr(archive_reader, "MAX_HEADER_CHARS", 100_000)
         form = tarfile.PAX_FORMAT if where == "pax" else tarfile.GNU_FORMAT
         made = io.BytesIO()
@@ -199,8 +199,8 @@ class TestBombs:
                 opened.addfile(info, io.BytesIO(content))
         assert "too long" in str(_refused(made))
 
-    def test_a_header_without_end(self) -> None:
-        """A pax header is read as a whole by the parser, before any file is seen."""
+    def test_unbounded_header_is_refused(self) -> None:
+        """The parser reads a whole pax header before the first file."""
         info = tarfile.TarInfo("pax")
         info.type, info.size = tarfile.XHDTYPE, 8 * 1024**3
         _refused(io.BytesIO(gzip.compress(info.tobuf() + bytes(50_000_000))))
@@ -225,18 +225,18 @@ class TestBombs:
         ({"manifest.csv": b"uri", "manifest.jsonl": b"{}"}, "several manifests"),
     ],
 )
-def test_manifests_are_refused_by_line(files: dict[str, bytes], expected: str) -> None:
+def test_invalid_manifest_is_refused_with_its_line(files: dict[str, bytes], expected: str) -> None:
     assert expected in str(_refused(_zip(files) if files else _zip({"x": b""})))
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"no archive", b"\x1f\x8b\x08garbage", b"PK\x05\x06" + b"\xff" * 18, bytes(2048)]
 )
-def test_what_is_no_archive_is_refused(raw: bytes) -> None:
+def test_other_formats_are_refused(raw: bytes) -> None:
     _refused(io.BytesIO(raw))
 
 
-def test_an_encrypted_zip_is_refused() -> None:
+def test_encrypted_zip_is_refused() -> None:
     raw = bytearray(_zip(FILES).getvalue())
     central = raw.index(b"PK\x01\x02")
     raw[central + 8] |= 1
@@ -247,8 +247,8 @@ def test_an_encrypted_zip_is_refused() -> None:
 @hypothesis_settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_damage_anywhere_is_refused_or_harmless(data: st.DataObject) -> None:
-    """Whatever bytes are flipped or cut: a named error with nothing left, or videos inside the upload's folder."""
+def test_damaged_archive_is_refused_or_read_safely(data: st.DataObject) -> None:
+    """Flipped or missing bytes: an error without remaining files, or videos inside the upload folder."""
     raw = bytearray(data.draw(st.sampled_from([_zip, _tar, lambda f: _tar(f, "w")]))(FILES).getvalue())
     for _ in range(data.draw(st.integers(1, 8))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -256,15 +256,15 @@ def test_damage_anywhere_is_refused_or_harmless(data: st.DataObject) -> None:
     try:
         videos = unpack_archive(io.BytesIO(bytes(raw)), "videos", "tsk_1")
     except CinestrataError:
-        assert _left() == []
+        assert _remaining_files() == []
         return
     for video in videos:
         assert library_paths.resolve_video_path(video.uri).is_relative_to(settings().uploads_dir)
     remove_upload("tsk_1")
 
 
-def test_an_archive_becomes_a_task() -> None:
-    packed = _zip(FILES)  # once, for it holds the time
+def test_archive_is_posted_as_a_task() -> None:
+    packed = _zip(FILES)  # once, since archives contain the time
     first = commands.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
     again = commands.create_task_from_archive(packed, "videos.zip", name="birds", idempotency_key="k")
     assert (first.replayed, again.replayed) == (False, True)
@@ -277,7 +277,7 @@ def test_an_archive_becomes_a_task() -> None:
         ]
 
 
-def test_what_is_unpacked_survives_a_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpacked_files_are_synced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[int] = set()
     fsync = os.fsync
 
@@ -287,7 +287,7 @@ def test_what_is_unpacked_survives_a_power_cut(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "fsync", watched)
     unpack_archive(_tar(FILES), "videos", "tsk_1")
-    unpacked = [settings().uploads_dir, *_left()]
+    unpacked = [settings().uploads_dir, *_remaining_files()]
     assert {path.name for path in unpacked} == {"uploads", "tsk_1", "a.mp4", "clips", "b.mp4"}
     assert {path.stat().st_ino for path in unpacked} <= synced
 
@@ -311,7 +311,7 @@ def test_stored_task_keeps_its_files_after_an_interrupt(monkeypatch: pytest.Monk
     ("fields", "kind"),
     [({"name": "a/b"}, InvalidInput), ({"method": "magic"}, InvalidInput), ({"name": "taken"}, Conflict)],
 )
-def test_a_task_that_is_refused_leaves_no_files(fields: dict[str, str], kind: type[CinestrataError]) -> None:
+def test_refused_task_leaves_no_files(fields: dict[str, str], kind: type[CinestrataError]) -> None:
     taken = commands.create_task_from_archive(
         _zip({**FILES, "manifest.jsonl": b'{"uri": "a.mp4"}'}), "v.zip", name="taken"
     )
@@ -321,7 +321,7 @@ def test_a_task_that_is_refused_leaves_no_files(fields: dict[str, str], kind: ty
     assert [json.loads(t.model_dump_json())["name"] for t in commands.list_tasks()] == ["taken"]
 
 
-def test_fields_of_ones_own_become_metadata(sqlite_catalog: Settings) -> None:
+def test_additional_manifest_fields_become_metadata(sqlite_catalog: Settings) -> None:
     line = b'{"uri": "a.mp4", "captions": ["x"], "source": "cam 3", "licence": "MIT", "metadata": {"source": "given"}}'
     videos = unpack_archive(_zip({"manifest.jsonl": line, "a.mp4": b"x"}), "v.zip", "tsk_extra")
     assert videos[0].metadata == {"source": "given", "licence": "MIT"}

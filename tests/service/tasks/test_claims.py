@@ -42,13 +42,13 @@ def test_only_the_first_unfinished_task_is_learned(catalog: Settings, post_probe
     assert lifecycle.claim_training(second.id, "b") is not None
 
 
-def test_a_task_that_is_not_probed_holds_its_place(catalog: Settings, post: Post, post_probed: Post) -> None:
+def test_unprobed_task_blocks_later_tasks(catalog: Settings, post: Post, post_probed: Post) -> None:
     slow, quick = post("slow"), post_probed("quick")
     assert lifecycle.claim_training(slow.id, "a") is None
     assert lifecycle.claim_training(quick.id, "a") is None
 
 
-def test_a_message_that_is_duplicated_has_no_effect(catalog: Settings, post_probed: Post) -> None:
+def test_duplicate_message_has_no_effect(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     assert lifecycle.claim_training(view.id, "a") is not None
     assert lifecycle.claim_training(view.id, "b") is None
@@ -56,7 +56,7 @@ def test_a_message_that_is_duplicated_has_no_effect(catalog: Settings, post_prob
     assert lifecycle.claim_probing(view.id, "b") is None
 
 
-def test_threads_that_race_for_a_task_get_it_once(catalog: Settings, post_probed: Post) -> None:
+def test_one_of_several_threads_claims_a_task(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     gate, won = threading.Barrier(8), []
 
@@ -87,7 +87,7 @@ def _race_in_process(task_ids: list[str], results: multiprocessing.Queue[tuple[s
                 break
 
 
-def test_processes_that_race_down_the_line_learn_each_task_once(catalog: Settings, post_probed: Post) -> None:
+def test_processes_claim_each_task_once(catalog: Settings, post_probed: Post) -> None:
     ids = [post_probed(f"task {n}", videos=1).id for n in range(4)]
     context = multiprocessing.get_context("fork")
     results = context.Queue()
@@ -101,7 +101,9 @@ def test_processes_that_race_down_the_line_learn_each_task_once(catalog: Setting
     assert results.empty()
 
 
-def test_the_token_excludes_the_former_owner(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+def test_fencing_token_excludes_the_former_owner(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
     view = post_probed()
     stale = _claimed(view.id)
     expire(view.id)
@@ -121,7 +123,7 @@ def test_the_token_excludes_the_former_owner(catalog: Settings, post_probed: Pos
     assert _row(view.id).state == "training"
 
 
-def test_an_expired_lease_nobody_took_still_lets_its_owner_go_on(
+def test_expired_lease_without_a_new_owner_can_be_used(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
@@ -131,7 +133,7 @@ def test_an_expired_lease_nobody_took_still_lets_its_owner_go_on(
     assert _row(view.id).progress["fraction"] == 0.5
 
 
-def test_progress_goes_to_the_task_and_to_the_events(sqlite_catalog: Settings, post_probed: Post) -> None:
+def test_progress_is_stored_in_the_task_and_as_events(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     claim = _claimed(view.id)
     claim.advance("training")
@@ -163,7 +165,7 @@ def test_progress_events_are_throttled(catalog: Settings, post_probed: Post, mon
     assert kinds == [("progress", 0.0), ("progress", 1.0)]
 
 
-def test_events_are_read_in_pieces(sqlite_catalog: Settings, post_probed: Post) -> None:
+def test_events_are_read_in_pages(sqlite_catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     every = commands.events_after(view.id)
     assert [e.id for e in every] == sorted(e.id for e in every)
@@ -172,9 +174,9 @@ def test_events_are_read_in_pieces(sqlite_catalog: Settings, post_probed: Post) 
 
 
 class TestEndings:
-    """What leaving the claim's block does."""
+    """Effects of leaving the block of a claim."""
 
-    def test_a_failure_is_reported(self, catalog: Settings, post_probed: Post) -> None:
+    def test_value_error_fails_the_task_with_its_text(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id):
             raise ValueError("settings.rank: must be at least 1")
@@ -183,13 +185,17 @@ class TestEndings:
         assert "retry" in (shown.error_hint or "")
         assert _row(view.id).lease_owner is None
 
-    def test_a_bug_fails_the_task_by_its_kind(self, sqlite_catalog: Settings, post_probed: Post) -> None:
+    def test_unexpected_exception_fails_the_task_with_its_type(
+        self, sqlite_catalog: Settings, post_probed: Post
+    ) -> None:
         view = post_probed()
         with _claimed(view.id):
             raise ZeroDivisionError("division by zero")
         assert commands.get_task(view.id).error == "ZeroDivisionError: division by zero"
 
-    def test_cancelling_ends_it_at_the_next_step(self, catalog: Settings, post_probed: Post) -> None:
+    def test_cancellation_ends_the_work_at_the_next_progress_report(
+        self, catalog: Settings, post_probed: Post
+    ) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
             claim.advance("training")
@@ -200,7 +206,7 @@ class TestEndings:
         assert commands.get_task(view.id).state == "cancelled"
         assert not commands.get_task(view.id).cancel_requested
 
-    def test_a_stopping_worker_gives_the_task_back(self, catalog: Settings, post_probed: Post) -> None:
+    def test_stopping_worker_releases_the_task(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
             shutdown.request_stop()
@@ -211,7 +217,7 @@ class TestEndings:
         shutdown.reset()
         assert lifecycle.claim_training(view.id, "again") is not None
 
-    def test_a_signal_gives_it_back_and_goes_through(
+    def test_signal_releases_the_task_and_propagates(
         self, sqlite_catalog: Settings, post_probed: Post
     ) -> None:
         view = post_probed()
@@ -220,7 +226,7 @@ class TestEndings:
         assert _row(view.id).attempts == 0
         assert _row(view.id).lease_owner is None
 
-    def test_an_unreachable_part_counts_as_an_attempt(
+    def test_unavailable_dependency_counts_as_an_attempt(
         self, sqlite_catalog: Settings, post_probed: Post
     ) -> None:
         view = post_probed()
@@ -229,9 +235,7 @@ class TestEndings:
         assert _row(view.id).attempts == 1
         assert commands.get_task(view.id).state == "probing"
 
-    def test_losing_the_lease_writes_nothing(
-        self, catalog: Settings, post_probed: Post, expire: Callable
-    ) -> None:
+    def test_lost_lease_writes_nothing(self, catalog: Settings, post_probed: Post, expire: Callable) -> None:
         view = post_probed()
         with _claimed(view.id) as stale:
             expire(view.id)
@@ -243,7 +247,7 @@ class TestEndings:
 
 
 class TestHeartbeat:
-    """The lease lives while the work moves."""
+    """The lease is renewed as long as progress is reported."""
 
     @pytest.fixture
     def short(
@@ -252,14 +256,14 @@ class TestHeartbeat:
         monkeypatch.setattr(lease, "STALL_SECONDS", 0.6)
         return settings_factory(tmp_path, lease_seconds=0.3)
 
-    def test_it_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:
+    def test_lease_is_renewed_while_progress_is_made(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
             before = _row(view.id).lease_expires_at
             _until(lambda: _row(view.id).lease_expires_at > before, claim.tick)
             claim.fail("enough")
 
-    def test_it_runs_out_when_the_work_hangs(self, short: Settings, post_probed: Post) -> None:
+    def test_lease_expires_without_progress(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id):
 
@@ -272,14 +276,14 @@ class TestHeartbeat:
             fresh = _claimed(view.id)
         assert _row(view.id).fencing_token == fresh.token
 
-    def test_the_heart_tells_that_the_task_was_cancelled(self, short: Settings, post_probed: Post) -> None:
+    def test_heartbeat_detects_cancellation(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         with _claimed(view.id) as claim:
             commands.cancel_task(view.id)
             _until(lambda: False, claim.tick)
         assert commands.get_task(view.id).state == "cancelled"
 
-    def test_the_heart_tells_that_the_lease_is_lost(self, short: Settings, post_probed: Post) -> None:
+    def test_heartbeat_detects_a_lost_lease(self, short: Settings, post_probed: Post) -> None:
         view = post_probed()
         claim = _claimed(view.id)
         with claim:
@@ -288,7 +292,7 @@ class TestHeartbeat:
             with pytest.raises(LeaseLost):
                 _until(lambda: False, claim.tick)
 
-    def test_a_locked_database_does_not_stop_the_training(
+    def test_unavailable_database_does_not_stop_the_training(
         self, short: Settings, post_probed: Post, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         view = post_probed()
@@ -312,11 +316,9 @@ def _until(true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: Non
         time.sleep(0.02)
 
 
-def test_getting_further_than_before_forgives_earlier_attempts(
-    catalog: Settings, post_probed: Post, expire: Callable
-) -> None:
+def test_new_progress_resets_the_attempts(catalog: Settings, post_probed: Post, expire: Callable) -> None:
     view = post_probed()
-    for epoch in range(1, 6):  # more deaths than max_attempts, but each after another epoch
+    for epoch in range(1, 6):  # more failures than max_attempts, but each in a later epoch
         claim = _claimed(view.id)
         claim.progress("training", epoch=epoch, epochs=9)
         expire(view.id)
@@ -325,15 +327,15 @@ def test_getting_further_than_before_forgives_earlier_attempts(
 
 
 @pytest.mark.parametrize("error", [LeaseLost, TaskCancelled, WorkerStopping])
-def test_interruptions_do_not_leave_the_block(
+def test_interruptions_are_handled_by_the_claim(
     sqlite_catalog: Settings, post_probed: Post, error: type
 ) -> None:
     with _claimed(post_probed().id):
         raise error("stop")
 
 
-def test_the_line_has_no_gap_of_visibility(catalog: Settings, post: Post) -> None:
-    """Tasks become visible in the order of their places, so nobody overtakes one that is still being stored."""
+def test_tasks_become_visible_in_queue_order(catalog: Settings, post: Post) -> None:
+    """Tasks become visible in the order of positions, so no task overtakes one that is still being stored."""
     names = [f"task {n}" for n in range(12)]
     threads = [threading.Thread(target=post, args=(name, 1)) for name in names]
     seen: list[list[int]] = []

@@ -28,7 +28,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory, write_video: Make) -> Path:
-    """Five different real videos, and some that are none."""
+    """Five different videos and some invalid files."""
     folder = tmp_path_factory.mktemp("clips")
     for seed in range(5):
         write_video(folder / f"{seed}.mp4", seed=seed)
@@ -58,7 +58,7 @@ def _probe(task_id: str) -> TaskDetails:
     return commands.get_task(task_id)
 
 
-def test_good_videos_wait_to_be_learned(with_clips: Settings) -> None:
+def test_probed_task_waits_for_training(with_clips: Settings) -> None:
     view = _probe(_post("0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4").id)
     assert (view.state, view.progress.stage, view.held_out, view.attempts) == (
         "probing",
@@ -87,7 +87,7 @@ def test_good_videos_wait_to_be_learned(with_clips: Settings) -> None:
     assert lifecycle.claim_training(view.id, "learner") is not None
 
 
-def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
+def test_invalid_videos_are_rejected_individually(with_clips: Settings) -> None:
     view = _probe(_post("0.mp4", "empty.mp4", "1.mp4", "cut.mp4", "2.mp4", "copy of 0.mp4", "text.mp4").id)
     assert view.state == "probing"
     reasons = {r.uri: r.reason for r in view.rejected}
@@ -103,7 +103,7 @@ def test_bad_videos_are_left_out_one_by_one(with_clips: Settings) -> None:
     assert rejected.reason
 
 
-def test_too_many_bad_videos_fail_the_task_before_training(with_clips: Settings) -> None:
+def test_too_many_invalid_videos_fail_the_task(with_clips: Settings) -> None:
     view = _probe(_post("0.mp4", "empty.mp4", "cut.mp4").id)
     assert view.state == "failed"
     assert "2 of 3 videos cannot be used (67%; 50% are allowed)" in (view.error or "")
@@ -111,18 +111,18 @@ def test_too_many_bad_videos_fail_the_task_before_training(with_clips: Settings)
     assert lifecycle.claim_training(view.id, "learner") is None
 
 
-def test_copies_are_not_bad_videos(with_clips: Settings) -> None:
+def test_copies_do_not_count_as_invalid_videos(with_clips: Settings) -> None:
     view = _probe(_post("0.mp4", "0.mp4", "copy of 0.mp4", "0.mp4").id)
     assert (view.state, view.counts.accepted) == ("probing", 1)
 
 
-def test_nothing_but_bad_videos_fails(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_without_valid_videos_fails(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CINESTRATA_BAD_VIDEO_SHARE", "1")
     settings.cache_clear()
     assert _probe(_post("empty.mp4").id).state == "failed"
 
 
-def test_a_file_that_vanished_is_reported(
+def test_missing_file_is_reported(
     tmp_path: Path, clips: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     made = settings_factory(tmp_path, bad_video_share=0.5)
@@ -134,7 +134,7 @@ def test_a_file_that_vanished_is_reported(
     assert [r.uri for r in view.rejected] == ["1.mp4"]
 
 
-def test_it_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probing_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     view = _post("0.mp4", "1.mp4", "empty.mp4", "2.mp4")
     examined: list[str] = []
     real = probing.VideoDecoder.decode
@@ -155,7 +155,7 @@ def test_it_continues_after_a_stop(with_clips: Settings, monkeypatch: pytest.Mon
     assert examined == ["0.mp4", "1.mp4", "2.mp4"]  # the size alone identifies an empty file
 
 
-def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancellation_stops_probing(with_clips: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     view = _post("0.mp4", "1.mp4", "2.mp4")
     real = probing.VideoDecoder.decode
 
@@ -167,7 +167,7 @@ def test_cancelling_stops_it(with_clips: Settings, monkeypatch: pytest.MonkeyPat
     assert _probe(view.id).state == "cancelled"
 
 
-def test_a_lost_frame_cache_is_created_again(with_clips: Settings) -> None:
+def test_lost_frame_cache_is_created_again(with_clips: Settings) -> None:
     view = _post("0.mp4", "1.mp4")
     assert _probe(view.id).progress.stage == "waiting"
     shutil.rmtree(settings().cache_dir)
@@ -179,7 +179,7 @@ def test_a_lost_frame_cache_is_created_again(with_clips: Settings) -> None:
     assert len(list(settings().cache_dir.rglob("*.npy"))) == 2
 
 
-def test_given_splits_stay(with_clips: Settings) -> None:
+def test_given_splits_are_kept(with_clips: Settings) -> None:
     videos = [
         {"uri": "0.mp4", "captions": ["a"], "split": "test"},
         {"uri": "1.mp4", "captions": ["b"], "split": "val"},
@@ -202,13 +202,13 @@ def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
         library.thumbnail_path("../../etc/passwd")
 
 
-def test_a_few_videos_validate_where_no_val_split_is_given() -> None:
+def test_missing_validation_split_is_sampled() -> None:
     clips = [SplitCandidate(n, f"{(n * 7919) % 1009:064x}", True, None) for n in range(60)]
     plain, splits = assign_splits(clips, 0.2), assign_splits(clips, 0.2, 0.05)
     validating = [n for n in splits.by_vector_id if splits.by_vector_id[n] == "val"]
     assert len(validating) == 3
     assert {splits.by_vector_id[n] for n in splits.by_vector_id} == {"train", "val", "test"}
-    # What is held out does not change, and what validates has the lowest hashes of the rest.
+    # Held-out videos do not change; validation videos have the lowest hashes of the others.
     assert {**splits.by_vector_id, **dict.fromkeys(validating, "train")} == plain.by_vector_id
     training = sorted((n * 7919) % 1009 for n in splits.by_vector_id if splits.by_vector_id[n] == "train")
     assert max((n * 7919) % 1009 for n in validating) < training[0]
@@ -226,7 +226,9 @@ CLIPS = st.lists(
 
 @given(CLIPS, st.floats(0, 0.99), st.randoms())
 @hypothesis_settings(deadline=None)
-def test_splits(clips: list[SplitCandidate], share: float, random: Any) -> None:
+def test_splits_are_deterministic_and_complete(
+    clips: list[SplitCandidate], share: float, random: Any
+) -> None:
     splits = assign_splits(clips, share)
     assert set(splits.by_vector_id) == {c.vector_id for c in clips}
     assert all(splits.by_vector_id[c.vector_id] == c.split for c in clips if c.split)

@@ -1,4 +1,4 @@
-"""Becoming ready: manifest and catalog together, also when the worker dies in between."""
+"""Publication of tasks: manifest and catalog agree, also if the worker dies between the two writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Post = Callable[..., TaskDetails]
 
 
 class Died(BaseException):
-    """The process is gone: nothing after it runs."""
+    """Simulated end of the process."""
 
 
 def _staged(store: ShardStore, task_id: str, number: int) -> tuple[Any, SegmentEntry]:
@@ -65,7 +65,7 @@ def _publish(task_id: str, number: int, *recalls: RecallRecord) -> int:
         return publication.complete(**_facts(release, shard, *recalls))
 
 
-def test_a_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
+def test_published_task_is_ready(catalog: Settings, post_probed: Post) -> None:
     first, second = post_probed("first"), post_probed("second")
     assert _publish(first.id, 1, _recall(first.id, 0.9), _recall(first.id, 0.3, zero_shot=True)) == 1
     assert _publish(second.id, 3, _recall(first.id, 0.7), _recall(second.id, 0.8)) == 2
@@ -78,7 +78,7 @@ def test_a_published_task_is_ready(catalog: Settings, post_probed: Post) -> None
     assert sorted(map(tuple, cells)) == [(0, 1, 0.3), (1, 1, 0.9), (2, 1, 0.7), (2, 2, 0.8)]
 
 
-def test_dying_after_the_manifest_is_completed(
+def test_publication_interrupted_after_the_manifest_is_completed(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
@@ -102,7 +102,7 @@ def test_dying_after_the_manifest_is_completed(
     assert commands.get_task(view.id).state == "ready"
 
 
-def test_what_is_published_is_neither_failed_nor_cancelled(
+def test_published_task_cannot_fail_or_be_cancelled(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
@@ -119,7 +119,7 @@ def test_what_is_published_is_neither_failed_nor_cancelled(
     assert _publish(view.id, 1) == 1
 
 
-def test_cancelling_wins_before_the_manifest(catalog: Settings, post_probed: Post) -> None:
+def test_cancellation_before_the_manifest_takes_effect(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     claim = lifecycle.claim_training(view.id, "worker")
     assert claim is not None
@@ -129,7 +129,9 @@ def test_cancelling_wins_before_the_manifest(catalog: Settings, post_probed: Pos
     assert commands.get_task(view.id).state == "cancelled"
 
 
-def test_a_fenced_worker_publishes_nothing(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+def test_worker_without_lease_publishes_nothing(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
     view = post_probed()
     stale = lifecycle.claim_training(view.id, "stale")
     assert stale is not None
@@ -139,14 +141,14 @@ def test_a_fenced_worker_publishes_nothing(catalog: Settings, post_probed: Post,
         pytest.fail("published without the lease")
 
 
-def test_publishing_without_completing_is_a_bug(sqlite_catalog: Settings, post_probed: Post) -> None:
+def test_publishing_without_completion_raises(sqlite_catalog: Settings, post_probed: Post) -> None:
     claim = lifecycle.claim_training(post_probed().id, "worker")
     assert claim is not None
     with pytest.raises(RuntimeError, match="complete"), claim.publishing():
         pass
 
 
-def test_completing_twice_changes_nothing(catalog: Settings, post_probed: Post) -> None:
+def test_completion_is_idempotent(catalog: Settings, post_probed: Post) -> None:
     view = post_probed()
     store = ShardStore(settings().index_dir)
     claim = lifecycle.claim_training(view.id, "worker")
@@ -161,7 +163,7 @@ def test_completing_twice_changes_nothing(catalog: Settings, post_probed: Post) 
         assert session.scalar(select(func.count()).select_from(Shard)) == 1
 
 
-def test_a_task_without_training_may_keep_the_release(catalog: Settings, post_probed: Post) -> None:
+def test_task_without_training_may_keep_the_release(catalog: Settings, post_probed: Post) -> None:
     first, second = post_probed("first"), post_probed("second")
     _publish(first.id, 1)
     store = ShardStore(settings().index_dir)

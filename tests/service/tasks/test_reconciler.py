@@ -1,4 +1,4 @@
-"""The repair round: dead workers, lost messages, capped attempts."""
+"""The reconciler: dead workers, lost messages and limited attempts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_broker(
     return redis.Redis.from_url(made.redis_client_url)
 
 
-def test_a_dead_worker_is_noticed(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+def test_task_of_a_dead_worker_is_released(catalog: Settings, post_probed: Post, expire: Callable) -> None:
     view = post_probed()
     assert lifecycle.claim_training(view.id, "dies") is not None
     assert lifecycle.reconcile().recovered == ()
@@ -39,7 +39,7 @@ def test_a_dead_worker_is_noticed(catalog: Settings, post_probed: Post, expire: 
     assert lifecycle.claim_training(view.id, "next") is not None
 
 
-def test_attempts_are_capped_and_the_next_task_goes_on(
+def test_attempts_are_limited_and_the_next_task_starts(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     poison, healthy = post_probed("poison"), post_probed("healthy")
@@ -58,7 +58,7 @@ def test_attempts_are_capped_and_the_next_task_goes_on(
     assert lifecycle.claim_training(healthy.id, "worker") is not None
 
 
-def test_a_poisonous_video_caps_the_probing_too(catalog: Settings, post: Post, expire: Callable) -> None:
+def test_attempts_of_probing_are_limited(catalog: Settings, post: Post, expire: Callable) -> None:
     view = post()
     for _ in range(catalog.max_attempts):
         assert lifecycle.claim_probing(view.id, "dies") is not None
@@ -67,7 +67,7 @@ def test_a_poisonous_video_caps_the_probing_too(catalog: Settings, post: Post, e
     assert commands.get_task(view.id).state == "failed"
 
 
-def test_cancelling_is_finished_for_a_dead_worker(
+def test_cancellation_is_completed_for_a_dead_worker(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
     view = post_probed()
@@ -78,7 +78,9 @@ def test_cancelling_is_finished_for_a_dead_worker(
     assert commands.get_task(view.id).state == "cancelled"
 
 
-def test_rounds_in_many_processes_count_once(catalog: Settings, post_probed: Post, expire: Callable) -> None:
+def test_concurrent_reconcilers_count_an_attempt_once(
+    catalog: Settings, post_probed: Post, expire: Callable
+) -> None:
     view = post_probed()
     assert lifecycle.claim_training(view.id, "dies") is not None
     expire(view.id)
@@ -93,7 +95,7 @@ def test_rounds_in_many_processes_count_once(catalog: Settings, post_probed: Pos
     assert found == [view.id]
 
 
-def test_a_lost_message_is_sent_again(with_broker: redis.Redis, post: Post) -> None:
+def test_lost_message_is_sent_again(with_broker: redis.Redis, post: Post) -> None:
     first, second = post("first"), post("second")
     assert with_broker.llen("cpu") == 2
     with_broker.flushall()
@@ -101,9 +103,7 @@ def test_a_lost_message_is_sent_again(with_broker: redis.Redis, post: Post) -> N
     assert with_broker.llen("cpu") == 2
 
 
-def test_messages_do_not_pile_up_while_no_worker_is_there(
-    with_broker: redis.Redis, post_probed: Post
-) -> None:
+def test_messages_do_not_accumulate_without_workers(with_broker: redis.Redis, post_probed: Post) -> None:
     post_probed("first")
     post_probed("second")
     with_broker.flushall()
@@ -127,14 +127,14 @@ def test_only_the_first_unfinished_task_is_sent_to_learning(
     assert lifecycle.send_due() == (second.id,)
 
 
-def test_cancelling_the_head_wakes_the_next(with_broker: redis.Redis, post_probed: Post) -> None:
+def test_cancelling_the_first_task_sends_the_next_one(with_broker: redis.Redis, post_probed: Post) -> None:
     first, _second = post_probed("first"), post_probed("second")
     with_broker.flushall()
     commands.cancel_task(first.id)
     assert with_broker.llen("gpu") == 1
 
 
-def test_without_a_broker_tasks_are_taken_all_the_same(catalog: Settings, post: Post) -> None:
+def test_tasks_are_accepted_without_a_broker(catalog: Settings, post: Post) -> None:
     view = post()
     assert view.state == "queued"
     assert not broker.is_reachable()
@@ -142,7 +142,7 @@ def test_without_a_broker_tasks_are_taken_all_the_same(catalog: Settings, post: 
     assert lifecycle.reconcile().sent == ()
 
 
-def test_messages_carry_the_id_alone(with_broker: redis.Redis) -> None:
+def test_messages_contain_the_task_id_only(with_broker: redis.Redis) -> None:
     assert broker.send_learn("tsk_1")
     raw = with_broker.lindex("gpu", 0)
     assert b"cinestrata.learn" in raw
@@ -150,7 +150,7 @@ def test_messages_carry_the_id_alone(with_broker: redis.Redis) -> None:
     assert type(body).__name__ == "DisabledBackend"
 
 
-def test_the_visibility_timeout_is_the_same_everywhere() -> None:
+def test_visibility_timeout_is_equal_in_all_processes() -> None:
     conf = broker.celery_app.conf
     assert (
         conf.broker_transport_options["visibility_timeout"]
@@ -163,7 +163,7 @@ def test_the_visibility_timeout_is_the_same_everywhere() -> None:
     assert conf.accept_content == ["json"]
 
 
-def test_old_idempotency_keys_are_forgotten(sqlite_catalog: Settings, post: Post) -> None:
+def test_old_idempotency_keys_are_deleted(sqlite_catalog: Settings, post: Post) -> None:
     post()
     with session_scope(write=True) as session:
         old = now(session) - timedelta(hours=25)

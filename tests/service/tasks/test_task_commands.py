@@ -1,4 +1,4 @@
-"""Posting, cancelling, retrying; what a task may be and what not."""
+"""Creation, cancellation and retry of tasks, and validation of requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _wrong_fields(spec: TaskSpec) -> dict[str, str]:
     return {error.field: f"{error.message} {error.hint}" for error in caught.value.errors}
 
 
-def test_a_posted_task_is_stored_whole(catalog: Settings, make_file: Callable[[str], Path]) -> None:
+def test_posted_task_is_stored_completely(catalog: Settings, make_file: Callable[[str], Path]) -> None:
     make_file("a.mp4")
     made = commands.create_task(
         _spec(
@@ -77,7 +77,7 @@ class TestBadInput:
     def _catalog(self, sqlite_catalog: Settings, make_file: Callable[[str], Path]) -> None:
         make_file("a.mp4")
 
-    def test_unknown_method(self) -> None:
+    def test_unknown_method_is_refused(self) -> None:
         assert "ffa_tame, finetune, " in _wrong_fields(_spec(method="magic"))["method"]
 
     @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ class TestBadInput:
             ".",
         ],
     )
-    def test_paths_that_are_not_below_the_media_root(self, uri: str) -> None:
+    def test_paths_outside_the_media_root_are_refused(self, uri: str) -> None:
         wrong = _wrong_fields(_spec(videos=[{"uri": "a.mp4"}, {"uri": uri}]))
         assert list(wrong) == ["videos[1].uri"]
         assert str(settings().media_root) not in wrong["videos[1].uri"].replace(uri, "")
@@ -100,25 +100,25 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "uri", ["upload://../../etc/passwd", "upload:///etc/passwd", "upload://file:///etc/passwd"]
     )
-    def test_uploads_that_lead_out(self, uri: str) -> None:
+    def test_upload_uris_outside_the_uploads_are_refused(self, uri: str) -> None:
         assert list(_wrong_fields(_spec(videos=[{"uri": uri}]))) == ["videos[0].uri"]
 
-    def test_a_link_that_leads_out(self, tmp_path: Path) -> None:
+    def test_link_to_a_file_outside_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "secret.mp4").write_bytes(b"x")
         os.symlink(tmp_path / "secret.mp4", settings().media_root / "link.mp4")
         os.symlink(tmp_path, settings().media_root / "folder")
         for uri in ("link.mp4", "folder/secret.mp4"):
             assert list(_wrong_fields(_spec(videos=[{"uri": uri}]))) == ["videos[0].uri"]
 
-    def test_a_link_inside_is_fine(self) -> None:
+    def test_link_within_the_media_root_is_accepted(self) -> None:
         os.symlink(settings().media_root / "a.mp4", settings().media_root / "inside.mp4")
         assert commands.create_task(_spec(videos=[{"uri": "inside.mp4"}])).task.state == "queued"
 
     @pytest.mark.parametrize("uri", ["a\0.mp4", "a\n.mp4", "x" * 4000, "a.mp4/b"])
-    def test_paths_that_are_none(self, uri: str) -> None:
+    def test_invalid_paths_are_refused(self, uri: str) -> None:
         assert list(_wrong_fields(_spec(videos=[{"uri": uri}]))) == ["videos[0].uri"]
 
-    def test_captions(self) -> None:
+    def test_invalid_captions_are_refused_with_their_index(self) -> None:
         videos = [{"uri": "a.mp4", "captions": ["fine", "x" * 5000, "  ", "bell\a"]}]
         wrong = _wrong_fields(_spec(videos=videos))
         assert "5000 characters" in wrong["videos[0].captions[1]"]
@@ -127,35 +127,35 @@ class TestBadInput:
         assert "control character" in wrong["videos[0].captions[3]"]
         assert "videos[0].captions[0]" not in wrong
 
-    def test_too_many_captions(self) -> None:
+    def test_too_many_captions_are_refused(self) -> None:
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4", "captions": ["x"] * 65}]))) == [
             "videos[0].captions"
         ]
 
-    def test_duplicate_ids_name_both(self) -> None:
+    def test_duplicate_ids_name_both_videos(self) -> None:
         videos = [{"uri": "a.mp4", "id": "one"}, {"uri": "a.mp4"}, {"uri": "a.mp4", "id": "one"}]
         wrong = _wrong_fields(_spec(videos=videos))
         assert "videos[0].id" in wrong["videos[2].id"]
 
     @pytest.mark.parametrize("identifier", [".", ".."])
-    def test_ids_that_urls_cannot_contain(self, identifier: str) -> None:
+    def test_ids_that_urls_cannot_contain_are_refused(self, identifier: str) -> None:
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4", "id": identifier}]))) == ["videos[0].id"]
 
-    def test_too_many_videos(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_many_videos_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(request_limits, "MAX_VIDEOS_PER_TASK", 2)
         assert list(_wrong_fields(_spec(videos=[{"uri": "a.mp4"}] * 3))) == ["videos"]
 
-    def test_a_name_with_spaces_around(self) -> None:
+    def test_name_with_surrounding_spaces_is_refused(self) -> None:
         assert list(_wrong_fields(_spec(name=" birds"))) == ["name"]
 
     @pytest.mark.parametrize(
         "value", [float("nan"), float("inf"), "\0", "\ud800", 2**70, {"\0": 1}, [[[[]]] * 2] * 9000]
     )
-    def test_metadata_that_cannot_be_given_back(self, value: Any) -> None:
+    def test_metadata_without_a_json_form_is_refused(self, value: Any) -> None:
         wrong = _wrong_fields(_spec(videos=[{"uri": "a.mp4", "metadata": {"key": value}}]))
         assert list(wrong) == ["videos[0].metadata"]
 
-    def test_metadata_without_end(self) -> None:
+    def test_deeply_nested_metadata_is_refused(self) -> None:
         deep: dict[str, Any] = {}
         for _ in range(200):
             deep = {"down": deep}
@@ -163,10 +163,10 @@ class TestBadInput:
             "videos[0].metadata"
         ]
 
-    def test_settings_that_are_too_large(self) -> None:
+    def test_large_settings_are_refused(self) -> None:
         assert list(_wrong_fields(_spec(settings={"key": "x" * 5000}))) == ["settings"]
 
-    def test_a_report_has_an_end(self) -> None:
+    def test_number_of_reported_errors_is_limited(self) -> None:
         assert len(_wrong_fields(_spec(videos=[{"uri": "none.mp4"}] * 500))) == 20
 
     @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ class TestBadInput:
             ({"settings": {"a": [1]}}, "settings.a"),
         ],
     )
-    def test_shapes(self, fields: dict[str, Any], place: str) -> None:
+    def test_schema_errors_name_the_field(self, fields: dict[str, Any], place: str) -> None:
         with pytest.raises(ValidationError) as caught:
             _spec(**fields)
         found = InvalidInput.from_pydantic(caught.value.errors())
@@ -217,22 +217,26 @@ def test_any_caption_is_kept_or_refused_by_name(sqlite_catalog: Settings, captio
     assert fields == ["videos[0].captions[0]"]
 
 
-class TestTaken:
-    """What belongs to another task."""
+class TestConflicts:
+    """Names and ids of other tasks."""
 
-    def test_a_name(self, catalog: Settings, post: Post) -> None:
+    def test_name_of_another_task_is_refused(self, catalog: Settings, post: Post) -> None:
         post("birds")
         with pytest.raises(Conflict, match=r"name: .*birds"):
             post("birds")
 
-    def test_an_id(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
+    def test_video_id_of_another_task_is_refused(
+        self, catalog: Settings, make_file: Callable[[str], Path]
+    ) -> None:
         make_file("a.mp4")
         commands.create_task(_spec(name="one", videos=[{"uri": "a.mp4", "id": "v"}]))
         with pytest.raises(Conflict, match=r"videos\[1\]\.id: .*'v'.*'one'"):
             commands.create_task(_spec(name="two", videos=[{"uri": "a.mp4"}, {"uri": "a.mp4", "id": "v"}]))
         assert [t.name for t in commands.list_tasks()] == ["one"]
 
-    def test_two_at_once(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
+    def test_one_of_several_equal_requests_is_accepted(
+        self, catalog: Settings, make_file: Callable[[str], Path]
+    ) -> None:
         make_file("a.mp4")
         outcomes: list[str] = []
 
@@ -252,36 +256,36 @@ class TestTaken:
 
 
 class TestIdempotency:
-    """A request with a key is carried out once."""
+    """A request with an idempotency key is executed once."""
 
     @pytest.fixture(autouse=True)
     def _catalog(self, catalog: Settings, make_file: Callable[[str], Path]) -> None:
         make_file("a.mp4")
 
-    def test_it_is_replayed(self) -> None:
+    def test_equal_request_is_replayed(self) -> None:
         first = commands.create_task(_spec(), idempotency_key="k", caller="me")
         again = commands.create_task(_spec(), idempotency_key="k", caller="me")
         assert (first.replayed, again.replayed) == (False, True)
         assert again.task == first.task
         assert len(commands.list_tasks()) == 1
 
-    def test_the_replay_is_the_answer_of_then(self) -> None:
+    def test_replay_returns_the_original_response(self) -> None:
         first = commands.create_task(_spec(), idempotency_key="k")
         commands.cancel_task(first.task.id)
         assert commands.create_task(_spec(), idempotency_key="k").task.state == "queued"
 
-    def test_another_body_is_refused(self) -> None:
+    def test_different_body_is_refused(self) -> None:
         commands.create_task(_spec(), idempotency_key="k")
         with pytest.raises(IdempotencyMismatch) as caught:
             commands.create_task(_spec(name="other"), idempotency_key="k")
         assert caught.value.status == 422
 
-    def test_callers_do_not_meet(self) -> None:
+    def test_keys_are_separate_per_caller(self) -> None:
         commands.create_task(_spec(), idempotency_key="k", caller="me")
         other = commands.create_task(_spec(name="other"), idempotency_key="k", caller="you")
         assert not other.replayed
 
-    def test_in_flight_it_is_reported_to_wait(self) -> None:
+    def test_request_in_flight_is_refused_with_retry_after(self) -> None:
         assert reserve("me", "k", "hash") is None
         with pytest.raises(IdempotencyInFlight) as caught:
             reserve("me", "k", "hash")
@@ -289,12 +293,12 @@ class TestIdempotency:
         with pytest.raises(IdempotencyMismatch):
             reserve("me", "k", "other hash")
 
-    def test_a_refused_request_may_be_mended(self) -> None:
+    def test_refused_request_can_be_corrected(self) -> None:
         with pytest.raises(InvalidInput):
             commands.create_task(_spec(method="magic"), idempotency_key="k")
         assert not commands.create_task(_spec(), idempotency_key="k").replayed
 
-    def test_a_crash_before_the_end_stores_neither(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_crash_stores_neither_task_nor_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def crash(*_: object) -> None:
             raise SystemExit
 
@@ -305,7 +309,7 @@ class TestIdempotency:
         assert commands.list_tasks() == []
         assert not commands.create_task(_spec(), idempotency_key="k").replayed
 
-    def test_many_at_once_make_one_task(self) -> None:
+    def test_concurrent_equal_requests_create_one_task(self) -> None:
         outcomes: list[str] = []
 
         def create() -> None:
@@ -325,22 +329,22 @@ class TestIdempotency:
         assert len(commands.list_tasks()) == 1
 
     @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "ключ"])
-    def test_odd_keys_are_refused(self, key: str) -> None:
+    def test_invalid_keys_are_refused(self, key: str) -> None:
         with pytest.raises(InvalidInput, match="Idempotency-Key"):
             commands.create_task(_spec(), idempotency_key=key)
 
 
 class TestCancelAndRetry:
-    """Side exits and the way back."""
+    """Cancellation and retry."""
 
-    def test_a_waiting_task_is_cancelled_at_once(
+    def test_waiting_task_is_cancelled_immediately(
         self, catalog: Settings, post: Post, post_probed: Post
     ) -> None:
         for view in (post("queued"), post_probed("probed")):
             assert commands.cancel_task(view.id).state == "cancelled"
             assert commands.cancel_task(view.id).state == "cancelled"
 
-    def test_a_running_probe_is_asked(self, catalog: Settings, post: Post) -> None:
+    def test_running_probing_job_is_requested_to_stop(self, catalog: Settings, post: Post) -> None:
         view = post()
         claim = lifecycle.claim_probing(view.id, "worker")
         assert claim is not None
@@ -349,7 +353,7 @@ class TestCancelAndRetry:
             claim.progress("probing", 0.5)
         assert commands.get_task(view.id).state == "cancelled"
 
-    def test_what_has_ended_cannot_be_cancelled(self, catalog: Settings, post_probed: Post) -> None:
+    def test_finished_task_cannot_be_cancelled(self, catalog: Settings, post_probed: Post) -> None:
         view = post_probed()
         claim = lifecycle.claim_training(view.id, "worker")
         assert claim is not None
@@ -357,7 +361,9 @@ class TestCancelAndRetry:
         with pytest.raises(Conflict, match="failed"):
             commands.cancel_task(view.id)
 
-    def test_a_retry_starts_afresh_at_the_end_of_the_line(self, catalog: Settings, post: Post) -> None:
+    def test_retry_resets_the_task_and_moves_it_to_the_end_of_the_queue(
+        self, catalog: Settings, post: Post
+    ) -> None:
         first, second = post("first"), post("second")
         claim = lifecycle.claim_probing(first.id, "worker")
         assert claim is not None
@@ -374,20 +380,20 @@ class TestCancelAndRetry:
         assert lifecycle.claim_probing(first.id, "worker") is not None
 
     @pytest.mark.parametrize("state", ["queued", "probed"])
-    def test_what_goes_on_cannot_be_retried(
+    def test_unfinished_task_cannot_be_retried(
         self, catalog: Settings, post: Post, post_probed: Post, state: str
     ) -> None:
         view = post() if state == "queued" else post_probed()
         with pytest.raises(Conflict, match=r"queued|probing"):
             commands.retry_task(view.id)
 
-    def test_unknown_tasks(self, sqlite_catalog: Settings) -> None:
+    def test_unknown_task_raises_not_found(self, sqlite_catalog: Settings) -> None:
         for act in (commands.get_task, commands.cancel_task, commands.retry_task, commands.events_after):
             with pytest.raises(NotFound, match="tsk_none"):
                 act("tsk_none")
 
 
-def test_the_estimate_counts_what_is_ahead(sqlite_catalog: Settings, post: Post) -> None:
+def test_estimate_includes_earlier_tasks(sqlite_catalog: Settings, post: Post) -> None:
     first, second = post("first", videos=3), post("second", videos=2)
     assert first.eta_seconds == pytest.approx(3.0)
     assert second.eta_seconds == pytest.approx(5.0)

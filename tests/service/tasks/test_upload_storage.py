@@ -61,7 +61,7 @@ def _uploads() -> set[str]:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """``later(seconds)``: the clock shows so much more than it does."""
+    """``later(seconds)`` advances the clock of the sweep."""
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(
@@ -73,7 +73,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return move
 
 
-def test_what_a_killed_upload_left_goes_after_a_day(later: Callable[[float], None]) -> None:
+def test_files_of_a_killed_upload_are_removed_after_a_day(later: Callable[[float], None]) -> None:
     stored = _post()
     _unpack()
     assert upload_storage.sweep_uploads() == [], "it may be running now"
@@ -86,7 +86,7 @@ def test_what_a_killed_upload_left_goes_after_a_day(later: Callable[[float], Non
     assert upload_storage.sweep_uploads() == []
 
 
-def test_a_file_that_is_written_now_keeps_the_whole_folder(
+def test_recently_written_file_keeps_its_folder(
     later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = _unpack()
@@ -104,8 +104,8 @@ def test_a_file_that_is_written_now_keeps_the_whole_folder(
     assert folder.is_dir()
 
 
-def test_what_another_task_is_made_of_stays(later: Callable[[float], None]) -> None:
-    """Its own task is deleted; one that was posted later names a file of it."""
+def test_files_of_another_task_are_kept(later: Callable[[float], None]) -> None:
+    """The task of the upload is deleted; a later task names one of its files."""
     one = _post()
     spec = {"name": "again", "videos": [{"uri": f"upload://{one}/a.mp4", "captions": ["a bird"]}]}
     other = commands.create_task(TaskSpec.model_validate(spec)).task.id
@@ -120,10 +120,10 @@ def test_what_another_task_is_made_of_stays(later: Callable[[float], None]) -> N
     assert not kept.parent.exists()
 
 
-def test_what_the_index_shows_stays_though_the_catalog_lost_its_task(
+def test_files_of_an_indexed_task_are_kept_without_its_catalog_row(
     later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A catalog that was put back from too long ago, or a wrong one, must not cost anybody's videos."""
+    """An old or wrong catalog, such as one from a backup, must not delete videos."""
     _unpack()
     later(DAY + 60)
 
@@ -133,8 +133,8 @@ def test_what_the_index_shows_stays_though_the_catalog_lost_its_task(
     assert upload_storage.sweep_uploads() == [ORPHAN]
 
 
-def test_what_is_not_ours_stays(later: Callable[[float], None]) -> None:
-    """The folder lies below the media root, where people put files of their own."""
+def test_files_of_users_are_kept(later: Callable[[float], None]) -> None:
+    """The folder is below the media root, which contains files of users."""
     for name in ("holiday", "tsk_1", f"{ORPHAN}.bak"):
         (settings().uploads_dir / name).mkdir(parents=True)
     (settings().uploads_dir / ORPHAN).write_bytes(b"a file")
@@ -143,7 +143,7 @@ def test_what_is_not_ours_stays(later: Callable[[float], None]) -> None:
     assert len(_uploads()) == 4
 
 
-def test_a_catalog_that_does_not_answer_costs_nothing(
+def test_unavailable_catalog_removes_no_files(
     later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _unpack()
@@ -158,7 +158,7 @@ def _unreachable() -> None:
     raise Unavailable("no")
 
 
-def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_thread_sweeps_once_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, swept = threading.Semaphore(0), threading.Semaphore(0)
 
     def sweep() -> list[str]:
@@ -183,11 +183,15 @@ def test_the_repair_round_of_every_worker_sweeps_once_an_hour(monkeypatch: pytes
     assert not swept.acquire(blocking=False)
 
 
-# --- a commit whose answer is lost ---
+# --- commits in doubt ---
 
 
-def _lose_the_answer(stored: bool) -> Callable[[], None]:
-    """The next commit that stores a task is sent and not answered; returns what mends the line."""
+def _break_next_commit(stored: bool) -> Callable[[], None]:
+    """Raise in the next commit that stores a task, after it was executed or rolled back.
+
+    Returns:
+        Function that removes the listeners again.
+    """
 
     def commit(connection: Connection) -> None:
         if "tasks" not in written:
@@ -213,10 +217,8 @@ def _lose_the_answer(stored: bool) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
-def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
-    stored: bool, later: Callable[[float], None]
-) -> None:
-    remove_listeners = _lose_the_answer(stored)
+def test_commit_in_doubt_leaves_the_files_to_the_sweep(stored: bool, later: Callable[[float], None]) -> None:
+    remove_listeners = _break_next_commit(stored)
     with pytest.raises(InDoubt):
         _post(key="k")
     remove_listeners()
@@ -226,11 +228,11 @@ def test_a_commit_without_an_answer_leaves_the_files_to_the_sweep(
         assert (session.get(Task, name) is not None) is stored
     later(DAY + 60)
     assert upload_storage.sweep_uploads() == ([] if stored else [name])
-    assert (_post(key="k") == name) is stored, "sent again, it is stored once"
+    assert (_post(key="k") == name) is stored, "a repeated request is stored once"
     assert len(commands.list_tasks()) == 1
 
 
-def test_a_catalog_that_fails_before_the_commit_leaves_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_before_the_commit_leaves_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: Any) -> None:
         raise OperationalError("INSERT", {}, Exception("database is locked"))
 
@@ -241,7 +243,7 @@ def test_a_catalog_that_fails_before_the_commit_leaves_no_files(monkeypatch: pyt
     assert _uploads() == set()
 
 
-def test_a_postgresql_that_dies_in_the_commit_leaves_the_files_to_the_sweep(
+def test_postgresql_failure_in_the_commit_leaves_the_files_to_the_sweep(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     settings_factory(tmp_path, "postgresql")
