@@ -16,7 +16,7 @@ PACKAGES = ("models", "media", "index", "service", "trainer", "api", "cli", "ben
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_package_name_means_our_package(name: str) -> None:
-    # Asked from elsewhere: what counts is the installed product, not the folder that the tests run in.
+    # The command runs in another folder, so that it imports the installed packages and not those of the test folder.
     code = f"import {name}; print({name}.__file__)"
     found = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd="/", capture_output=True, text=True, check=True

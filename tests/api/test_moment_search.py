@@ -79,7 +79,7 @@ def _search(moment_client: TestClient, text: str, **fields: Any) -> dict[str, di
 
 
 def test_best_moment_shows_the_described_scene(moment_client: TestClient, world: Path) -> None:
-    """Of all captions those two that tell the scenes apart best, by what the scenes score alone."""
+    """The two captions that distinguish the scenes best by the scores of the scenes."""
     captions = [video["captions"][0] for domain in (FIRST, SECOND) for video in read_manifest(world, domain)]
 
     def tilt(caption: str) -> float:

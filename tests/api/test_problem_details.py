@@ -12,7 +12,7 @@ JSON = {"Content-Type": "application/json"}
     ("path", "name"),
     [
         ("/search?q=a+taxi&min_durtion=3", "min_durtion"),
-        ("/search?q=a+taxi&colour=red", "colour"),
+        ("/search?q=a+taxi&color=red", "color"),
         ("/videos/vid_1/similar?where=%7B%7D", "where"),
         ("/videos/vid_1/captions?task=night", "task"),
     ],
@@ -33,10 +33,10 @@ def test_clip_search_refuses_parameters_of_text_search(client: TestClient, name:
 
 
 def test_unknown_field_of_a_batch_returns_422(client: TestClient) -> None:
-    answer = client.post("/search", json={"queries": [{"q": "a taxi"}, {"q": "a taxi", "colour": "red"}]})
+    answer = client.post("/search", json={"queries": [{"q": "a taxi"}, {"q": "a taxi", "color": "red"}]})
     assert answer.status_code == 422
     (wrong,) = answer.json()["errors"]
-    assert wrong["field"] == "queries[1].colour"
+    assert wrong["field"] == "queries[1].color"
     assert "parameter does not exist" in wrong["message"]
 
 

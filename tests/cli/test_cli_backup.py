@@ -1,4 +1,4 @@
-"""A snapshot is whole or not there, also when a task is published meanwhile; and it comes back as it was."""
+"""Backup: a copy is complete or absent, also during a publication, and is restored without changes."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("world-9",), "no protocol 'world-9'"),
         (("world-demo", "--methods", "magic"), "unknown method 'magic'"),
@@ -104,11 +104,11 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
     ],
 )
 def test_invalid_arguments_are_reported_without_traceback(
-    tmp_path: Path, arguments: tuple[str, ...], says: str
+    tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     outcome = bench("run", *arguments, "--out", tmp_path / "out", "--cache", tmp_path / "frames")
     assert outcome.exit_code == 1
-    assert says in outcome.output
+    assert message in outcome.output
     assert "Traceback" not in outcome.output
     assert not (tmp_path / "out").exists()
 

@@ -278,13 +278,13 @@ def test_unreadable_lock_record_is_reported(
     monkeypatch.setattr(os, "open", of_another_user)
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("CINESTRATA_REDIS_URL", raising=False)
-    for ask in (
+    for operation in (
         lambda: read_lock_holder(tmp_path / "run"),
         lambda: data_folder_settings(tmp_path),
         lambda: _hold(tmp_path),
     ):
         with pytest.raises(typer.Exit):
-            ask()
+            operation()
         said = capsys.readouterr().err
         assert "up.lock belongs to another user" in said
         assert "--url" in said

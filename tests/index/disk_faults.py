@@ -12,7 +12,7 @@ DISK_CALLS = ("fsync", "rename", "replace", "utime")
 
 
 class Crash(BaseException):
-    """Stands for a power failure; a ``BaseException``, so that no handler of the product catches it."""
+    """Simulates a power failure; a ``BaseException``, so that no handler of the product catches it."""
 
 
 @contextmanager

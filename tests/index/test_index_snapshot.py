@@ -152,9 +152,9 @@ def test_repaired_shard_is_served_again(two_tasks: ShardStore) -> None:
     broken = IndexSnapshot.open(two_tasks)
     assert list(broken.degraded) == ["a"]
     _flip(path)
-    mended = IndexSnapshot.open(two_tasks, previous=broken)
-    assert mended.degraded == {}
-    assert mended.tasks == ["a", "b"]
+    repaired = IndexSnapshot.open(two_tasks, previous=broken)
+    assert repaired.degraded == {}
+    assert repaired.tasks == ["a", "b"]
 
 
 def test_snapshot_of_empty_store_has_no_tasks(store: ShardStore) -> None:

@@ -20,7 +20,7 @@ def make_video(tmp_path: Path) -> MakeVideo:
 
     def make(
         name: str,
-        greys: Sequence[int] = (16, 48, 80, 112, 144, 176, 208, 240),
+        grays: Sequence[int] = (16, 48, 80, 112, 144, 176, 208, 240),
         *,
         codec: str = "libx264",
         size: tuple[int, int] = (64, 48),
@@ -46,8 +46,8 @@ def make_video(tmp_path: Path) -> MakeVideo:
                 stream.set_display_rotation(rotate, **(mirror or {}))
             if milliseconds is not None:
                 stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
-            for index, grey in enumerate(greys):
-                picture = paint(index) if paint else np.full((size[1], size[0], 3), grey, np.uint8)
+            for index, gray in enumerate(grays):
+                picture = paint(index) if paint else np.full((size[1], size[0], 3), gray, np.uint8)
                 frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
                 if milliseconds is not None:
                     frame.pts, frame.time_base = milliseconds[index], Fraction(1, 1000)

@@ -72,7 +72,7 @@ def test_moment_windows_of_round_numbers() -> None:
 
 # -- frames -------------------------------------------------------------------------------------------------
 
-GREYS = range(100)  # one frame a second
+GRAYS = range(100)  # one frame a second
 
 
 def _paint(second: int) -> np.ndarray[Any, Any]:
@@ -106,7 +106,7 @@ def _seconds(path: Path) -> list[int]:
 def test_frames_on_display_are_found_by_seeking(
     make_video: MakeVideo, tmp_path: Path, decoder: VideoDecoder, name: str, keys: int, times: list[float]
 ) -> None:
-    path = make_video(name, GREYS, fps=1, paint=_paint, codec_options={"g": str(keys), "sc_threshold": "0"})
+    path = make_video(name, GRAYS, fps=1, paint=_paint, codec_options={"g": str(keys), "sc_threshold": "0"})
     into = tmp_path / "frames.npy"
     decoder.sample(path, times=times, size=8, into=into)
     assert np.load(into, mmap_mode="r").shape == (len(times), 8, 8, 3)
@@ -165,7 +165,7 @@ def test_seeking_skips_earlier_frames_and_decodes_none_twice(
 def test_failed_sample_raises_and_leaves_no_file(
     make_video: MakeVideo, tmp_path: Path, decoder: VideoDecoder
 ) -> None:
-    path, into = make_video("clip.mp4", GREYS, fps=1), tmp_path / "frames.npy"
+    path, into = make_video("clip.mp4", GRAYS, fps=1), tmp_path / "frames.npy"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(MediaError, match=r"the third video .*damaged"):
         decoder.sample(path, times=[0.5], size=8, into=into, name="the third video")

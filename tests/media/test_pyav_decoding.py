@@ -18,7 +18,7 @@ from media.frame_images import crop_square
 from media.pyav_decoding import decode
 
 MakeVideo = Callable[..., Path]
-GREYS = (16, 48, 80, 112, 144, 176, 208, 240)
+GRAYS = (16, 48, 80, 112, 144, 176, 208, 240)
 
 
 def read(path: Path, frames: int = 4, limits: VideoLimits | None = None) -> tuple[VideoInfo, list[Any]]:
@@ -36,10 +36,10 @@ def read(path: Path, frames: int = 4, limits: VideoLimits | None = None) -> tupl
     return info, images
 
 
-def sampled(images: list[Any], greys: tuple[int, ...] = GREYS) -> list[int]:
+def sampled(images: list[Any], grays: tuple[int, ...] = GRAYS) -> list[int]:
     """The painted frame that each sample shows."""
     return [
-        int(np.argmin([abs(float(np.asarray(image).mean()) - grey) for grey in greys])) for image in images
+        int(np.argmin([abs(float(np.asarray(image).mean()) - gray) for gray in grays])) for image in images
     ]
 
 
@@ -97,10 +97,10 @@ def test_raw_streams_without_header_are_measured(
 
 
 def test_long_raw_streams_are_read_completely(make_video: MakeVideo) -> None:
-    greys = tuple(range(40, 200))
-    info, images = read(make_video("raw.h264", greys, fps=2), frames=4)
+    grays = tuple(range(40, 200))
+    info, images = read(make_video("raw.h264", grays, fps=2), frames=4)
     assert info.duration == pytest.approx(80, abs=1)
-    assert all(abs(a - b) <= 2 for a, b in zip(sampled(images, greys), [20, 60, 100, 140], strict=True))
+    assert all(abs(a - b) <= 2 for a, b in zip(sampled(images, grays), [20, 60, 100, 140], strict=True))
 
 
 def test_more_samples_than_frames_repeat_them(make_video: MakeVideo) -> None:
@@ -119,13 +119,13 @@ def test_odd_sizes(make_video: MakeVideo, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vfr.mp4", "vfr.mkv"])
-def test_a_variable_frame_rate_is_sampled_by_time(make_video: MakeVideo, name: str) -> None:
+def test_variable_frame_rate_is_sampled_by_time(make_video: MakeVideo, name: str) -> None:
     # Frames are on display 0–100, 100–200, 200–300, 300–3000 and 3000–4000 ms.
-    greys = (20, 70, 120, 170, 220)
-    path = make_video(name, greys, fps=1, milliseconds=[0, 100, 200, 300, 3000], codec_options={"bf": "0"})
+    grays = (20, 70, 120, 170, 220)
+    path = make_video(name, grays, fps=1, milliseconds=[0, 100, 200, 300, 3000], codec_options={"bf": "0"})
     info, images = read(path, frames=8)
     assert info.duration == pytest.approx(4.0, abs=0.05)
-    assert sampled(images, greys) == [2, 3, 3, 3, 3, 3, 4, 4]
+    assert sampled(images, grays) == [2, 3, 3, 3, 3, 3, 4, 4]
 
 
 def test_time_counts_from_the_first_frame(make_video: MakeVideo) -> None:
@@ -153,12 +153,12 @@ def test_time_counts_from_the_first_frame(make_video: MakeVideo) -> None:
 def test_long_videos_are_sampled_by_seeking(
     make_video: MakeVideo, name: str, writing: dict[str, Any]
 ) -> None:
-    greys = tuple(range(40, 200))
-    info, images = read(make_video(name, greys, fps=2, **writing), frames=8)
+    grays = tuple(range(40, 200))
+    info, images = read(make_video(name, grays, fps=2, **writing), frames=8)
     assert info.duration == pytest.approx(80, abs=1)
     expected = [10, 30, 50, 70, 90, 110, 130, 150]
-    assert all(abs(a - b) <= 3 for a, b in zip(sampled(images, greys), expected, strict=True)), sampled(
-        images, greys
+    assert all(abs(a - b) <= 3 for a, b in zip(sampled(images, grays), expected, strict=True)), sampled(
+        images, grays
     )
 
 
@@ -310,8 +310,8 @@ def test_longer_sound_is_not_a_truncation(tmp_path: Path) -> None:
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
         audio: Any = container.add_stream("aac", rate=16000)
         audio.layout = "mono"
-        for grey in GREYS:
-            picture = np.full((48, 64, 3), grey, np.uint8)
+        for gray in GRAYS:
+            picture = np.full((48, 64, 3), gray, np.uint8)
             container.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(video.encode(None))
         for index in range(160):
@@ -338,18 +338,18 @@ def test_truncated_mp4_is_reported_as_truncated(make_video: MakeVideo) -> None:
 
 
 def test_long_last_frame_is_not_a_truncation(make_video: MakeVideo) -> None:
-    greys = (20, 120, 220)
-    path = make_video("slides.mp4", greys, milliseconds=[0, 1000, 2000], codec_options={"bf": "0"})
-    assert sampled(read(path, frames=8)[1], greys)[-1] == 2
+    grays = (20, 120, 220)
+    path = make_video("slides.mp4", grays, milliseconds=[0, 1000, 2000], codec_options={"bf": "0"})
+    assert sampled(read(path, frames=8)[1], grays)[-1] == 2
     with av.open(str(path.with_name("last.gif")), "w") as container:
         stream: Any = container.add_stream("gif", rate=10)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "gray"
-        for index, grey in enumerate(greys):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64), grey, np.uint8), format="gray")
+        for index, gray in enumerate(grays):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64), gray, np.uint8), format="gray")
             frame.pts = index * 30 if index < 2 else 100
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    assert sampled(read(path.with_name("last.gif"), frames=16)[1], greys)[0] == 0
+    assert sampled(read(path.with_name("last.gif"), frames=16)[1], grays)[0] == 0
 
 
 def test_unknown_codec_is_reported(make_video: MakeVideo) -> None:

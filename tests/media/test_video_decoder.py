@@ -368,9 +368,9 @@ def test_names_with_line_breaks_are_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "bmp"])
 def test_picture_counts_as_video_of_one_frame(tmp_path: Path, kind: str) -> None:
-    grey = np.linspace(40, 200, 64).astype(np.uint8)
+    gray = np.linspace(40, 200, 64).astype(np.uint8)
     path = tmp_path / f"picture.{kind}"
-    Image.fromarray(np.broadcast_to(grey[None, :, None], (48, 64, 3)).copy()).save(path, quality=95)
+    Image.fromarray(np.broadcast_to(gray[None, :, None], (48, 64, 3)).copy()).save(path, quality=95)
     with pytest.raises(MediaError, match="not a video of an accepted kind"):
         decode(path, frames=3, size=16)
     with VideoDecoder() as decoder:
@@ -381,8 +381,8 @@ def test_picture_counts_as_video_of_one_frame(tmp_path: Path, kind: str) -> None
     assert np.array_equal(frames[0], frames[1])
     assert np.array_equal(frames[0], frames[2])
     # The center square of 48 of 64 pixels: from 8 to 56.
-    assert frames[0, 8, 0].mean() == pytest.approx(grey[9], abs=4)
-    assert frames[0, 8, -1].mean() == pytest.approx(grey[54], abs=4)
+    assert frames[0, 8, 0].mean() == pytest.approx(gray[9], abs=4)
+    assert frames[0, 8, -1].mean() == pytest.approx(gray[54], abs=4)
 
 
 def test_picture_above_pixel_limit_raises(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def learning(configured: Settings, backbone: Backbone) -> Library:
 
 @pytest.fixture
 def service(configured: Settings) -> Iterator[SearchEngine]:
-    """Who searches the library; ``refresh()`` opens what there is."""
+    """Search engine of the library; ``refresh()`` opens the latest snapshot."""
     from service.search.engine import SearchEngine
 
     service = SearchEngine(configured)

@@ -152,7 +152,7 @@ def test_image_finds_the_still_video_that_shows_it(
 
 
 def _bomb(width: int, height: int) -> bytes:
-    """A small PNG that says it is huge."""
+    """A small PNG whose header declares a huge size."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -230,7 +230,7 @@ def test_too_large_clip_is_refused_with_and_without_content_length(
     answer = _post(client, b"x" * 100_001)
     assert answer.status_code == 413
     assert "100000 bytes" in answer.json()["detail"]
-    # The guard refuses a body that says that it is too long before it is read.
+    # The guard refuses a body with a large declared length before it is read.
     huge = client.post(
         "/search/clip",
         content=b"",
@@ -468,7 +468,7 @@ def test_clips_and_captions_count_as_several_searches_in_admission(
 def test_clip_filters_keep_the_metadata_cache(
     client: TestClient, library: list[str], configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Searches by words and by clips ask for the facts of a shard by the same name."""
+    """Searches by text and by clip use the same cache key for the data of a shard."""
     client.get("/search", params={"q": "a ball", "min_duration": 0.1})
     cache = client.app.state.query_service.metadata_cache  # type: ignore[attr-defined]
     assert len(cache.metadata_by_task) == 2

@@ -90,8 +90,8 @@ class TestLostServer:
         none = IndexSnapshot.open(ShardStore(root))
         assert none.tasks == ["files"]
         assert "set CINESTRATA_MILVUS__URI" in none.degraded["away"]
-        mended = IndexSnapshot.open(ShardStore(root, remote=there), previous=snapshot)
-        assert mended.degraded == {}
+        repaired = IndexSnapshot.open(ShardStore(root, remote=there), previous=snapshot)
+        assert repaired.degraded == {}
 
     def test_lost_partition_is_detected_without_verification(
         self, store: ShardStore, publish_task: Callable, milvus: MilvusVectorStore

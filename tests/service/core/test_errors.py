@@ -21,6 +21,6 @@ def test_field_path_has_the_syntax_of_code() -> None:
     assert errors.field_path(("videos", 3, "captions", 0)) == "videos[3].captions[0]"
     assert errors.field_path(()) == "body"
     wrong = errors.InvalidInput.of(
-        [errors.FieldError("a", "Wrong.", "Mend."), errors.FieldError("b", "Wrong.")]
+        [errors.FieldError("a", "Wrong.", "Use b."), errors.FieldError("b", "Wrong.")]
     )
-    assert str(wrong) == "a: Wrong. Mend. (1 more)"
+    assert str(wrong) == "a: Wrong. Use b. (1 more)"

@@ -63,7 +63,7 @@ class TestSettings:
             Settings()
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "message"),
         [
             ({"vector_store": "milvus"}, "CINESTRATA_MILVUS__URI is empty"),
             ({"milvus": {"token": "root:s3cret"}}, "CINESTRATA_MILVUS__URI is empty"),
@@ -74,23 +74,23 @@ class TestSettings:
             ({"vector_store": "pinecone"}, "vector_store"),
         ],
     )
-    def test_milvus_settings_are_validated_together(self, given: dict[str, Any], said: str) -> None:
-        with pytest.raises(ValidationError, match=said) as refused:
+    def test_milvus_settings_are_validated_together(self, given: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValidationError, match=message) as refused:
             Settings(**given)
         assert "s3cret" not in str(refused.value)
 
     @pytest.mark.parametrize(
-        ("missing", "uri", "said"),
+        ("missing", "uri", "message"),
         [
             ("pymilvus", "http://milvus:19530", r"pip install 'cinestrata\[milvus\]'"),
             ("milvus_lite", "x.db", "pip install milvus-lite"),
         ],
     )
     def test_missing_milvus_client_raises_with_the_package_to_install(
-        self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, said: str
+        self, monkeypatch: pytest.MonkeyPatch, missing: str, uri: str, message: str
     ) -> None:
         monkeypatch.setattr("service.core.settings.find_spec", lambda name: None if name == missing else name)
-        with pytest.raises(ValidationError, match=said):
+        with pytest.raises(ValidationError, match=message):
             Settings(milvus={"uri": uri})
 
     def test_milvus_token_is_not_shown(self) -> None:

@@ -240,7 +240,7 @@ def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine
     """The lineage is altered before publishing, so that its checksums are valid."""
     service.refresh()
     before = _answers(service)
-    for said, says in (
+    for lineage, message in (
         ({"release": _folder(library, "birds").name, "tasks": 3}, "knows 1 tasks"),
         ({"release": "../../etc", "tasks": 3}, "is not in the manifest"),
     ):
@@ -251,12 +251,12 @@ def test_inconsistent_lineage_is_refused(library: Library, service: SearchEngine
         with library.store.staging() as staged:
             write_release(staged, library.method.release(), parent=library.before)
             path = staged / "release.json"
-            path.write_text(json.dumps({**json.loads(path.read_text()), "before": said}))
+            path.write_text(json.dumps({**json.loads(path.read_text()), "before": lineage}))
             release = library.store.adopt_release(staged)
         library.store.publish(release=release, shards=[])
         fresh = SearchEngine(library.settings)
         fresh.refresh()
-        assert says in str(fresh.last_error)
+        assert message in str(fresh.last_error)
         assert _answers(fresh) == before
         assert not service.refresh()
         assert _answers(service) == before

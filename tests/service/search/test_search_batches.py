@@ -141,7 +141,7 @@ def test_order_of_named_tasks_is_irrelevant(service: SearchEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field", "says"),
+    ("wrong", "field", "message"),
     [
         ({"q": " "}, "queries[1].q", "empty"),
         ({"q": "a", "k": 10**6}, "queries[1].k", "1000000 results cannot be returned"),
@@ -151,12 +151,12 @@ def test_order_of_named_tasks_is_irrelevant(service: SearchEngine) -> None:
     ],
 )
 def test_invalid_field_is_reported_with_the_position_of_its_query(
-    service: SearchEngine, wrong: dict[str, Any], field: str, says: str
+    service: SearchEngine, wrong: dict[str, Any], field: str, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         service.search_many([SearchQuery(q="a"), SearchQuery(**wrong)])
     assert [error.field for error in refused.value.errors] == [field]
-    assert says in refused.value.detail
+    assert message in refused.value.detail
 
 
 @pytest.mark.parametrize("number", [0, 41, 1000])

@@ -94,7 +94,9 @@ def test_nearest_videos_of_the_own_task(served: tuple[Library, SearchEngine], vi
     _same(service.search_similar(video, k=1), _expected(library, video, [name])[:1])
 
 
-def test_the_video_itself_is_left_out_and_a_copy_is_not(served: tuple[Library, SearchEngine]) -> None:
+def test_similar_search_omits_the_video_itself_but_not_its_copies(
+    served: tuple[Library, SearchEngine],
+) -> None:
     _, service = served
     for video, copy in (("birds-0", "birds-3"), ("birds-3", "birds-0")):
         best = service.search_similar(video).results[0]

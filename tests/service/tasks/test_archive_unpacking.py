@@ -322,6 +322,6 @@ def test_refused_task_leaves_no_files(fields: dict[str, str], kind: type[Cinestr
 
 
 def test_additional_manifest_fields_become_metadata(sqlite_catalog: Settings) -> None:
-    line = b'{"uri": "a.mp4", "captions": ["x"], "source": "cam 3", "licence": "MIT", "metadata": {"source": "given"}}'
+    line = b'{"uri": "a.mp4", "captions": ["x"], "source": "cam 3", "license": "MIT", "metadata": {"source": "given"}}'
     videos = unpack_archive(_zip({"manifest.jsonl": line, "a.mp4": b"x"}), "v.zip", "tsk_extra")
-    assert videos[0].metadata == {"source": "given", "licence": "MIT"}
+    assert videos[0].metadata == {"source": "given", "license": "MIT"}

@@ -193,9 +193,9 @@ def test_given_splits_are_kept(with_clips: Settings) -> None:
 
 
 def test_unknown_videos_have_no_files(with_clips: Settings) -> None:
-    for ask in (library.get_video, library.thumbnail_path, library.stream_path):
+    for read in (library.get_video, library.thumbnail_path, library.stream_path):
         with pytest.raises(NotFound, match="vid_none"):
-            ask("vid_none")
+            read("vid_none")
     task = _post("empty.mp4", "0.mp4", "1.mp4")
     _probe(task.id)
     with pytest.raises(NotFound):

@@ -66,12 +66,14 @@ class Library:
             count = max(2, queries // 2)
             ids = 100 * task + rng.permutation(count + 2)
             held_out = rng.permutation(ids)[:count]
-            asking = tuple(
+            task_queries = tuple(
                 Query(f"{name} says {queries * task + n}", int(held_out[n % max(1, count - 1)]))
                 for n in range(queries)
             )
             labels = {int(video): "ab"[int(video) % 2] for video in ids if video % 4} if classes else None
-            self.galleries.append(Gallery(name, MemoryShard(ids, unit(len(ids))), held_out, asking, labels))
+            self.galleries.append(
+                Gallery(name, MemoryShard(ids, unit(len(ids))), held_out, task_queries, labels)
+            )
 
     def token_presence(self, texts: Sequence[str]) -> Vectors:
         return self.presence[[int(text.split()[-1]) for text in texts]]
