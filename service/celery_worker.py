@@ -1,7 +1,7 @@
 """Celery workers: the probing job, and what starts and stops with a worker process.
 
-Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own command:
-``celery -A service.celery_worker worker --queues cpu`` and
+Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own
+command: ``celery -A service.celery_worker worker --queues cpu`` and
 ``celery -A service.celery_worker worker --queues gpu --pool solo --include trainer.worker.learning_job``.
 """
 

@@ -63,8 +63,8 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
     """Open a session in one transaction: committed at the end, rolled back on an exception.
 
     Args:
-        write: Whether to take the write lock of SQLite at the start. A transaction that reads first and then writes would
-            otherwise fail if another process writes in between.
+        write: Whether to take the write lock of SQLite at the start. A transaction that reads first and then writes
+            would otherwise fail if another process writes in between.
 
     Raises:
         Unavailable: the database is unreachable, stayed locked, or its disk is full; nothing was written.
@@ -79,13 +79,14 @@ def session_scope(*, write: bool = False) -> Iterator[Session]:
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         if _is_full(error):
             raise Unavailable(
-                "The disk of the catalog database is full, and nothing was stored: free space, then send the request again.",
+                "The disk of the catalog database is full, and nothing was stored: free space, then send the "
+                "request again.",
                 30,
             ) from error
         if committing:
             raise InDoubt(
-                "The catalog database did not confirm the commit: check whether the data is stored, or send the request "
-                "again with the same Idempotency-Key.",
+                "The catalog database did not confirm the commit: check whether the data is stored, or send the "
+                "request again with the same Idempotency-Key.",
                 5,
             ) from error
         raise Unavailable("The catalog database is unreachable or busy; try again.", 5) from error

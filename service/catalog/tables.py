@@ -175,7 +175,10 @@ class Video(Base):
 
 
 class Moment(Base):
-    """A part of a long video that has a vector of its own. ``vector_id`` is its id in the index (index/vector_ids.py)."""
+    """A part of a long video that has a vector of its own.
+
+    ``vector_id`` is its id in the index (index/vector_ids.py).
+    """
 
     __tablename__ = "moments"
 

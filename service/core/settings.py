@@ -149,13 +149,14 @@ class Settings(BaseSettings):
 
     # Search
     query_mode: QueryMode = "pinned"
-    # precision of the text tower: bfloat16 is 1.5 times as fast where the hardware supports it, and shifts a cosine by up
-    # to 0.001, depending on the other queries of the forward pass
+    # precision of the text tower: bfloat16 is 1.5 times as fast where the hardware supports it, and shifts a cosine
+    # by up to 0.001, depending on the other queries of the forward pass
     query_precision: Precision = "float32"
     query_device: Device = "cpu"  # device of the text tower and of clips; auto: a GPU where there is one
     # cosine per nat of routing evidence; 0 merges raw cosines
     routing_prior: Annotated[float, Field(ge=0, le=1)] = DEFAULT_PRIOR
-    # tasks per query: those that can enter the results (auto), all, or a number of the likeliest; see the search planner
+    # tasks per query: those that can enter the results (auto), all, or a number of the likeliest; see the search
+    # planner
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
 
     # Learning
@@ -165,8 +166,8 @@ class Settings(BaseSettings):
     moment_seconds: float = Field(
         default=20, ge=1
     )  # length of a moment; longer videos are searchable by moments
-    # served: a release is evaluated in the mode that the service searches with; all: in every mode that it offers, which
-    # takes longer with every task
+    # served: a release is evaluated in the mode that the service searches with; all: in every mode that it offers,
+    # which takes longer with every task
     measured_modes: Literal["served", "all"] = "served"
     torch_threads: int | None = Field(default=None, ge=1)
     held_out_share: float = Field(default=0.2, ge=0, lt=1)  # share of the test split where none is given

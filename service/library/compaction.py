@@ -85,8 +85,8 @@ def storage_usage(task: str | None = None) -> list[StorageUsage]:
 def compact(task_id: str) -> StorageUsage:
     """Copy the remaining vectors of a task into one new segment, without an effect on searches.
 
-    A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour, for processes that still
-    read them, and are removed by the next :func:`sweep_index`. An interrupted compaction can be repeated.
+    A task without vectors keeps an empty shard and its position. Replaced segments stay for an hour, for processes
+    that still read them, and are removed by the next :func:`sweep_index`. An interrupted compaction can be repeated.
 
     Args:
         task_id: Identifier or name of the task.

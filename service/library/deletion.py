@@ -4,22 +4,23 @@ A deletion runs in this order, with the row of the task locked::
 
     tombstones in the index ─▶ rows of the catalog ─▶ files ─▶ commit
 
-A process that is killed at any point leaves the row of the video, so a repetition finishes the deletion. After the commit no
-process shows the video: searches drop results without a catalog row, so servers that have not read the tombstones yet, and
-paged results from before, do not show it either.
+A process that is killed at any point leaves the row of the video, so a repetition finishes the deletion. After the
+commit no process shows the video: searches drop results without a catalog row, so servers that have not read the
+tombstones yet, and paged results from before, do not show it either.
 
-* The row is deleted, with captions, metadata, moments and the events that name the file. An id may be used again; a vector
-  id never is.
-* Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the media
-  root belongs to its owner and stays.
+* The row is deleted, with captions, metadata, moments and the events that name the file. An id may be used again; a
+  vector id never is.
+* Files of the library are deleted: thumbnail, frame cache, and the video itself if it was uploaded. A file below the
+  media root belongs to its owner and stays.
 * Captions in memory are compared with the catalog before they describe another video.
-* The vector stays in its immutable shard until the task is compacted, and is not returned by searches; the same holds for
-  moments. Knowledge that releases have learned from the video cannot be removed from them, nor can older backups be changed.
+* The vector stays in its immutable shard until the task is compacted, and is not returned by searches; the same holds
+  for moments. Knowledge that releases have learned from the video cannot be removed from them, nor can older backups
+  be changed.
 * A worker that trains the task skips the video: it is not embedded, or is published with a tombstone.
-* The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation ledger is
-  deleted, since it contains query vectors of captions, and is computed again with the next task.
-* A learned task without videos keeps its position, since later releases build on it; its column of the matrix is deleted.
-  After compaction it has an empty shard.
+* The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation
+  ledger is deleted, since it contains query vectors of captions, and is computed again with the next task.
+* A learned task without videos keeps its position, since later releases build on it; its column of the matrix is
+  deleted. After compaction it has an empty shard.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def delete_videos(video_ids: Iterable[str], *, task_id: str | None = None) -> De
 
     Raises:
         NotFound: the task does not exist.
-        Unavailable: the index or the catalog cannot be written, or a file cannot be deleted; the request can be sent again.
+        Unavailable: the index or the catalog cannot be written, or a file cannot be deleted; the request can be sent
+        again.
     """
     wanted = list(dict.fromkeys(video_ids))
     by_task: dict[str, list[str]] = {}

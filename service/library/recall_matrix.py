@@ -1,4 +1,7 @@
-"""The recall matrix A[i, t] of the catalog, and the measures derived from it, which are defined in :mod:`models.forgetting_measures`."""
+"""The recall matrix A[i, t] of the catalog and the measures derived from it.
+
+:mod:`models.forgetting_measures` defines the measures.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def stream_path(video_id: str) -> Path:
         return library_paths.resolve_video_path(_uri(video_id))
     except (MediaError, OSError) as error:
         raise NotFound(
-            f"The file of video {video_id!r} is not in the media root any more. The video stays searchable, but cannot be played."
+            f"The file of video {video_id!r} is not in the media root any more. The video stays "
+            "searchable, but cannot be played."
         ) from error
 
 

@@ -18,8 +18,8 @@ __all__ = ["is_published", "read_manifest", "require_manifest"]
 def is_published(task_id: str) -> bool:
     """Return whether the manifest lists a shard of the task.
 
-    The manifest is replaced just before the catalog commits. If a worker dies in between, the shard is published and only
-    the rows of the catalog are missing: such a task must be finished, not failed or cancelled.
+    The manifest is replaced just before the catalog commits. If a worker dies in between, the shard is published and
+    only the rows of the catalog are missing: such a task must be finished, not failed or cancelled.
 
     Raises:
         Unavailable: the manifest cannot be read.
@@ -56,5 +56,6 @@ def require_manifest(published: Manifest) -> None:
         published_tasks = session.scalar(select(func.count()).where(Task.learned_order.is_not(None)))
     if published_tasks:
         raise ManifestError(
-            f"manifest.json is missing, and the catalog has {published_tasks} published tasks; restore the file from a backup"
+            f"manifest.json is missing, and the catalog has {published_tasks} published tasks; restore the "
+            "file from a backup"
         )

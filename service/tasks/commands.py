@@ -327,7 +327,10 @@ def _is_waiting(task: Task) -> bool:
 
 
 def _remaining_seconds(session: Session) -> dict[str, float]:
-    """Estimate the seconds until each unfinished task is ready, from the tasks ahead of it and the pace of recent tasks."""
+    """Estimate the seconds until each unfinished task is ready.
+
+    The estimate uses the tasks ahead of it and the pace of recent tasks.
+    """
     pace = seconds_per_video(
         session.scalars(
             select(Task)

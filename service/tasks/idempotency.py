@@ -1,7 +1,7 @@
 """Idempotency keys: a request that is sent several times with the same key is executed once.
 
-A short transaction reserves the key, so that a concurrent second request is refused. The transaction that stores the task
-also stores the response under the key, so that both exist or neither.
+A short transaction reserves the key, so that a concurrent second request is refused. The transaction that stores the
+task also stores the response under the key, so that both exist or neither.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ def _finish(claim: Claim) -> None:
     if bad > allowed * total or not accepted:
         claim.fail(
             f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed).",
-            f"See 'rejected' for the reason of each video. Correct the files, then POST /tasks/{claim.task.id}/retry; or "
-            "post a task without them.",
+            f"See 'rejected' for the reason of each video. Correct the files, then POST /tasks/{claim.task.id}/retry; "
+            "or post a task without them.",
         )
         return
     claim.finish_probing(counts=counts, held_out=splits.held_out)

@@ -16,9 +16,9 @@ __all__ = ["LibraryOverview", "RecallMatrix", "ReleaseSummary", "ShardSummary", 
 class RecallMatrix(ResponseModel):
     """The recall matrix and the measures derived from it.
 
-    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without queries and tasks
-    without videos are omitted. Local: the task's own shard, known task. Global: the union of all shards, unknown task. The
-    galleries contain the held-out videos; those of ``…_all`` contain all videos.
+    Recall values are shares, 0..1. Rows are releases, columns are tasks, both in learned order. Tasks without
+    queries and tasks without videos are omitted. Local: the task's own shard, known task. Global: the union of all
+    shards, unknown task. The galleries contain the held-out videos; those of ``…_all`` contain all videos.
     """
 
     tasks: list[str]

@@ -1,7 +1,7 @@
 """The claim of a worker on a task, with its lease.
 
-The heartbeat thread renews the lease only while progress is reported. So a hanging worker is treated like a dead one: its
-lease expires, the fencing token grows, and its further writes are refused.
+The heartbeat thread renews the lease only while progress is reported. So a hanging worker is treated like a dead
+one: its lease expires, the fencing token grows, and its further writes are refused.
 """
 
 from __future__ import annotations
@@ -246,8 +246,9 @@ class Claim:
                 store.publish(release=release, shards=[shard])
                 publication.complete(release=..., shard=..., recalls=[...], trained=True)
 
-        If the process dies between the two, the manifest lists the shard and the catalog does not. The next claim finds the
-        shard in the manifest and completes the publication with the same records: ``complete`` may be repeated.
+        If the process dies between the two, the manifest lists the shard and the catalog does not. The next claim
+        finds the shard in the manifest and completes the publication with the same records: ``complete`` may be
+        repeated.
 
         Raises:
             LeaseLost: another worker owns the task; nothing may be published.
