@@ -43,7 +43,7 @@ class GarbageCollector:
             for folder in self._store_folder.folders():
                 if (
                     folder.name not in referenced
-                    and folder.stat().st_mtime < latest
+                    and _modified_before(folder, latest)
                     and self._drop_rows(folder)
                 ):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -63,3 +63,11 @@ class GarbageCollector:
         except ShardStoreError:
             return False
         return True
+
+
+def _modified_before(folder: Path, timestamp: float) -> bool:
+    """Whether a folder is older than a timestamp; False if a writer has renamed it since it was listed."""
+    try:
+        return folder.stat().st_mtime < timestamp
+    except FileNotFoundError:
+        return False

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from index.errors import ManifestError, ShardInvalid
+from index.files.store_folder import StoreFolder
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 
@@ -238,6 +239,16 @@ def test_rewritten_content_survives_garbage_collection(
     write(store, "a", [1])
     store.collect_garbage()
     assert store.publish(release=release, shards=[shard]).generation == 2
+
+
+def test_garbage_collection_skips_a_folder_that_another_writer_has_renamed(
+    store: ShardStore, publish_task: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = publish_task(store, "a", [1])
+    renamed = store.root / "tmp" / "renamed"
+    monkeypatch.setattr(StoreFolder, "folders", lambda self: [renamed])
+    store.collect_garbage()
+    assert store.manifest().shards.keys() == manifest.shards.keys()
 
 
 def test_garbage_collection_stops_without_manifest(store: ShardStore, publish_task: Callable) -> None:

@@ -21,6 +21,7 @@ def address(client: TestClient, library: list[str]) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def no_console_errors(browser: WebDriver) -> Iterator[None]:
     """Fail a test if a page logs an error in the console of the browser."""
+    browser.get("about:blank")  # a page of an earlier test would reconnect to its stopped server
     browser.get_log("browser")
     yield
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
