@@ -1,4 +1,4 @@
-"""The demo on a reduced world: learning and search from an empty folder; repetition and a killed worker (slow)."""
+"""The demo on a reduced world (slow): learning and search from an empty folder, repetition, and a killed worker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 if TYPE_CHECKING:
     from conftest import Machine
+
+pytestmark = pytest.mark.slow  # the tests of the API, the workers and the CLI cover each step of the demo
 
 DOMAINS = ["night-traffic", "microscope"]
 TRAIN, VAL, TEST, CATEGORIES = 2, 4, 2, 3
@@ -77,7 +79,6 @@ def test_demo_searches_every_domain(report: dict[str, Any]) -> None:
         assert search["found"] == (search["sought"] in videos)
 
 
-@pytest.mark.slow
 def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report: dict[str, Any]) -> None:
     path = machine.folder / "again.json"
     completed = machine.run("demo", "--exit", "--report", path, "--data", data, "--port", 0, *SMALL)
@@ -90,7 +91,6 @@ def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report
         assert [r["video_id"] for r in before["results"]] == [r["video_id"] for r in after["results"]]
 
 
-@pytest.mark.slow
 def test_killed_learning_worker_loses_nothing(machine: Machine, data: Path, report: dict[str, Any]) -> None:
     up, url = machine.up(data)
     refused = machine.run("up", "--data", data, "--port", 0)

@@ -393,6 +393,7 @@ def test_failed_run_does_not_stop_the_others(campaign: Campaign, monkeypatch: py
     assert not log.exists()
 
 
+@pytest.mark.slow
 def test_parallel_processes_execute_all_runs(campaign: Campaign) -> None:
     runs = campaign.runs([parse_variant("zero_shot"), parse_variant("zero_shot@prior=0")], seeds=1)
     assert campaign.execute(runs, jobs=2) == []

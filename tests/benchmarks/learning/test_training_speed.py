@@ -110,6 +110,7 @@ def _with_two_frozen_blocks(name: str, backbone: Any, settings: dict[str, Any], 
     return start_method(name, backbone, {**settings, "ffa_layers": 2}, previous)
 
 
+@pytest.mark.slow
 def test_peak_memory_grows_with_the_batch(folder: Path) -> None:
     small, large = (
         training_speed.measure_peak(LOOPS[1], SpeedPlan(batch=b, frames=2), folder, 1) for b in (2, 24)

@@ -55,6 +55,7 @@ def _stop_after(process: subprocess.Popen[bytes], log: Path, text: str) -> list[
     return _events(log.read_text())
 
 
+@pytest.mark.slow
 def test_api_and_worker_write_json_lines_from_start_to_stop(
     tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
 ) -> None:
