@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from models.backbones.compute_options import Precision
 from models.errors import BackboneUnsupported, ReleaseError
 
-__all__ = ["Backbone", "FrameSpec"]
+__all__ = ["Backbone", "FrameSpec", "TextBackground"]
 
 
 class FrameSpec(NamedTuple):
@@ -24,6 +24,13 @@ class FrameSpec(NamedTuple):
 
     frames: int  # frames per video
     size: int  # side of the square frame, pixels
+
+
+class TextBackground(NamedTuple):
+    """Distribution of generic texts in the space of :meth:`Backbone.pool_text`."""
+
+    mean: Tensor  # [dim]
+    precision: Tensor  # inverse of the regularized covariance, [dim, dim]
 
 
 class Backbone(nn.Module, ABC):
@@ -90,6 +97,16 @@ class Backbone(nn.Module, ABC):
         """Vocabulary size V of :meth:`tokenize`."""
 
     @property
+    def feature_dim(self) -> int:
+        """Dimension of :meth:`video_features`."""
+        return int(self.clip.visual.proj.shape[0])
+
+    @property
+    def text_background(self) -> TextBackground | None:
+        """Distribution of generic texts; None if the backbone has no such statistics."""
+        return None
+
+    @property
     def device(self) -> torch.device:
         return self.mean.device
 
@@ -124,6 +141,22 @@ class Backbone(nn.Module, ABC):
         visual = self.clip.visual
         projected = visual.ln_post(tokens[:, :, 0]) @ visual.proj
         return F.normalize(projected.mean(dim=1), dim=-1), F.normalize(projected, dim=-1)
+
+    @torch.no_grad()
+    def video_features(self, frames: Tensor) -> Tensor:
+        """Features of videos for maps in closed form: the mean over frames of the class tokens before the projection.
+
+        Args:
+            frames: ``uint8 [n, M, H, W, 3]``.
+
+        Returns:
+            ``float32 [n, feature_dim]``.
+        """
+        tokens = self.embed_frames(frames).flatten(0, 1)
+        for block in self.visual_blocks:
+            tokens = block(tokens)
+        features: Tensor = self.clip.visual.ln_post(tokens[:, 0]).unflatten(0, frames.shape[:2])
+        return features.mean(dim=1).float()
 
     # -- texts ------------------------------------------------------------------------------------------
 

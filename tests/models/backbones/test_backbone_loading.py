@@ -18,6 +18,7 @@ from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_ba
 from models.backbones.tokenizer import small_tokenizer
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import BackboneUnavailable, BackboneUnsupported
+from tests.random_frames import random_frames
 
 SMALL_MODELS: dict[str, dict[str, Any]] = {
     "small-vit": {
@@ -58,6 +59,18 @@ def test_encodings_equal_open_clip() -> None:
     videos, per_frame = encode_frames(backbone, frames)
     torch.testing.assert_close(videos, F.normalize(features.mean(1), dim=-1), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(per_frame, F.normalize(features, dim=-1), atol=1e-5, rtol=1e-4)
+
+
+def test_video_features_precede_the_projection() -> None:
+    torch.manual_seed(0)
+    backbone = tiny_backbone()
+    frames = random_frames(0, 2, 3, size=56)
+    features = backbone.video_features(frames)
+    assert features.shape == (2, backbone.feature_dim)
+    assert features.dtype == torch.float32
+    projected = F.normalize(features @ backbone.clip.visual.proj, dim=-1)
+    torch.testing.assert_close(projected, encode_frames(backbone, frames)[0], atol=1e-5, rtol=1e-4)
+    assert backbone.text_background is None
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -115,6 +115,9 @@ def test_video_vectors_follow_equations_1_to_3(
                 )
             mean = torch.stack(projected).mean(dim=0)
             torch.testing.assert_close(videos[i], F.normalize(mean, dim=0), atol=1e-5, rtol=0)
+    features = backbone.video_features(frames)
+    assert features.shape == (3, backbone.feature_dim)
+    torch.testing.assert_close(F.normalize(features @ projection, dim=-1), videos, atol=1e-5, rtol=0)
 
 
 def test_text_vectors_follow_equations_4_to_6(towers: Path, backbone: Backbone) -> None:
