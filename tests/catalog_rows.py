@@ -1,13 +1,15 @@
-"""Rows of the catalog that tests compare with what the product reports."""
+"""Catalog rows that tests read, and rows of published tasks that tests write without a worker."""
 
 from __future__ import annotations
 
 from sqlalchemy import select
 
-from service.catalog.database import session_scope
-from service.catalog.tables import Video
+from index.files.manifest_format import SegmentEntry
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Release, Shard, Video
+from service.tasks.lifecycle.publishing import ShardRecord
 
-__all__ = ["accepted_videos"]
+__all__ = ["accepted_videos", "add_release_and_shard"]
 
 
 def accepted_videos(task_id: str) -> list[Video]:
@@ -15,3 +17,50 @@ def accepted_videos(task_id: str) -> list[Video]:
     with session_scope() as session:
         query = select(Video).where(Video.task_id == task_id, Video.status == "accepted")
         return list(session.scalars(query.order_by(Video.vector_id)))
+
+
+def add_release_and_shard(
+    task_id: str,
+    shard: SegmentEntry | ShardRecord,
+    *,
+    order: int = 1,
+    kind: str = "tame",
+    release_bytes: int = 1,
+) -> None:
+    """Write the rows of a published shard and of the release that embedded it, as a worker does.
+
+    Args:
+        task_id: Identifier of the task.
+        shard: The shard.
+        order: Learned order of the task, from 1.
+        kind: Kind of the release.
+        release_bytes: Size of the release.
+    """
+    with session_scope(write=True) as session:
+        at = now(session)
+        session.add(
+            Release(
+                id=shard.release,
+                task_id=task_id,
+                learned_order=order,
+                method="m",
+                backbone="tiny",
+                kind=kind,
+                fingerprint=shard.fingerprint,
+                bytes=release_bytes,
+                created_at=at,
+            )
+        )
+        session.flush()
+        session.add(
+            Shard(
+                id=shard.id,
+                task_id=task_id,
+                release_id=shard.release,
+                fingerprint=shard.fingerprint,
+                count=shard.count,
+                dim=shard.dim,
+                bytes=shard.bytes,
+                created_at=at,
+            )
+        )

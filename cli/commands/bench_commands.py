@@ -26,6 +26,17 @@ app = typer.Typer(
 )
 
 _DEFAULT_FOLDER = Path("cinestrata-data/bench")
+ProtocolName = Annotated[
+    str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")
+]
+Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")]
+Videos = Annotated[
+    Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
+]
+Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
 
 
@@ -44,9 +55,7 @@ def protocols() -> None:
 @app.command()
 @report_errors
 def run(
-    protocol: Annotated[
-        str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
-    ],
+    protocol: ProtocolName,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -55,20 +64,13 @@ def run(
             help="Methods or variants, for example finetune@learning_rate=1e-4@reindex=true (default: the protocol's).",
         ),
     ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's)."),
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
-    ] = None,
+    seeds: Seeds = None,
+    tasks: Tasks = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help=f"Folder for the results (default: {_DEFAULT_FOLDER}/<protocol>)."),
     ] = None,
-    videos: Annotated[
-        Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
-    ] = None,
+    videos: Videos = None,
     backbone: Annotated[
         str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
     ] = None,
@@ -92,9 +94,7 @@ def run(
     ] = 1,
     again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
-    cache: Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")] = (
-        _DEFAULT_FOLDER / "frames"
-    ),
+    cache: Cache = _DEFAULT_FOLDER / "frames",
 ) -> None:
     """Learn a sequence of tasks with each method, and compare recall and forgetting.
 
@@ -151,27 +151,19 @@ def run(
 @app.command()
 @report_errors
 def merging(
-    protocol: Annotated[str, typer.Argument(help="Name of a protocol, or path of a .yaml file.")],
+    protocol: ProtocolName,
     method: Annotated[
         str, typer.Option("--method", help="Learning method, for example ffa_tame@learning_rate=1e-3.")
     ] = "ffa_tame",
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Number of runs (default: the protocol's).")
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")
-    ] = None,
+    seeds: Seeds = None,
+    tasks: Tasks = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help=f"Folder of the results (default: {_DEFAULT_FOLDER}/<protocol>-merging)."),
     ] = None,
-    videos: Annotated[
-        Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
-    ] = None,
+    videos: Videos = None,
     device: Device = "auto",
-    cache: Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")] = (
-        _DEFAULT_FOLDER / "frames"
-    ),
+    cache: Cache = _DEFAULT_FOLDER / "frames",
 ) -> None:
     """Compare score merging, routing, query modes and frame pooling on the vectors of one method.
 

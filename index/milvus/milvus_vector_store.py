@@ -26,13 +26,13 @@ from index.milvus.milvus_rows import (
 )
 from index.milvus.milvus_shard import MilvusShard
 from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches
+from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
 
 __all__ = ["MilvusVectorStore"]
 
 
-class MilvusVectorStore:
-    """The :class:`~index.shards.vector_store.VectorStore` in Milvus. Connects on first use.
+class MilvusVectorStore(VectorStore):
+    """Vector store in Milvus. Connects on first use.
 
     Attributes:
         address: Address of the server.

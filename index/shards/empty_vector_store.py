@@ -6,7 +6,7 @@ folder of its segment has a description and an empty list of ids, wherever its v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,38 +16,16 @@ from index.arrays import Ids, Vectors
 from index.files.manifest_format import SegmentEntry
 from index.hits import NO_HITS, Hits
 from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches
+from index.shards.vector_store import VectorStore
 
 __all__ = ["EmptyVectorStore"]
 
 
-class EmptyVectorStore:
-    """The :class:`~index.shards.vector_store.VectorStore` of segments without vectors; it stores nothing."""
-
-    def place(self, task: str, dim: int) -> str:
-        return ""
-
-    def stage(
-        self,
-        folder: Path,
-        entry: SegmentEntry,
-        rows: VectorBatches,
-        queries: Vectors | None,
-        heartbeat: Callable[[], object],
-    ) -> None:
-        """Do nothing: there are no rows."""
-
-    def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
-        """Do nothing: there are no rows."""
-
-    def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
-        """Do nothing: the files of the folder were compared with their checksums."""
+class EmptyVectorStore(VectorStore):
+    """Vector store of segments without vectors; it stores nothing."""
 
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
         return _EmptyShard(segments, deleted)
-
-    def drop(self, segment_id: str, place: str) -> None:
-        """Do nothing: the folder is removed by the garbage collector."""
 
 
 class _EmptyShard(SearchableShard):

@@ -19,13 +19,13 @@ from index.scanning.search_options import AnnPolicy
 from index.scanning.segment import Segment
 from index.scanning.segment_cache import SegmentCache
 from index.shards.faiss_shard import FaissShard
-from index.shards.vector_store import CheckLevel, VectorBatches
+from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
 
 __all__ = ["FaissVectorStore"]
 
 
-class FaissVectorStore:
-    """The :class:`~index.shards.vector_store.VectorStore` that only needs a disk."""
+class FaissVectorStore(VectorStore):
+    """Vector store that only needs a disk: its rows are files in the segment folders."""
 
     def __init__(self, cache: SegmentCache, policy: Callable[[], AnnPolicy]) -> None:
         """A store.
@@ -36,9 +36,6 @@ class FaissVectorStore:
         """
         self._cache = cache
         self._policy = policy
-
-    def place(self, task: str, dim: int) -> str:
-        return ""
 
     def stage(
         self,
@@ -70,9 +67,6 @@ class FaissVectorStore:
                 write_ann(result.structure.kind, result.index, file.write)
         return result.structure
 
-    def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
-        """Do nothing: the folder contains the rows."""
-
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
         """Check that the segment opens; its bytes were compared with their checksums before."""
         if level == "exists":
@@ -83,6 +77,3 @@ class FaissVectorStore:
 
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> FaissShard:
         return FaissShard(segments, deleted, self._cache)
-
-    def drop(self, segment_id: str, place: str) -> None:
-        """Do nothing: the rows are removed with the folder."""

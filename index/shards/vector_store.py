@@ -19,9 +19,10 @@ generations. So no store ever changes a row, and no search mixes two generations
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from index.arrays import Ids, Vectors
 from index.files.manifest_format import AnnStructure, SegmentEntry
@@ -34,8 +35,10 @@ VectorBatches = Callable[[], Iterable[Vectors]]
 CheckLevel = Literal["exists", "rows", "bytes"]
 
 
-class VectorStore(Protocol):
+class VectorStore(ABC):
     """Stores the rows of segments, and scans them. Every method is idempotent.
+
+    The default methods are those of a store whose rows, if any, are files in the segment folders.
 
     Raises:
         StoreUnavailable: From any method: the server does not respond, or refuses.
@@ -43,6 +46,7 @@ class VectorStore(Protocol):
 
     def place(self, task: str, dim: int) -> str:
         """Place for the rows of a task, see :attr:`SegmentEntry.place`. Nothing is created."""
+        return ""
 
     def stage(
         self,
@@ -64,6 +68,7 @@ class VectorStore(Protocol):
         Returns:
             The structure in the folder (:mod:`index.scanning.recall_gate`); None: there is none.
         """
+        return None
 
     def insert(self, entry: SegmentEntry, ids: Ids, rows: VectorBatches) -> None:
         """Store the rows of a sealed segment durably. Nothing is written if all rows are stored.
@@ -76,6 +81,7 @@ class VectorStore(Protocol):
         Raises:
             ShardCorrupt: Some rows did not arrive.
         """
+        return
 
     def check(self, folder: Path, entry: SegmentEntry, level: CheckLevel) -> None:
         """Compare the stored rows with the entry. The files of the folder were compared with their checksums before.
@@ -89,7 +95,9 @@ class VectorStore(Protocol):
         Raises:
             ShardMissing, ShardCorrupt: The rows differ.
         """
+        return
 
+    @abstractmethod
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: Ids) -> SearchableShard:
         """The shard of these segments (folder and entry), without the deleted ids. Reads nothing until it is used."""
 
@@ -98,3 +106,4 @@ class VectorStore(Protocol):
 
         The place is removed with the last segment of its task.
         """
+        return

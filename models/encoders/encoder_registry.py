@@ -89,18 +89,13 @@ def read_query_release(
     )
 
 
-def read_video_release(
-    folder: Path, *, profiles: bool = True, read_parent: Callable[[str], TaskLineage] | None = None
-) -> ReleaseState:
-    """Read a release with the tensors of its video encoder alone.
+def read_video_release(folder: Path) -> ReleaseState:
+    """Read a release with the tensors of its video encoder alone, without routing profiles and ancestors.
 
-    Arguments and errors are those of :func:`~models.releases.release_files.read_release`.
+    Errors are those of :func:`~models.releases.release_files.read_release`.
     """
     return read_release(
-        folder,
-        tensor_prefixes=lambda kind: encoder_family(kind).video_prefixes,
-        profiles=profiles,
-        read_parent=read_parent,
+        folder, tensor_prefixes=lambda kind: encoder_family(kind).video_prefixes, profiles=False
     )
 
 

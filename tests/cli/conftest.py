@@ -18,8 +18,9 @@ from models.releases.release_state import ReleaseState
 from models.routing.routing_profiles import RoutingProfiles
 from service.catalog.database import dispose, session_scope
 from service.catalog.migrations import upgrade
-from service.catalog.tables import Release, Shard, Task, Video
+from service.catalog.tables import Task, Video
 from service.core.settings import Settings, settings
+from tests.catalog_rows import add_release_and_shard
 
 DIM = 8
 
@@ -95,33 +96,8 @@ def publish_task(folder: Settings) -> Callable[..., Manifest]:
             task=task, release=release.id, fingerprint=state.fingerprint, ids=ids, vectors=vectors
         )
         manifest = store.publish(release=release, shards=[shard])
+        add_release_and_shard(task, shard, order=number + 1, kind="frozen", release_bytes=release.bytes)
         with session_scope(write=True) as session:
-            session.add(
-                Release(
-                    id=release.id,
-                    task_id=task,
-                    learned_order=number + 1,
-                    method="zero_shot",
-                    backbone="tiny",
-                    kind="frozen",
-                    fingerprint=state.fingerprint,
-                    bytes=release.bytes,
-                    created_at=at,
-                )
-            )
-            session.flush()
-            session.add(
-                Shard(
-                    id=shard.id,
-                    task_id=task,
-                    release_id=release.id,
-                    fingerprint=shard.fingerprint,
-                    count=shard.count,
-                    dim=shard.dim,
-                    bytes=shard.bytes,
-                    created_at=at,
-                )
-            )
             row = session.get(Task, task)
             assert row is not None
             row.state, row.learned_order, row.release_id = "ready", number + 1, release.id

@@ -11,10 +11,10 @@ from index.errors import ShardCorrupt, ShardMissing
 from index.files.manifest_format import SegmentEntry
 from index.hits import Hits
 from index.shards.searchable_shard import SearchableShard
-from index.shards.vector_store import CheckLevel, VectorBatches
+from index.shards.vector_store import CheckLevel, VectorBatches, VectorStore
 
 
-class BruteForceVectorStore:
+class BruteForceVectorStore(VectorStore):
     """A vector store in memory: every row in a dict, every score by one product."""
 
     def __init__(self) -> None:

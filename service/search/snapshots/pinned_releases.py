@@ -40,7 +40,7 @@ class PinnedVideoReleases(_PinnedReleases):
 
     def __getitem__(self, task: str) -> ReleaseState:
         release = self._index_snapshot.manifest.shards[task].release
-        return read_video_release(self._index_snapshot.release_folder(release), profiles=False)
+        return read_video_release(self._index_snapshot.release_folder(release))
 
 
 class PinnedQueryReleases(_PinnedReleases):

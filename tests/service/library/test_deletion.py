@@ -17,7 +17,7 @@ from index.integrity_audit import audit
 from index.vector_ids import moment_ids
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
-from service.catalog.tables import Event, Moment, Recall, Release, Shard, Task, Video
+from service.catalog.tables import Event, Moment, Recall, Task, Video
 from service.core.errors import Conflict, InvalidInput, NotFound, Unavailable
 from service.core.schemas import SearchQuery, TaskDetails
 from service.core.settings import Settings, settings
@@ -30,7 +30,7 @@ from service.search.engine import SearchEngine
 from service.storage import library_paths
 from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import record
-from tests.catalog_rows import accepted_videos
+from tests.catalog_rows import accepted_videos, add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 
 torch.set_num_threads(1)
@@ -402,35 +402,7 @@ def test_compaction_removes_deleted_vectors_and_keeps_results(
     delete_videos(["cars-1"])
     service.refresh()
     before = service.search("an owl", 50)
-    with session_scope(write=True) as session:
-        entry = library.store.manifest().shards["tsk_cars"]
-        at = session.get_one(Task, "tsk_cars").created_at
-        session.add(
-            Release(
-                id=entry.release,
-                task_id="tsk_cars",
-                learned_order=2,
-                method="m",
-                backbone="b",
-                kind="tame",
-                fingerprint="f",
-                bytes=1,
-                created_at=at,
-            )
-        )
-        session.flush()
-        session.add(
-            Shard(
-                id=entry.id,
-                task_id="tsk_cars",
-                release_id=entry.release,
-                fingerprint=entry.fingerprint,
-                count=3,
-                dim=entry.dim,
-                bytes=entry.bytes,
-                created_at=at,
-            )
-        )
+    add_release_and_shard("tsk_cars", library.store.manifest().shards["tsk_cars"], order=2)
     (shown,) = overview().shards
     assert (shown.count, shown.deleted, overview().vectors) == (3, 1, 2)
     with monkeypatch.context() as patch:

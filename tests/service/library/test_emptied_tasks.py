@@ -23,7 +23,7 @@ from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from service import maintenance
 from service.catalog.database import session_scope
-from service.catalog.tables import Recall, Release, Shard, Task, Video
+from service.catalog.tables import Recall, Task, Video
 from service.core.errors import Conflict, Unavailable
 from service.core.schemas import SearchResponse, TaskDetails
 from service.core.settings import Settings, settings
@@ -34,6 +34,7 @@ from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import commands, lifecycle
+from tests.catalog_rows import add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
 
@@ -68,36 +69,11 @@ def served(
 
 def _record(library: Library) -> None:
     """Store rows of the releases and shards in the catalog, as a worker does."""
-    with session_scope(write=True) as session:
-        for number, (task, entry) in enumerate(library.store.manifest().shards.items(), 1):
+    for number, (task, entry) in enumerate(library.store.manifest().shards.items(), 1):
+        with session_scope(write=True) as session:
             row = session.get_one(Task, task)
             row.learned_order, row.counts = number, {"accepted": entry.count}
-            session.add(
-                Release(
-                    id=entry.release,
-                    task_id=task,
-                    learned_order=number,
-                    method="m",
-                    backbone="b",
-                    kind="tame",
-                    fingerprint="f",
-                    bytes=1,
-                    created_at=row.created_at,
-                )
-            )
-            session.flush()
-            session.add(
-                Shard(
-                    id=entry.id,
-                    task_id=task,
-                    release_id=entry.release,
-                    fingerprint=entry.fingerprint,
-                    count=entry.count,
-                    dim=entry.dim,
-                    bytes=entry.bytes,
-                    created_at=row.created_at,
-                )
-            )
+        add_release_and_shard(task, entry, order=number)
 
 
 def _delete_and_compact(library: Library, name: str) -> None:

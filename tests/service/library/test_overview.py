@@ -7,54 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from service.catalog.database import now, session_scope
-from service.catalog.tables import Release, Shard
 from service.core import errors
 from service.core.schemas import TaskDetails
 from service.core.settings import Settings
 from service.library import prometheus_metrics
 from service.library.overview import overview
 from service.tasks import commands, lifecycle
+from service.tasks.lifecycle.publishing import ShardRecord
+from tests.catalog_rows import add_release_and_shard
 
 Post = Callable[..., TaskDetails]
 
 
-def _add_release_and_shard(task_id: str) -> None:
-    with session_scope(write=True) as session:
-        at = now(session)
-        session.add(
-            Release(
-                id="r1",
-                task_id=task_id,
-                learned_order=1,
-                method="ffa_tame",
-                backbone="tiny",
-                kind="tame",
-                fingerprint="f",
-                bytes=1000,
-                created_at=at,
-                metrics={},
-            )
-        )
-        session.flush()
-        session.add(
-            Shard(
-                id="s1",
-                task_id=task_id,
-                release_id="r1",
-                fingerprint="f",
-                count=3,
-                dim=8,
-                bytes=200,
-                created_at=at,
-            )
-        )
+SHARD = ShardRecord("s1", "r1", "f", count=3, dim=8, bytes=200)
 
 
 def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: Post) -> None:
     view = post_probed("birds", videos=3)
     assert lifecycle.claim_training(view.id, "host:1:2") is not None
-    _add_release_and_shard(view.id)
+    add_release_and_shard(view.id, SHARD, release_bytes=1000)
     shown = overview({view.id: "vectors.faiss does not match its checksum"})
     assert shown.tasks["probing"] == 1
     assert shown.tasks["ready"] == 0
@@ -67,7 +38,7 @@ def test_overview_counts_tasks_videos_and_bytes(catalog: Settings, post_probed: 
 
 
 def test_shard_missing_from_the_index_is_reported(sqlite_catalog: Settings, post_probed: Post) -> None:
-    _add_release_and_shard(post_probed("birds").id)
+    add_release_and_shard(post_probed("birds").id, SHARD, release_bytes=1000)
     assert "does not name" in overview().degraded["birds"]
 
 
