@@ -6,7 +6,9 @@ docs/configuration.md documents every setting; a test compares it with these cla
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +24,7 @@ from models.routing.defaults import DEFAULT_PRIOR
 from service.core.method_names import METHOD_NAMES
 
 __all__ = [
+    "OTHER_VARIABLES",
     "RENAMED_VARIABLES",
     "Limits",
     "MilvusSettings",
@@ -68,6 +71,20 @@ RENAMED_VARIABLES: dict[str, str | None] = {
     "CINESTRATA_BUSY_SECONDS": None,
 }
 """Variables of earlier versions with their new names; None: the value is a constant now."""
+
+OTHER_VARIABLES = frozenset(
+    {
+        "CINESTRATA_URL",  # the option --url of the command line
+        "CINESTRATA_MEDIA",  # Docker Compose, from .env
+        "CINESTRATA_WEIGHTS",
+        "CINESTRATA_BIND",
+        "CINESTRATA_TEST_MILVUS_URI",  # the test suite
+    }
+)
+"""Variables that are not settings and may be in the environment of a process."""
+
+# Kubernetes sets NAME=value like these for a service whose name begins with "cinestrata".
+_SERVICE_LINK = re.compile(r"CINESTRATA_(\w+_)?(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP)|=\w+://))")
 
 
 class MilvusSettings(BaseModel):
@@ -197,17 +214,14 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_renamed_variables(cls, values: Any) -> Any:
-        renamed = {name: new for name, new in RENAMED_VARIABLES.items() if name in os.environ}
-        if renamed:
-            raise ValueError(
-                "; ".join(
-                    f"{name} is named {new} now: rename it"
-                    if new
-                    else f"{name} is not a setting any more (its value is a constant): remove it"
-                    for name, new in renamed.items()
-                )
-            )
+    def _refuse_unknown_variables(cls, values: Any) -> Any:
+        problems = [
+            problem
+            for name, value in sorted(os.environ.items())
+            if (problem := _explain_unknown_variable(name.upper(), value))
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
         return values
 
     @model_validator(mode="before")
@@ -303,7 +317,8 @@ def settings() -> Settings:
     """Return the settings of this process.
 
     Raises:
-        pydantic.ValidationError: a variable has an invalid value or an old name; the error names each of them.
+        pydantic.ValidationError: a variable has an invalid value, or an old or unknown name; the error names each of
+            them.
     """
     return Settings()
 
@@ -323,6 +338,34 @@ def variable_name(location: Sequence[str | int]) -> str:
         kind = model.model_fields[part].annotation
         model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     return f"CINESTRATA_{'__'.join(names)}"
+
+
+def _variable_names(model: type[BaseModel], prefix: str = "CINESTRATA_") -> Iterator[str]:
+    """Variables of the fields of a model. A nested model has a variable too, whose value is JSON."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name.upper()}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _variable_names(field.annotation, f"{prefix}{name.upper()}__")
+
+
+def _explain_unknown_variable(name: str, value: str) -> str | None:
+    """Error for a variable that no setting reads; None for settings and for variables of other programs."""
+    if not name.startswith("CINESTRATA_") or name in OTHER_VARIABLES:
+        return None
+    if name in RENAMED_VARIABLES:
+        new = RENAMED_VARIABLES[name]
+        if new is None:
+            return f"{name} is not a setting any more (its value is a constant): remove it"
+        return f"{name} is named {new} now: rename it"
+    valid = {*_variable_names(Settings)}
+    if name in valid or _SERVICE_LINK.match(f"{name}={value}"):
+        return None
+    # The common prefix would make all names similar.
+    names = sorted(each.removeprefix("CINESTRATA_") for each in valid | OTHER_VARIABLES)
+    closest = get_close_matches(name.removeprefix("CINESTRATA_"), names, n=1)
+    if closest:
+        return f"{name} is not a setting: use CINESTRATA_{closest[0]}, or remove it"
+    return f"{name} is not a setting: remove it (docs/configuration.md lists the settings)"
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:

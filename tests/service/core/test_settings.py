@@ -63,6 +63,46 @@ class TestSettings:
             Settings()
 
     @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            (
+                "CINESTRATA_METHODS",
+                "CINESTRATA_METHODS is not a setting: use CINESTRATA_METHOD, or remove it",
+            ),
+            ("CINESTRATA_LIMITS__MAX_RESULT", "use CINESTRATA_LIMITS__MAX_RESULTS,"),
+            ("CINESTRATA_LEASE_SECOND", "use CINESTRATA_LEASE_SECONDS,"),
+            ("cinestrata_api_keys", "use CINESTRATA_API_KEY,"),
+            ("CINESTRATA_API_PORT", "use CINESTRATA_PORT,"),
+            ("CINESTRATA_QQQ", r"CINESTRATA_QQQ is not a setting: remove it \(docs/configuration.md"),
+        ],
+    )
+    def test_misspelt_variable_is_refused_with_the_closest_name(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+    ) -> None:
+        monkeypatch.setenv(name, "1")
+        with pytest.raises(ValidationError, match=message):
+            Settings()
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("cinestrata_port", "8001"),
+            ("CINESTRATA_LIMITS", '{"max_results": 50}'),
+            ("CINESTRATA_URL", "http://127.0.0.1:8000"),
+            ("CINESTRATA_BIND", "127.0.0.1"),
+            ("CINESTRATA_API_SERVICE_HOST", "10.0.0.1"),
+            ("CINESTRATA_API_SERVICE_PORT_HTTP", "80"),
+            ("CINESTRATA_API_PORT", "tcp://10.0.0.1:80"),
+            ("CINESTRATA_API_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ],
+    )
+    def test_variables_of_other_programs_and_valid_spellings_are_accepted(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        Settings()
+
+    @pytest.mark.parametrize(
         ("given", "message"),
         [
             ({"vector_store": "milvus"}, "CINESTRATA_MILVUS__URI is empty"),
