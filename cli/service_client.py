@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     )
     from service.core.settings import QueryMode
 
-__all__ = ["MethodSettings", "ServiceClient"]
+__all__ = ["FINAL_STATES", "MethodSettings", "ServiceClient"]
+
+FINAL_STATES = ("ready", "failed", "cancelled")  # of tasks
 
 MethodSettings = dict[str, bool | int | float | str | None] | None  # None: the method's defaults
 

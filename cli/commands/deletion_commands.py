@@ -10,6 +10,7 @@ import typer
 
 from cli.console import console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings
+from cli.service_client import FINAL_STATES
 
 if TYPE_CHECKING:
     from cli.service_client import ServiceClient
@@ -37,6 +38,11 @@ def run_delete(
         fail("Name videos, or one task with --task.")
     client = connect(url, data)
     found = None if task is None else _find_task(client, task)
+    if found is not None and found.state not in FINAL_STATES:  # fails before the prompt
+        fail(
+            f"Task {found.name!r} is {found.state} and cannot be deleted.",
+            f"Cancel it first: cinestrata tasks cancel {found.id}",
+        )
     if not confirmed:
         target = f"video {videos[0]!r}" if len(videos) == 1 else f"{len(videos)} videos"
         if found is not None:

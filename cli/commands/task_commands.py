@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.console import console, report_errors
+from cli.service_client import FINAL_STATES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +23,6 @@ __all__ = ["app", "follow", "task_table"]
 app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
 
 _POLL_SECONDS = 0.5
-_FINAL_STATES = ("ready", "failed", "cancelled")
 _STATE_COLORS = {"ready": "green", "failed": "red", "cancelled": "yellow"}
 
 Url = Annotated[str | None, typer.Option("--url", envvar="CINESTRATA_URL", help="URL of a running service.")]
@@ -85,7 +85,7 @@ def follow(
             for task in tasks:
                 on_update(task)
             live.update(task_table(tasks), refresh=console.is_terminal)
-            if all(task.state in _FINAL_STATES for task in tasks):
+            if all(task.state in FINAL_STATES for task in tasks):
                 return tasks
             time.sleep(_POLL_SECONDS)
 
@@ -102,7 +102,7 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table
         table.add_column(heading, header_style="dim", no_wrap=True)
     for task in tasks:
         progress = task.progress
-        is_final = task.state in _FINAL_STATES
+        is_final = task.state in FINAL_STATES
         table.add_row(
             *((task.id,) if show_ids else ()),
             task.name,

@@ -19,6 +19,8 @@ from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.integrity_audit import audit
 from index.shard_store import ShardStore
+from service.catalog.database import session_scope
+from service.catalog.tables import Task
 from service.core.settings import Settings
 from service.library.overview import overview
 
@@ -128,6 +130,20 @@ def test_deleted_task_is_removed_from_disk(
     assert restored.exit_code == 0, restored.output
     copy = ShardStore(tmp_path / "other" / "index")
     assert (copy.manifest(), audit(copy).problems) == (ShardStore(folder.index_dir).manifest(), [])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--yes"]])
+def test_active_task_is_refused_before_the_prompt(
+    folder: Settings, publish_task: Callable[..., Manifest], arguments: list[str]
+) -> None:
+    publish_task("a", 3)
+    with session_scope(write=True) as session:
+        session.get_one(Task, "tsk_a").state = "training"
+    refused = _run("delete", "--task", "a", *arguments, answer="y\n")
+    assert refused.exit_code == 1
+    assert "Task 'a' is training and cannot be deleted" in refused.output
+    assert "cinestrata tasks cancel tsk_a" in refused.output
+    assert "Permanently delete" not in refused.output
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.settings import settings
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
+from service.tasks.lifecycle.state_machine import record_lost_worker
 from service.tasks.task_events import record
 
 __all__ = ["claim_probing", "claim_training"]
@@ -43,6 +44,8 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
     lease = settings().lease_seconds
     with session_scope(write=True) as session:
         at = now(session)
+        # The row stays locked, so this is the owner that the update replaces.
+        former_owner = session.scalar(select(Task.lease_owner).where(Task.id == task_id).with_for_update())
         token = session.execute(
             update(Task)
             .where(
@@ -64,6 +67,8 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         ).scalar_one_or_none()
         if token is None:
             return None
+        if former_owner is not None:
+            record_lost_worker(session, task_id, former_owner)
         task = _begin(session, task_id, owner)
     return Claim(task, owner, token)
 

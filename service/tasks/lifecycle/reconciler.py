@@ -16,8 +16,13 @@ from service.catalog.tables import ACTIVE_STATES, IdempotencyKey, Task
 from service.core.settings import settings
 from service.storage import index_manifest
 from service.tasks import broker, idempotency
-from service.tasks.lifecycle.state_machine import clear_lease, first_active_task, lock_task_if, set_state
-from service.tasks.task_events import record
+from service.tasks.lifecycle.state_machine import (
+    clear_lease,
+    first_active_task,
+    lock_task_if,
+    record_lost_worker,
+    set_state,
+)
 
 __all__ = ["ReconcileReport", "reconcile", "send_due"]
 
@@ -110,7 +115,7 @@ def _settle(session: Session, task: Task) -> str:
         clear_lease(task)
         task.attempts = min(task.attempts, settings().max_attempts - 1)
         task.cancel_requested = False
-        record(session, task.id, "log", {"message": "The shard is published; the task will be finished."})
+        record_lost_worker(session, task.id, owner)
         return "recovered"
     if task.cancel_requested:
         set_state(session, task, "cancelled")
@@ -127,10 +132,5 @@ def _settle(session: Session, task: Task) -> str:
         )
         return "failed"
     clear_lease(task)
-    record(
-        session,
-        task.id,
-        "log",
-        {"message": f"Lost its worker ({owner}); the task continues from its last checkpoint."},
-    )
+    record_lost_worker(session, task.id, owner)
     return "recovered"

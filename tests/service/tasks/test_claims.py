@@ -101,6 +101,37 @@ def test_processes_claim_each_task_once(catalog: Settings, post_probed: Post) ->
     assert results.empty()
 
 
+@pytest.mark.parametrize("kind", ["probing", "training"])
+def test_claim_of_an_expired_lease_records_the_lost_worker_like_the_reconciler(
+    catalog: Settings, post: Post, post_probed: Post, expire: Callable, kind: str
+) -> None:
+    claim = lifecycle.claim_probing if kind == "probing" else lifecycle.claim_training
+    messages = []
+    for is_reconciled in (True, False):
+        view = (post if kind == "probing" else post_probed)(f"task {is_reconciled}")
+        assert claim(view.id, "dies") is not None
+        expire(view.id)
+        assert not is_reconciled or lifecycle.reconcile().recovered == (view.id,)
+        fresh = claim(view.id, "next")
+        assert fresh is not None
+        logged = [e.data["message"] for e in commands.events_after(view.id) if e.kind == "log"]
+        messages.append(logged[logged.index("Taken by dies.") :])
+        fresh.fail("done")
+    assert messages[0] == messages[1]
+    assert messages[0] == [
+        "Taken by dies.",
+        "Lost its worker (dies); the task continues from its last checkpoint.",
+        "Taken by next.",
+    ]
+
+
+def test_claim_of_a_released_task_records_no_lost_worker(catalog: Settings, post_probed: Post) -> None:
+    view = post_probed()
+    _claimed(view.id).release()
+    _claimed(view.id)
+    assert not [e for e in commands.events_after(view.id) if "Lost" in e.data.get("message", "")]
+
+
 def test_fencing_token_excludes_the_former_owner(
     catalog: Settings, post_probed: Post, expire: Callable
 ) -> None:
