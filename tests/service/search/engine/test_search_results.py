@@ -1,0 +1,153 @@
+"""Results of the search engine: ranking, metadata, routing, and reuse of encoded queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import event
+
+from models.encoders.query_encoder import QueryEncoder
+from service.catalog.database import engine, session_scope
+from service.catalog.tables import Video
+from service.core.settings import settings
+from service.search.engine import SearchEngine
+from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
+
+
+def test_best_match_comes_first_with_its_metadata(
+    shared: tuple[Library, SearchEngine],
+) -> None:
+    library, service = shared
+    answer = service.search(f"  {CARS[1]} ", k=4)
+    assert [result.rank for result in answer.results] == [1, 2, 3, 4]
+    best = answer.results[0]
+    assert (best.video_id, best.task, best.task_id) == ("cars-1", "cars", "tsk_cars")
+    assert best.captions == [CARS[1]]
+    assert best.thumbnail_url == "/videos/cars-1/thumbnail"
+    assert best.stream_url == "/videos/cars-1/stream"
+    assert best.score == pytest.approx(1, abs=1e-5)
+    assert [r.score for r in answer.results] == sorted((r.score for r in answer.results), reverse=True)
+    assert (answer.release, answer.generation) == (library.store.manifest().release, 2)
+    assert answer.query == f"  {CARS[1]} "
+    assert answer.degraded == {}
+
+
+def test_ranking_equals_that_of_all_vectors(shared: tuple[Library, SearchEngine]) -> None:
+    library, service = shared
+    text = "something turns left"
+    answer = service.search(text, k=20)
+    weights = {entry.task: entry.weight for entry in answer.routing}
+    lift = [
+        settings().routing_prior * math.log(weights[task]) for task in ("birds", "cars") for _ in range(3)
+    ]
+    # Encoded in the batches of the stored vectors: in another batch the last bits may round differently.
+    stored = np.concatenate([library.stored(captions) for captions in (BIRDS, CARS)])
+    scores = stored @ library.features([text])[0] + np.array(lift)
+    names = [f"birds-{n}" for n in range(3)] + [f"cars-{n}" for n in range(3)]
+    assert [result.video_id for result in answer.results] == [names[n] for n in np.argsort(-scores)]
+    assert [result.score for result in answer.results] == pytest.approx(
+        sorted(scores, reverse=True), abs=1e-6
+    )
+
+
+def test_routing_lists_tasks_by_falling_weight(shared: tuple[Library, SearchEngine]) -> None:
+    _, service = shared
+    for captions, own in ((BIRDS, "birds"), (CARS, "cars")):
+        routing = service.search(captions[0]).routing
+        assert {entry.task for entry in routing} == {"birds", "cars"}
+        assert routing[0].task == own
+        assert routing[0].weight > routing[1].weight
+        assert sum(entry.weight for entry in routing) == pytest.approx(1)
+
+
+def test_stage_times_add_up_to_the_total(shared: tuple[Library, SearchEngine]) -> None:
+    _, service = shared
+    timing = service.search("a taxi").timing_ms
+    assert timing.encode + timing.route + timing.search + timing.merge == pytest.approx(timing.total)
+    assert min(timing.encode, timing.route, timing.search, timing.merge) >= 0
+
+
+@pytest.mark.parametrize("task", ["birds", "tsk_birds"])
+def test_query_in_a_known_task_is_encoded_for_that_task_only(
+    shared: tuple[Library, SearchEngine], task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, service = shared
+    calls: list[Sequence[str]] = []
+    encode = QueryEncoder.encode_pairs
+
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        calls.append(tuple(tasks))
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    answer = service.search(f"{CARS[0]}, {task}", k=20, task=task)
+    assert {result.task for result in answer.results} == {"birds"}
+    assert [(entry.task_id, entry.weight) for entry in answer.routing] == [("tsk_birds", 1.0)]
+    assert calls == [("tsk_birds",)]
+
+
+def test_query_is_encoded_once_and_cached(
+    learning: Library, service: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.refresh()
+    calls: list[tuple[Any, ...]] = []
+    encode = QueryEncoder.encode_pairs
+
+    def watched(self: QueryEncoder, texts: Sequence[Any], tasks: Sequence[str], mode: str) -> Any:
+        calls.append((*sorted(tasks), mode))
+        return encode(self, texts, tasks, mode)
+
+    monkeypatch.setattr(QueryEncoder, "encode_pairs", watched)
+    first = service.search("a 7")  # no task is likelier
+    assert calls == [("tsk_birds", "tsk_cars", "pinned")]
+    assert service.search(" a 7 ").results == first.results
+    assert len(calls) == 1
+    service.search("a 7", mode="latest")
+    assert calls[1:] == [("tsk_birds", "tsk_cars", "latest")]
+    service.search("a 8", task="cars")
+    service.search("a 8")
+    assert calls[2:] == [("tsk_cars", "pinned"), ("tsk_birds", "pinned")], "only missing vectors are encoded"
+    learning.add_task("sea", SEA)
+    service.refresh()
+    calls.clear()
+    service.search("a 7", routes="all")
+    assert sorted(task for *tasks, _ in calls for task in tasks) == ["tsk_birds", "tsk_cars", "tsk_sea"]
+
+
+def test_catalog_is_read_once_and_missing_videos_are_left_out(
+    library: Library, service: SearchEngine
+) -> None:
+    service.refresh()
+    with session_scope(write=True) as session:
+        session.query(Video).filter(Video.id == "cars-1").delete()
+    calls: list[str] = []
+
+    def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            calls.append(statement)
+
+    event.listen(engine(), "before_cursor_execute", count)
+    try:
+        answer = service.search(CARS[1], k=20)
+    finally:
+        event.remove(engine(), "before_cursor_execute", count)
+    assert len(calls) == 1
+    assert "cars-1" not in {result.video_id for result in answer.results}
+    assert [result.rank for result in answer.results] == [1, 2, 3, 4, 5]
+
+
+def test_pinned_scores_are_stable_and_latest_scores_change(learning: Library, service: SearchEngine) -> None:
+    def scores(mode: str) -> list[float]:
+        return [result.score for result in service.search("an owl", task="birds", mode=mode).results]
+
+    service.refresh()
+    before = {mode: scores(mode) for mode in ("pinned", "latest")}
+    learning.add_task("sea", SEA)
+    assert service.refresh()
+    assert scores("pinned") == pytest.approx(before["pinned"], abs=1e-6)
+    assert scores("latest") != pytest.approx(before["latest"], abs=1e-3)
+    assert service.search("an owl").mode == "pinned"
