@@ -122,11 +122,9 @@ class FrameFusion(nn.Module):
         Raises:
             BackboneUnsupported: The backbone's blocks are not open.
         """
-        blocks = backbone.visual_blocks
-        attention = blocks[0].attn
-        return cls(
-            attention.embed_dim, attention.num_heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix
-        )
+        width, blocks = backbone.visual_width, backbone.visual_blocks
+        heads = blocks[0].attn.num_heads
+        return cls(width, heads, len(blocks), layers=layers, neighbor=neighbor, mix=mix)
 
     def at(self, index: int) -> FrameFusionAdapter | None:
         """Adapter of the block at ``index``; None if the block has none."""

@@ -42,7 +42,7 @@ class VideoProxies(nn.Module):
 
     def __init__(self, backbone: Backbone, count: int) -> None:
         super().__init__()
-        width = backbone.visual_blocks[0].attn.embed_dim
+        width = backbone.visual_width
         self.added = nn.Parameter(torch.randn(count - 1, width) / width**0.5)
         self.times = nn.Parameter(torch.zeros(backbone.spec.frames, width))
 

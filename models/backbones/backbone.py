@@ -126,6 +126,11 @@ class Backbone(nn.Module, ABC):
     def visual_blocks(self) -> list[Any]:
         """Blocks of the image tower, functions from tokens ``[n, P+1, width]`` to the same shape."""
 
+    @property
+    def visual_width(self) -> int:
+        """Token width of the image tower."""
+        raise self.closed_blocks_error()
+
     def pool_frames(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors of videos and frames.
 

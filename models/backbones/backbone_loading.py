@@ -1,10 +1,11 @@
 """Loading of backbones by name: pre-trained dual encoders that methods adapt or train.
 
-======================================================  ===================================================
+======================================================  =====================================================
 ``tiny``                                                small CLIP that ships with the project
+``small``                                               EfficientNet-Lite0 and MiniLM, installed with the project
 ``open_clip:<model>/<pretrained tag or local file>``    any CLIP model of open_clip
 ``transformers:<vision>+<text>``                        ViT or DeiT and BERT, each a model name or a folder
-======================================================  ===================================================
+======================================================  =====================================================
 
 Backbones take frames ``uint8 [n, M, H, W, 3]`` and normalize them.
 """
@@ -29,6 +30,7 @@ __all__ = ["Backbone", "FrameSpec", "frame_spec", "load_backbone", "tiny_backbon
 
 _TINY = "tiny"
 _TINY_FRAMES = 8
+_SMALL = "small"
 _TRANSFORMERS = "transformers:"
 
 
@@ -42,10 +44,14 @@ def frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     if name == _TINY:
         config = _tiny_config()
         return FrameSpec(frames or _TINY_FRAMES, int(config["vision_cfg"]["image_size"]))
+    if name == _SMALL:
+        # Imported on use, here and below: the library takes seconds to import, and most backbones do not need it.
+        from models.backbones.small.small_backbone import small_frame_spec
+
+        return small_frame_spec(frames)
     if name.startswith(_OPEN_CLIP):
         return open_clip_frame_spec(name, frames)
     if name.startswith(_TRANSFORMERS):
-        # Imported on use, here and below: the library takes seconds to import, and most backbones do not need it.
         from models.backbones.transformers_backbone import transformers_frame_spec
 
         return transformers_frame_spec(name, frames)
@@ -68,6 +74,10 @@ def load_backbone(name: str, frames: int | None = None) -> Backbone:
                 "repository, or train it again with `cinestrata bench pretrain`"
             )
         return tiny_backbone(frames or _TINY_FRAMES, weights)
+    if name == _SMALL:
+        from models.backbones.small.small_backbone import load_small
+
+        return load_small(frames)
     if name.startswith(_OPEN_CLIP):
         return load_open_clip(name, frames)
     if name.startswith(_TRANSFORMERS):
@@ -98,7 +108,7 @@ def _tiny_config() -> dict[str, Any]:
 
 def _unknown(name: str) -> BackboneUnavailable:
     return BackboneUnavailable(
-        f"backbone {name!r} is unknown: use 'tiny' or '{_OPEN_CLIP}<model>/<pretrained tag or local file>', for "
-        f"example '{_OPEN_CLIP}ViT-B-32/openai', or '{_TRANSFORMERS}<vision model or folder>+<text model or "
-        "folder>'"
+        f"backbone {name!r} is unknown: use 'small', 'tiny', or '{_OPEN_CLIP}<model>/<pretrained tag or local "
+        f"file>', for example '{_OPEN_CLIP}ViT-B-32/openai', or '{_TRANSFORMERS}<vision model or folder>+<text model "
+        "or folder>'"
     )

@@ -62,6 +62,10 @@ class OpenClipBackbone(Backbone):
         return list(self.clip.visual.transformer.resblocks)
 
     @property
+    def visual_width(self) -> int:
+        return int(self.clip.visual.transformer.width)
+
+    @property
     def text_blocks(self) -> list[Any]:
         return list(self._text_blocks)
 
@@ -161,8 +165,8 @@ def _split(name: str) -> tuple[str, str]:
     model, _, source = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
     if not source:
         raise BackboneUnavailable(
-            f"backbone {name!r} names no weights: use 'tiny' or '{OPEN_CLIP_PREFIX}<model>/<pretrained tag or local "
-            f"file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
+            f"backbone {name!r} names no weights: use 'small', 'tiny', or '{OPEN_CLIP_PREFIX}<model>/<pretrained "
+            f"tag or local file>', for example '{OPEN_CLIP_PREFIX}ViT-B-32/openai'"
         )
     if open_clip.get_model_config(model) is None:
         raise BackboneUnavailable(

@@ -16,8 +16,6 @@ projections (none here); this module chooses them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,15 +23,13 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import AutoTokenizer, BertModel, DeiTModel, PreTrainedConfig, PreTrainedModel, ViTModel
+from transformers import BertModel, DeiTModel, PreTrainedModel, ViTModel
 from transformers.image_processing_base import ImageProcessingMixin
-from transformers.utils import SAFE_WEIGHTS_NAME, logging
-from transformers.utils.hub import cached_file
 
-from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.backbone import FrameSpec
+from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, BertTokenizer, Towers
+from models.backbones.transformers_loading import load_tower, read_config, silent_library
 from models.errors import BackboneUnavailable, BackboneUnsupported, ModelError
 
 __all__ = ["TransformersBackbone", "load_transformers", "transformers_frame_spec"]
@@ -43,11 +39,8 @@ _VISION: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "deit": DeiTModel}
 _TEXT: dict[str, type[PreTrainedModel]] = {"bert": BertModel}
 _DEFAULT_FRAMES = 8
 _DIM = 256  # as in ctp
-_TEXT_LENGTH = 77  # maximum tokens per text, as in CLIP
 _SEED = 0  # of randomly initialized projections
-_LOGIT_SCALE = math.log(1 / 0.07)  # bmu-moco, section 4.1; ctp, section 5.1
 _PREPROCESSOR = "preprocessor_config.json"
-_PADDING = 0  # id of [PAD] in every vocabulary of BERT
 _DEFAULT_NORMALIZATION = (
     0.5,
     0.5,
@@ -55,39 +48,12 @@ _DEFAULT_NORMALIZATION = (
 )  # mean and standard deviation if a folder has none: the library's default
 
 
-class TransformersBackbone(Backbone):
+class TransformersBackbone(BertBackbone):
     """A ViT and a BERT with closed blocks.
 
     Args:
-        tokenizer: Tokenizer of the text tower.
-        name, clip, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
+        name, clip, tokenizer, spec, mean, std: See :class:`~models.backbones.backbone.Backbone`.
     """
-
-    has_open_blocks = False
-
-    def __init__(
-        self,
-        name: str,
-        clip: _Towers,
-        tokenizer: _Tokenizer,
-        spec: FrameSpec,
-        mean: Sequence[float],
-        std: Sequence[float],
-    ) -> None:
-        super().__init__(name, clip, tokenizer, spec, mean, std)
-        self.text = clip.text
-
-    @property
-    def dim(self) -> int:
-        return int(self.clip.visual.proj.shape[1])
-
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        return cast(nn.Embedding, self.text.bert.get_input_embeddings())
-
-    @property
-    def vocabulary(self) -> int:
-        return int(self.text.bert.config.vocab_size)
 
     @property
     def visual_blocks(self) -> list[Any]:
@@ -97,39 +63,10 @@ class TransformersBackbone(Backbone):
         tokens: Tensor = self.clip.visual.vit.embeddings(self.pixels(frames))
         return tokens.view(*frames.shape[:2], *tokens.shape[1:])
 
-    def tokenize(self, texts: Sequence[str]) -> Tensor:
-        ids: Tensor = self._tokenizer(texts)
-        return ids
-
-    def end_of_text(self, ids: Tensor) -> Tensor:
-        """Position of [SEP], the last token before the padding, ``[n]``."""
-        return _positions(ids).masked_fill(ids == _PADDING, 0).amax(dim=-1)
-
-    def text_states(self, ids: Tensor) -> Tensor:
-        is_text = _positions(ids) <= self.end_of_text(ids).unsqueeze(1)
-        states: Tensor = self.text.bert(input_ids=ids, attention_mask=is_text.long()).last_hidden_state
-        return states
-
-    def pool_text(self, hidden: Tensor, end: Tensor) -> Tensor:
-        """Unit text vectors ``[..., n, dim]``: projected mean of states ``[..., n, L, width]`` up to ``end [n]``."""
-        is_text = torch.arange(hidden.shape[-2], device=hidden.device) <= end.unsqueeze(1)
-        mean = (hidden * is_text.unsqueeze(-1)).sum(dim=-2) / is_text.sum(dim=-1, keepdim=True)
-        return F.normalize(self.text.ln_final(mean) @ self.text.text_projection, dim=-1)
-
     def _identity(self) -> list[Any]:
         towers = [self.clip.visual.vit.config, self.clip.text.bert.config]
         shapes = [[c.model_type, c.num_attention_heads, c.hidden_act, c.layer_norm_eps] for c in towers]
-        return [_PREFIX, self.spec.size, shapes, _TEXT_LENGTH, self._tokenizer.digest]
-
-
-class _Towers(nn.Module):
-    """Both towers, with the structure and names of a CLIP model."""
-
-    def __init__(self, vit: Any, bert: Any, projections: tuple[Tensor, Tensor]) -> None:
-        super().__init__()
-        self.visual = _ImageTower(vit, projections[0])
-        self.text = _TextTower(bert, projections[1])
-        self.logit_scale = nn.Parameter(torch.tensor(_LOGIT_SCALE))
+        return [_PREFIX, self.spec.size, shapes, TEXT_LENGTH, self._tokenizer.digest]
 
 
 class _ImageTower(nn.Module):
@@ -141,20 +78,6 @@ class _ImageTower(nn.Module):
     @property
     def ln_post(self) -> nn.Module:
         return cast(nn.Module, self.vit.layernorm)
-
-
-class _TextTower(nn.Module):
-    def __init__(self, bert: Any, projection: Tensor) -> None:
-        super().__init__()
-        self.bert: Any = bert
-        self.ln_final = (
-            nn.Identity()
-        )  # BERT normalizes its states itself; methods read the input of the projection here
-        self.text_projection = nn.Parameter(projection)  # [width, dim]
-
-    @property
-    def positional_embedding(self) -> Tensor:
-        return cast(Tensor, self.bert.embeddings.position_embeddings.weight[:_TEXT_LENGTH])
 
 
 class _ClosedBlock:
@@ -171,43 +94,6 @@ class _ClosedBlock:
         raise self._backbone.closed_blocks_error()
 
 
-class _Tokenizer:
-    """Function from texts to token ids ``[n, L]``, truncated to the maximum length and padded to the longest text.
-
-    It is immutable after construction: threads can share it, and so do copies of a backbone.
-
-    Args:
-        source: Model name or folder.
-        length: Maximum number of tokens per text.
-
-    Attributes:
-        size: Vocabulary size.
-        digest: Digest of the vocabulary.
-
-    Raises:
-        BackboneUnsupported: The padding token is not that of BERT.
-    """
-
-    def __init__(self, source: str, length: int) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        if tokenizer.pad_token_id != _PADDING:
-            raise BackboneUnsupported(
-                f"the tokenizer of {source!r} pads with token {tokenizer.pad_token_id}, not {_PADDING} as BERT does"
-            )
-        self._tokenizer = tokenizer.backend_tokenizer
-        self._tokenizer.enable_truncation(length)
-        self._tokenizer.enable_padding(pad_id=_PADDING, pad_token=tokenizer.pad_token)
-        vocabulary = sorted(tokenizer.get_vocab().items())
-        self.size = len(vocabulary)
-        self.digest = hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
-
-    def __call__(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Tokenizer:
-        return self
-
-
 def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
     """Frames per video and frame size, from the ``config.json`` of the vision model.
 
@@ -216,7 +102,7 @@ def transformers_frame_spec(name: str, frames: int | None = None) -> FrameSpec:
         BackboneUnsupported: The model is not a ViT or DeiT for square images.
     """
     with _loading_errors(name):
-        config = _config(name, _split(name)[0], _VISION)
+        config = read_config(name, _split(name)[0], _VISION)
         if not isinstance(config.image_size, int):
             raise BackboneUnsupported(f"backbone {name!r}: images of {config.image_size} are not square")
         return FrameSpec(frames or _DEFAULT_FRAMES, config.image_size)
@@ -233,9 +119,9 @@ def load_transformers(name: str, frames: int | None = None) -> TransformersBackb
     spec = transformers_frame_spec(name, frames)
     vision, text = _split(name)
     with _loading_errors(name):
-        vit, visual_projection = _tower(name, vision, _VISION, "visual_projection.weight")
-        bert, text_projection = _tower(name, text, _TEXT, "text_projection.weight")
-        tokenizer = _Tokenizer(text, min(_TEXT_LENGTH, bert.config.max_position_embeddings))
+        vit, visual_projection = load_tower(name, vision, _VISION, "visual_projection.weight")
+        bert, text_projection = load_tower(name, text, _TEXT, "text_projection.weight")
+        tokenizer = BertTokenizer(text, min(TEXT_LENGTH, bert.config.max_position_embeddings))
         mean, std = _read_normalization(vision)
     if tokenizer.size > bert.config.vocab_size:
         raise BackboneUnavailable(
@@ -244,7 +130,8 @@ def load_transformers(name: str, frames: int | None = None) -> TransformersBackb
         )
     widths = vit.config.hidden_size, bert.config.hidden_size
     projections = _projections(name, widths, visual_projection, text_projection)
-    return TransformersBackbone(name, _Towers(vit, bert, projections), tokenizer, spec, mean, std)
+    towers = Towers(_ImageTower(vit, projections[0]), BertTextTower(bert, projections[1]))
+    return TransformersBackbone(name, towers, tokenizer, spec, mean, std)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -260,13 +147,9 @@ def _split(name: str) -> tuple[str, str]:
 @contextmanager
 def _loading_errors(name: str) -> Iterator[None]:
     """Turn loading errors into :class:`BackboneUnavailable`, and silence the library's own reports."""
-    library_logging: Any = logging
-    verbosity = library_logging.get_verbosity()
-    has_progress_bar = library_logging.is_progress_bar_enabled()
-    library_logging.set_verbosity_error()
-    library_logging.disable_progress_bar()
     try:
-        yield
+        with silent_library():
+            yield
     except ModelError:
         raise
     except Exception as error:  # the library, the hub client and safetensors raise unrelated types
@@ -276,46 +159,6 @@ def _loading_errors(name: str) -> Iterator[None]:
             "model.safetensors, and for the text its tokenizer files: "
             f"{_PREFIX}<path to the vision folder>+<path to the text folder>"
         ) from error
-    finally:
-        library_logging.set_verbosity(verbosity)
-        if has_progress_bar:
-            library_logging.enable_progress_bar()
-
-
-def _config(name: str, source: str, classes: dict[str, type[PreTrainedModel]]) -> Any:
-    settings, _ = PreTrainedConfig.get_config_dict(source)
-    model_type = settings.get("model_type")
-    if model_type not in classes:
-        raise BackboneUnsupported(
-            f"backbone {name!r}: {source!r} is of type {model_type!r}; this tower must be {' or '.join(classes)}"
-        )
-    return cast(Any, classes[model_type].config_class).from_dict(settings)
-
-
-def _tower(
-    name: str, source: str, classes: dict[str, type[PreTrainedModel]], key: str
-) -> tuple[Any, Tensor | None]:
-    """Load a tower without heads, and the projection that its checkpoint stores under ``key``; None if it has none."""
-    config = _config(name, source, classes)
-    model, report = cast(Any, classes[config.model_type]).from_pretrained(
-        source,
-        config=config,
-        add_pooling_layer=False,
-        attn_implementation="sdpa",  # otherwise a checkpoint could name an implementation that is code on the hub
-        dtype=torch.float32,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
-        raise BackboneUnavailable(
-            f"backbone {name!r}: the weights of {source!r} do not fit its config.json: {len(missing)} are missing, "
-            f"the first is {missing[0]}"
-        )
-    if key not in report["unexpected_keys"]:
-        return model, None
-    with safe_open(cached_file(source, SAFE_WEIGHTS_NAME), framework="pt") as file:
-        return model, file.get_tensor(key).float()
 
 
 def _projections(
@@ -348,8 +191,3 @@ def _read_normalization(source: str) -> tuple[Sequence[float], Sequence[float]]:
         settings.get("image_mean", _DEFAULT_NORMALIZATION),
         settings.get("image_std", _DEFAULT_NORMALIZATION),
     )
-
-
-def _positions(ids: Tensor) -> Tensor:
-    """Position of each token, ``[n, L]``."""
-    return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)

@@ -129,7 +129,7 @@ def create_fusion_encoder(backbone: Backbone, layers: int) -> FusionEncoder:
     """
     return FusionEncoder(
         backbone.text_width,
-        backbone.visual_blocks[0].attn.embed_dim,
+        backbone.visual_width,
         backbone.text_blocks[0].attn.num_heads,
         layers=layers,
         frames=backbone.spec.frames,

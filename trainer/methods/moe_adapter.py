@@ -95,7 +95,7 @@ class MoeAdapter(Method):
                     dropout=config.dropout,
                 ).to(backbone.device)
                 for width, depth in (
-                    (backbone.visual_blocks[0].attn.embed_dim, len(backbone.visual_blocks)),
+                    (backbone.visual_width, len(backbone.visual_blocks)),
                     (backbone.text_width, len(backbone.text_blocks)),
                 )
             )

@@ -73,7 +73,7 @@ class ExpertsVideoEncoder(FamilyVideoEncoder):
             return self._encode_with_backbone
         blocks = self._backbone.visual_blocks
         settings = {key: release.config[key] for key in _TOWER_SETTINGS}
-        tower = ExpertTower(blocks[0].attn.embed_dim, len(blocks), **settings)
+        tower = ExpertTower(self._backbone.visual_width, len(blocks), **settings)
         tower.load_tensors(tensors_with_prefix(_VISUAL, release.tensors))
         tower.to(self._backbone.device).eval()
         return lambda frames: encode_frames_with_experts(self._backbone, frames, tower, router)

@@ -1,0 +1,163 @@
+"""EfficientNet-Lite0 as the image tower of ``small``, with batch normalization folded into the convolutions.
+
+The published weights are a pickle with the names of another implementation. They are converted once, by torch's
+restricted unpickler, and the result is cached as safetensors. Folding computes in float64 with operations that IEEE 754
+rounds correctly, so the folded weights, and the fingerprint of the backbone with them, are equal on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from timm.layers.norm_act import BatchNormAct2d
+from torch import Tensor, nn
+
+from models.backbones.small.packaged_files import IMAGE_PACKAGE, verified_folder
+
+__all__ = ["FEATURES", "ImageTower", "folded_weights", "published_classifier", "tensor_digest"]
+
+FEATURES = 1280  # channels of the last feature map
+_FOLDED_DIGEST = "92271e8143632930729a8505422c81cd135888a14b15371bc0ddb56672827599"
+_EPSILON = 1e-3  # of the batch normalization
+_CHUNK = 8  # frames per forward pass on a CPU: the activations of more frames do not fit its caches
+
+
+class ImageTower(nn.Module):
+    """The convolutions of EfficientNet-Lite0 and a projection of the pooled features.
+
+    Args:
+        weights: Result of :func:`folded_weights`.
+        projection: ``[1280, dim]``.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], projection: Tensor) -> None:
+        super().__init__()
+        self.cnn: Any = _architecture()
+        self.cnn.load_state_dict(weights, assign=True)
+        self.cnn.to(memory_format=torch.channels_last)
+        self.ln_post = nn.Identity()
+        self.proj = nn.Parameter(projection)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Feature maps ``[n, 1280, h, w]`` of normalized pixels ``[n, 3, H, W]``."""
+        size = _CHUNK if pixels.device.type == "cpu" else max(1, len(pixels))
+        return torch.cat([self.cnn.forward_features(chunk) for chunk in torch.split(pixels, size)])
+
+
+def folded_weights() -> dict[str, Tensor]:
+    """Weights of the convolutions, from the cache or the installed package.
+
+    Raises:
+        BackboneUnavailable: The package is missing or altered.
+    """
+    path = _cache_path()
+    cached = _read_cached(path) if path is not None else None
+    if cached is not None:
+        return cached
+    folded = _fold(_published_weights())
+    if path is not None:
+        with contextlib.suppress(OSError):  # without a writable cache, the next process converts again
+            _write_atomically(path, save(folded))
+    return folded
+
+
+def published_classifier() -> Tensor:
+    """Weights of the ImageNet classifier, ``[1000, 1280]``, which is not a part of the image tower.
+
+    Raises:
+        BackboneUnavailable: The package is missing or altered.
+    """
+    return _published_weights()["_fc.weight"]
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 digest of names, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _architecture() -> Any:
+    """The network without weights, without classifier, and with biases in place of batch normalization."""
+    with torch.device("meta"):
+        cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
+        for parent in cnn.modules():
+            convolution = None
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.Conv2d):
+                    convolution = child
+                elif isinstance(child, BatchNormAct2d) and convolution is not None:
+                    convolution.bias = nn.Parameter(torch.empty(convolution.out_channels))
+                    setattr(parent, name, child.act)
+    return cnn
+
+
+def _published_weights() -> dict[str, Tensor]:
+    folder = verified_folder(IMAGE_PACKAGE)
+    (file,) = IMAGE_PACKAGE.digests
+    weights: dict[str, Tensor] = torch.load(folder / file, map_location="cpu", weights_only=True)
+    return weights
+
+
+def _fold(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Published weights under the names of :func:`_architecture`.
+
+    Both implementations list the convolutions, each followed by its batch normalization, in the order of computation.
+    """
+    convolutions = [name for name, tensor in published.items() if tensor.ndim == 4]
+    normalizations = [name.rpartition(".")[0] for name in published if name.endswith(".running_mean")]
+    targets = [name for name, layer in _architecture().named_modules() if isinstance(layer, nn.Conv2d)]
+    folded = {}
+    for target, convolution, normalization in zip(targets, convolutions, normalizations, strict=True):
+        weight, bias, mean, variance = (
+            published[f"{normalization}.{part}"].double().numpy()
+            for part in ("weight", "bias", "running_mean", "running_var")
+        )
+        scale = weight / np.sqrt(variance + _EPSILON)
+        kernel = published[convolution].double().numpy() * scale[:, None, None, None]
+        folded[f"{target}.weight"] = torch.from_numpy(np.ascontiguousarray(kernel, np.float32))
+        folded[f"{target}.bias"] = torch.from_numpy((bias - mean * scale).astype(np.float32))
+    return folded
+
+
+def _cache_path() -> Path | None:
+    """File of the cached weights; None if the user has no home folder."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        folder = configured if configured.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return folder / "cinestrata" / "small-image-tower.safetensors"
+
+
+def _read_cached(path: Path) -> dict[str, Tensor] | None:
+    """Weights in the cache; None if there are none, or others."""
+    try:
+        tensors = load(path.read_bytes())
+    except (OSError, SafetensorError):
+        return None
+    return tensors if tensor_digest(tensors) == _FOLDED_DIGEST else None
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(content)
+            file.close()
+            Path(file.name).replace(path)
+        except OSError:
+            Path(file.name).unlink(missing_ok=True)
+            raise

@@ -1,0 +1,166 @@
+"""EfficientNet-Lite0 and all-MiniLM-L6-v2, joined by the names of the ImageNet classes.
+
+The two towers were trained apart. The joint space is that of the text tower: the weights of the image tower's
+classifier relate its features to the 1,000 classes, and the text vectors of the class names relate the classes to
+texts (a linear form of ConSE: Norouzi et al., Zero-Shot Learning by Convex Combination of Semantic Embeddings, ICLR
+2014). Text vectors are centered at the mean of generic texts before their normalization.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import BertModel
+
+from models.backbones.backbone import FrameSpec, TextBackground
+from models.backbones.bert_text_tower import TEXT_LENGTH, BertBackbone, BertTextTower, BertTokenizer, Towers
+from models.backbones.small.image_tower import ImageTower, folded_weights, tensor_digest
+from models.backbones.small.packaged_files import TEXT_PACKAGE, verified_folder
+from models.backbones.transformers_loading import load_tower, silent_library
+from models.errors import BackboneUnavailable
+
+__all__ = [
+    "DerivedConstants",
+    "SmallBackbone",
+    "build_small",
+    "constants_path",
+    "load_constants",
+    "load_small",
+    "small_frame_spec",
+]
+
+_NAME = "small"
+_DEFAULT_FRAMES = 8
+_SIZE = 224  # pixels
+# The published weights normalize pixels of 0..255 as (x - 127) / 128.
+_MEAN = (127 / 255,) * 3
+_STD = (128 / 255,) * 3
+
+
+class DerivedConstants(NamedTuple):
+    """Constants that are computed from the weights of both towers."""
+
+    projection: Tensor  # [1280, dim], from image features to the text space
+    text_center: Tensor  # mean of the uncentered unit vectors of generic texts, [dim]
+    background_mean: Tensor  # [dim]
+    background_precision: Tensor  # [dim, dim]
+
+
+class SmallBackbone(BertBackbone):
+    """A convolutional image tower and a sentence encoder with closed blocks.
+
+    Args:
+        clip: Both towers.
+        tokenizer: Tokenizer of the text tower.
+        spec: Frames per video and frame size.
+        background: Distribution of generic texts.
+    """
+
+    background_mean: Tensor
+    background_precision: Tensor
+
+    def __init__(
+        self, clip: Towers, tokenizer: BertTokenizer, spec: FrameSpec, background: TextBackground
+    ) -> None:
+        self._background_digest = tensor_digest(background._asdict())
+        super().__init__(_NAME, clip, tokenizer, spec, _MEAN, _STD)
+        self.register_buffer("background_mean", background.mean, persistent=False)
+        self.register_buffer("background_precision", background.precision, persistent=False)
+
+    @property
+    def text_background(self) -> TextBackground:
+        return TextBackground(self.background_mean, self.background_precision)
+
+    @property
+    def visual_blocks(self) -> list[Any]:
+        return []
+
+    def embed_frames(self, frames: Tensor) -> Tensor:
+        """Pooled features and feature maps ``[n, M, 1+49, 1280]`` of frames ``uint8 [n, M, 224, 224, 3]``."""
+        maps = self.clip.visual(self.pixels(frames)).flatten(2).transpose(1, 2)
+        tokens = torch.cat([maps.mean(dim=1, keepdim=True), maps], dim=1)
+        return tokens.view(*frames.shape[:2], *tokens.shape[1:])
+
+    @torch.no_grad()
+    def video_features(self, frames: Tensor) -> Tensor:
+        """Square root of the mean over frames of the pooled features, which are not negative.
+
+        The root compresses the few large features of a frame, as the power normalization of Fisher vectors does
+        (Perronnin et al., ECCV 2010).
+        """
+        pooled = self.clip.visual(self.pixels(frames)).mean(dim=(2, 3)).unflatten(0, frames.shape[:2])
+        features: Tensor = pooled.float().mean(dim=1).clamp(min=0).sqrt()
+        return features
+
+    def _identity(self) -> list[Any]:
+        return [_NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
+
+
+class _CenteredUnitVectors(nn.Module):
+    """Unit vectors minus the mean of generic texts."""
+
+    center: Tensor
+
+    def __init__(self, center: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("center", center)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=-1) - self.center
+
+
+def small_frame_spec(frames: int | None = None) -> FrameSpec:
+    """Frames per video and frame size."""
+    return FrameSpec(frames or _DEFAULT_FRAMES, _SIZE)
+
+
+def constants_path() -> Path:
+    """File of the derived constants in this package."""
+    return Path(str(resources.files("models.backbones.small") / "derived.safetensors"))
+
+
+def load_constants() -> DerivedConstants:
+    """The derived constants of this package, in float32.
+
+    Raises:
+        BackboneUnavailable: The file is missing.
+    """
+    path = constants_path()
+    if not path.exists():
+        raise BackboneUnavailable(
+            f"backbone 'small': models/backbones/small/{path.name} is missing; restore it from the repository, or "
+            "compute it again with `python -m models.backbones.small.constant_derivation`"
+        )
+    return DerivedConstants(**{name: tensor.float() for name, tensor in load_file(path).items()})
+
+
+def load_small(frames: int | None = None) -> SmallBackbone:
+    """Load ``small`` with its weights.
+
+    Raises:
+        BackboneUnavailable: A package with weights is missing or altered, or the derived constants are missing.
+    """
+    return build_small(load_constants(), frames)
+
+
+def build_small(constants: DerivedConstants, frames: int | None = None) -> SmallBackbone:
+    """``small`` with given constants.
+
+    Raises:
+        BackboneUnavailable: A package with weights is missing or altered.
+    """
+    image = ImageTower(folded_weights(), constants.projection)
+    source = str(verified_folder(TEXT_PACKAGE))
+    with silent_library():
+        bert, _ = load_tower(_NAME, source, {"bert": BertModel}, "text_projection.weight")
+        tokenizer = BertTokenizer(source, TEXT_LENGTH)
+    width = len(constants.text_center)
+    text = BertTextTower(bert, torch.eye(width), _CenteredUnitVectors(constants.text_center))
+    background = TextBackground(constants.background_mean, constants.background_precision)
+    return SmallBackbone(Towers(image, text), tokenizer, small_frame_spec(frames), background)

