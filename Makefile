@@ -66,7 +66,7 @@ lint: $(VENV)/.dev node_modules/.installed ## Check style, formatting, types and
 	@$(BIOME) ci --log-level=warn
 
 .PHONY: bench
-bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, list what can be measured)
+bench: $(VENV)/.runtime ## Measure (ARGS="run world-10 --seeds 3"; without it, list the benchmarks)
 	@$(BIN)/cinestrata bench $(or $(ARGS),protocols)
 
 .PHONY: bench-search

@@ -35,7 +35,7 @@ class ManifestError(ShardStoreError):
 
 
 class ShardCorrupt(ShardStoreError):
-    """The folder of a shard does not contain what was written."""
+    """The folder of a shard differs from the files that were written."""
 
 
 class ShardMissing(ShardStoreError):
@@ -47,7 +47,7 @@ class ShardInvalid(ShardStoreError, ValueError):
 
 
 class ReleaseCorrupt(ShardStoreError):
-    """The folder of a release does not contain what was written."""
+    """The folder of a release differs from the files that were written."""
 
 
 class StoreUnavailable(ShardStoreError):

@@ -18,7 +18,7 @@ _MIN_AGE_SECONDS = 3600  # readers and writers may still use younger folders
 
 
 class GarbageCollector:
-    """Removes what writers left behind: staged folders, and sealed folders that the manifest does not name."""
+    """Removes leftovers of writers: staged folders, and sealed folders that the manifest does not name."""
 
     def __init__(self, store_folder: StoreFolder, remote: VectorStore | None) -> None:
         """A garbage collector.

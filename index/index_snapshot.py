@@ -127,7 +127,7 @@ class IndexSnapshot:
         """Read every byte of a segment and compare checksums.
 
         Raises:
-            ShardMissing, ShardCorrupt: The segment differs from what was written.
+            ShardMissing, ShardCorrupt: The segment differs from its entry.
         """
         require_intact(self._store.shard_folder(entry.id), entry, verify=True)
         self._verified.add(entry.id)

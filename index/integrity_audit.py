@@ -26,8 +26,8 @@ class Audit:
     Attributes:
         manifest: Manifest of the audited generation.
         ids: Task → ids of its vectors that are not deleted, of intact shards.
-        damaged_releases: Release → what is wrong with its files.
-        damaged_shards: Task → what is wrong with its files or vectors.
+        damaged_releases: Release → problems of its files.
+        damaged_shards: Task → problems of its files or vectors.
         contradictions: Contradictions between entries of the manifest.
         leftovers: Folders that no manifest names. They are harmless: a writer is about to publish them, or the garbage
             collector will remove them once they are an hour old.

@@ -167,7 +167,7 @@ class ShardStore(StoreFolder):
     ) -> Manifest:
         """Make a release current, and shards visible with it. The publish point of the whole store.
 
-        Publishing what is already published changes nothing, so that a writer that died may try again, and a late
+        Publishing published shards again changes nothing, so that a killed writer may repeat it, and a late
         writer cannot make an old release current again.
 
         Args:

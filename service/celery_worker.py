@@ -1,4 +1,4 @@
-"""Celery workers: the probing job, and what starts and stops with a worker process.
+"""Celery workers: the probing job, and the start and stop of worker processes.
 
 Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own
 command: ``celery -A service.celery_worker worker --queues cpu`` and

@@ -46,7 +46,7 @@ def restore_frames(
                 path = locate(clip)
                 if frame_cache_path(cache, frames, size, content_hash(path)) != clip.frames_path:
                     raise FramesMissing(
-                        f"video {clip.id!r}: the file is not the one that was accepted; put that one back, or post "
+                        f"video {clip.id!r}: the file differs from the accepted one; restore that file, or post "
                         "the task again"
                     )
                 clip.frames_path.unlink(missing_ok=True)

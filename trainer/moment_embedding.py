@@ -124,7 +124,7 @@ def _accepted_file(video: LongVideo, locate: Callable[[LongVideo], Path]) -> Pat
     except OSError as error:
         raise MediaError(f"the file cannot be read ({error.strerror or type(error).__name__})") from error
     if not is_accepted:
-        raise MediaError("the file is not the one that was accepted")
+        raise MediaError("the file differs from the accepted one")
     return path
 
 

@@ -110,7 +110,7 @@ function confirmDeletion({ video_id: id, captions }) {
     ],
     kept: [
       "Your own file below the media root.",
-      "What the encoders learned from it, and evaluations that used it.",
+      "Its effect on the encoders, and evaluations that used it.",
       "Its vector uses disk space until the domain is compacted; searches cannot reach it.",
       "Earlier backups.",
     ],

@@ -77,7 +77,7 @@ def run_method(
 
 
 class _MethodRun:
-    """State between the tasks of a run: the learner, the galleries and what the evaluation reuses."""
+    """State between the tasks of a run: the learner, the galleries and the reused evaluation results."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def select_variants(
     """Select the variants to run.
 
     Args:
-        listed: Variants of the protocol; an empty sequence stands for every registered method.
+        listed: Variants of the protocol; empty: every registered method.
         names: Labels of listed variants, or variants in the short form; None selects all listed variants.
         overrides: Settings that are added to every selected variant.
 

@@ -48,7 +48,7 @@ class Protocol(StrictModel):
         default_factory=dict, description="Settings of single methods, over those of every method."
     )
     methods: tuple[MethodVariant, ...] = Field(
-        default=(), description="Method variants; an empty list stands for every registered method."
+        default=(), description="Method variants; empty: every registered method."
     )
 
     def settings_of(self, variant: MethodVariant) -> dict[str, Any]:

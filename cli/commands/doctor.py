@@ -48,7 +48,7 @@ def run_doctor(data: Path | None, as_json: bool) -> None:
                 ok, detail = True, check(settings)
             except Exception as error:
                 ok, detail = False, str(error) or type(error).__name__
-        results.append({"check": name, "ok": ok, "said": detail})
+        results.append({"check": name, "ok": ok, "detail": detail})
         if not as_json:
             mark = "[green]ok    [/green]" if ok else "[red]failed[/red]"
             console.print(f"{mark}  {name:<12} ", end="")

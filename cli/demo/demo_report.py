@@ -74,7 +74,7 @@ def search_record(query: str, target: str, response: SearchResponse) -> dict[str
     rank = _rank(target, response)
     return {
         "query": query,
-        "sought": target,
+        "target": target,
         "found": rank is not None,
         "rank": rank,
         "timing_ms": response.timing_ms.model_dump(),

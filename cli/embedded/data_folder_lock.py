@@ -100,7 +100,7 @@ def _open_lock_file(run_dir: Path, mode: Literal["r", "a+"]) -> IO[str]:
             os.fchmod(descriptor, 0o600)  # files of earlier versions were readable by all users
     except PermissionError:
         fail(
-            f"{path} belongs to another user, who runs or has run Cinestrata on this folder.",
+            f"{path} belongs to another user. Cinestrata ran on this folder as that user.",
             "Run the command as that user, or use the running service with --url. If no service runs on the folder, "
             "remove the file.",
         )

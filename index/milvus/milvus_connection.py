@@ -73,7 +73,7 @@ class MilvusConnection:
         """A client for the requests of a ``with`` block. After a failure, no request is sent for a few seconds.
 
         Args:
-            action: What Milvus is to do, in messages: "Milvus could not <action>".
+            action: Action of Milvus for messages: "Milvus could not <action>".
 
         Raises:
             ShardMissing: A collection or partition does not exist.

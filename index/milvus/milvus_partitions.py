@@ -220,7 +220,7 @@ class MilvusPartitions:
         return np.asarray(vectors, dtype)
 
     def _forget(self) -> None:
-        """Forget what was seen on the server: it may have changed."""
+        """Clear the cached names and types: the server may have changed."""
         self._names.clear()
         self._dtypes.clear()
 

@@ -94,7 +94,7 @@ def format_ids(ids: Ids) -> str:
 
 
 def digest_rows(rows: Iterable[Vectors]) -> str:
-    """SHA-256 of batches of vectors in half precision, which is what is stored."""
+    """SHA-256 of batches of vectors in half precision, the stored precision."""
     digest = hashlib.sha256()
     for batch in rows:
         digest.update(np.ascontiguousarray(batch, np.float16).tobytes())

@@ -15,7 +15,7 @@ from index.scanning.search_threads import SearchThreadLimit
 
 __all__ = ["BLOCK_BYTES", "ExactScan", "RowHits", "dtype_of", "empty_flat_index"]
 
-BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about what stays in the cache of a core
+BLOCK_BYTES = 2 * 1024**2  # float32 bytes converted at a time: about the cache size of a core
 _GATHERED_ROWS = 16_384  # rows copied at a time
 _GATHER_COST = 4  # a gathered row takes as long as this many rows that are read in order
 _MATMUL_QUERIES = 8  # minimum number of queries for which a matrix product is faster than single scans

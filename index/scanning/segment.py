@@ -79,7 +79,7 @@ class Segment:
             ShardMissing: The folder is missing.
             ShardCorrupt: A file is missing, was altered, or contradicts the manifest.
         """
-        require_intact(folder, entry, verify=verify)  # first: the readers of FAISS trust what they read
+        require_intact(folder, entry, verify=verify)  # first: the readers of FAISS do not check the files
         name = display_name(entry)
         try:
             description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Shards without vectors: what remains of a task after all its vectors were deleted and its shard was compacted.
+"""Shards without vectors: the state of a task after all its vectors were deleted and its shard was compacted.
 
 The manifest still names the task, its release and its encoder, so the task stays published, pinned and counted. The
 folder of its segment has a description and an empty list of ids, wherever its vectors were before.

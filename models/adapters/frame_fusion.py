@@ -2,7 +2,7 @@
 
 Inside a visual block, a cross-attention runs in parallel to the frozen self-attention on the same normalized tokens.
 Queries come from a neighboring frame, keys and values from the current one (eq. 1). A trainable gate α, initially 0,
-mixes the result into that of the self-attention (eq. 3), so at step 0 the tower computes what the backbone does.
+mixes the result into that of the self-attention (eq. 3), so at step 0 the tower computes the output of the backbone.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def read_release(
 ) -> ReleaseState:
     """Read a release.
 
-    :mod:`models.encoders.encoder_registry` has functions that read only what one side of the encoders needs.
+    :mod:`models.encoders.encoder_registry` has functions that read only the tensors of one encoder.
 
     Args:
         folder: Folder of the release.

@@ -1,7 +1,7 @@
 """Confidence of search results: a logistic regression from the scores of a result list to a probability.
 
 A score alone is not a probability: which scores are good depends on the backbone, the domain and the text. Two more
-facts help: how far a result stands out from the rest of its list, and whether the tokens of the text occur in the
+facts help: the distance of a score from the other scores of its list, and whether the tokens of the text occur in the
 routing profiles of the library. Logistic regression maps a few such features to the probability that a result is
 relevant (Platt, "Probabilistic outputs for support vector machines", Advances in Large Margin Classifiers, 1999).
 The model is fitted when a release is made (``trainer.evaluation.confidence_fitting``) and stored in the release.

@@ -7,7 +7,7 @@
     │   └── IdempotencyMismatch 422  the Idempotency-Key belongs to another body
     ├── Unauthorized            401
     ├── NotFound                404
-    ├── Conflict                409  the request contradicts what is stored
+    ├── Conflict                409  the request contradicts the stored state
     │   └── IdempotencyInFlight 409  the first request with this Idempotency-Key is still running
     ├── Gone                    410  the requested state is not kept any more
     ├── TooLarge                413
@@ -60,7 +60,7 @@ class FieldError:
     Attributes:
         field: Path of the field, such as ``videos[3].captions[0]``.
         message: The error, as a sentence.
-        hint: What the caller can do.
+        hint: Remedy for the caller.
     """
 
     field: str
@@ -207,7 +207,7 @@ class DataFolderNotWritable(CinestrataError):
     """A folder of the data folder cannot be written: wrong owner, read-only, or a full disk.
 
     Attributes:
-        hint: What the operator can do.
+        hint: Remedy for the operator.
     """
 
     status = 503

@@ -369,7 +369,7 @@ def _explain_unknown_variable(name: str, value: str) -> str | None:
 
 
 def _nonempty_secret(value: SecretStr | None) -> SecretStr | None:
-    # An empty variable means "no key", which is what a compose file passes on for an unset one.
+    # An empty variable means "no key": a compose file passes an unset variable as an empty one.
     return value if value and value.get_secret_value() else None
 
 

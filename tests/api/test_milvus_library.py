@@ -99,7 +99,7 @@ def test_learned_tasks_are_stored_and_found_in_milvus(
 def test_backup_reports_vectors_in_milvus(
     library: list[str], configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Commands work on the folder that they are given until their process ends; this one goes on.
+    # A command changes the settings of its process, and this process runs further tests.
     monkeypatch.setenv("CINESTRATA_DATA_DIR", str(configured.data_dir))
     outcome = CliRunner().invoke(app, ["snapshot", str(tmp_path / "copy")])
     assert outcome.exit_code == 0, outcome.output
@@ -125,8 +125,8 @@ def test_moving_between_stores_keeps_results(
         same(answers(client), before)
         shards = library_store(configured).manifest().shards
         with session_scope() as session:
-            told_of = dict(session.execute(select(Shard.task_id, Shard.id)).all())
-        assert told_of == {task: shard.id for task, shard in shards.items()}
+            in_catalog = dict(session.execute(select(Shard.task_id, Shard.id)).all())
+        assert in_catalog == {task: shard.id for task, shard in shards.items()}
         places = [bool(shard.place) for shard in shards.values()]
         assert places == [where == "milvus"] * 2, other
 

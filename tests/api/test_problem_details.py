@@ -1,4 +1,4 @@
-"""What no search understands is refused in words that a person can act on, never passed over."""
+"""Invalid search requests are refused with a field and a hint."""
 
 from __future__ import annotations
 

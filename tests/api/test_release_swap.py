@@ -78,7 +78,7 @@ def test_published_releases_interrupt_no_search_and_no_response_mixes_releases(
 
     def publish(name: str, captions: list[str]) -> int:
         names.append(name)
-        # What is to be expected is written down first: it may be served before publishing returns.
+        # The expected answer is stored first, because a search may return it before publishing ends.
         generation = len(names)
         published[generation] = ("", {f"{task}-{n}" for task in names for n in range(3)})
         manifest = library.add_task(name, captions)

@@ -102,7 +102,7 @@ def test_backup_during_publishing_is_one_generation(
         assert outcome.exit_code == 0, outcome.output
         dispose()
         manifest = ShardStore(settings().index_dir).manifest()
-        assert _ready() <= set(manifest.shards)  # what was acknowledged is there
+        assert _ready() <= set(manifest.shards)  # acknowledged tasks are stored
         assert IndexSnapshot.open(ShardStore(settings().index_dir)).degraded == {}
         generations.append(manifest.generation)
     assert 2 < generations[0] <= generations[1] <= generations[2] <= last

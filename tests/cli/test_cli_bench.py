@@ -1,4 +1,4 @@
-"""``cinestrata bench`` as a person types it."""
+"""The command ``cinestrata bench``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_finished_runs_of_a_protocol_are_kept(protocol: Path, tmp_path: Path) ->
     assert "1 of 2 runs already have results" in second.output
     assert "finetune@prior=0, seed 0" in second.output
     assert "finetune, seed 0" not in second.output
-    assert "| zero_shot | latest |" in second.output, "what was measured before is in the table too"
+    assert "| zero_shot | latest |" in second.output, "the table includes earlier results"
     written = bench("report", out)
     assert written.exit_code == 0, written.output
     assert "# Small (`small`)" in (out / "report.md").read_text()

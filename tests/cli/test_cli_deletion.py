@@ -123,7 +123,7 @@ def test_deleted_task_is_removed_from_disk(
     assert len(_files(folder, kept)) == 1
     outcome = json.loads(_run("doctor", "--json").stdout)
     (found,) = [check for check in outcome["checks"] if check["check"] == "index"]
-    assert (found["ok"], "2 shards" in found["said"]) == (True, True), found
+    assert (found["ok"], "2 shards" in found["detail"]) == (True, True), found
     assert [(shard.count, shard.degraded) for shard in overview().shards] == [(0, None), (4, None)]
     assert _run("snapshot", str(tmp_path / "copy")).exit_code == 0
     restored = _run("restore", str(tmp_path / "copy"), "--data", str(tmp_path / "other"))

@@ -194,7 +194,7 @@ def test_json_report_and_exit_status(
     body = json.loads(damaged.stdout)
     assert body["ok"] is False
     assert [entry["check"] for entry in body["checks"] if not entry["ok"]] == ["index"]
-    assert "tsk_a" in next(entry["said"] for entry in body["checks"] if not entry["ok"])
+    assert "tsk_a" in next(entry["detail"] for entry in body["checks"] if not entry["ok"])
 
 
 def test_ann_structures_are_described() -> None:

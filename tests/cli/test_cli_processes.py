@@ -285,9 +285,9 @@ def test_unreadable_lock_record_is_reported(
     ):
         with pytest.raises(typer.Exit):
             operation()
-        said = capsys.readouterr().err
-        assert "up.lock belongs to another user" in said
-        assert "--url" in said
+        output = capsys.readouterr().err
+        assert "up.lock belongs to another user" in output
+        assert "--url" in output
     monkeypatch.setenv("CINESTRATA_REDIS_URL", "redis://broker:6379/0")
     assert data_folder_settings(tmp_path).redis_url == "redis://broker:6379/0", (
         "with a configured broker, the record is not needed"

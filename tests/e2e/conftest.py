@@ -51,9 +51,9 @@ class Machine:
             process = self.start("up", "--data", data, "--port", 0, stdout=subprocess.PIPE, stderr=stderr)
         assert process.stdout is not None
         line = process.stdout.readline()
-        said = re.fullmatch(r"Cinestrata is up at (http://127\.0\.0\.1:\d+)\n", line)
-        assert said, (line, error_log.read_text())
-        return process, said[1]
+        started = re.fullmatch(r"Cinestrata is up at (http://127\.0\.0\.1:\d+)\n", line)
+        assert started, (line, error_log.read_text())
+        return process, started[1]
 
     @staticmethod
     def processes(data: Path, containing: str = "") -> list[int]:

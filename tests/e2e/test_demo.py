@@ -76,7 +76,7 @@ def test_demo_searches_every_domain(report: dict[str, Any]) -> None:
         assert scores == sorted(scores, reverse=True)
         videos = [result["video_id"] for result in search["results"]]
         assert len(set(videos)) == 10
-        assert search["found"] == (search["sought"] in videos)
+        assert search["found"] == (search["target"] in videos)
 
 
 def test_repeated_demo_learns_no_task_twice(machine: Machine, data: Path, report: dict[str, Any]) -> None:

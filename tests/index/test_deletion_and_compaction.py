@@ -189,7 +189,7 @@ def test_damaged_tombstones_degrade_task(store: ShardStore, publish_task: Callab
         )  # otherwise deleted vectors would be returned again
         assert (snapshot.tasks, list(snapshot.degraded)) == (["b"], ["a"])
         assert "deletions" in snapshot.degraded["a"]
-        assert any("deletions" in said for said in audit(store).problems)
+        assert any("deletions" in problem for problem in audit(store).problems)
     path.unlink()
     assert "deleted.npy is missing" in IndexSnapshot.open(store).degraded["a"]
 

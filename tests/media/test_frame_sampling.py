@@ -40,7 +40,7 @@ def test_moment_windows_cover_video_evenly(
         assert found == []
         return
     if not found:
-        assert duration == pytest.approx(seconds), "what is longer by a rounding error only is not longer"
+        assert duration == pytest.approx(seconds), "a rounding error does not lengthen the duration"
         return
     assert 2 <= len(found) <= most
     starts, ends = np.array(found).T

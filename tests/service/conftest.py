@@ -1,5 +1,4 @@
-"""What the service's tests share: catalogs on both databases, libraries to search, small real videos, tasks in a given
-state."""
+"""Fixtures of the service: catalogs on both databases, libraries, small real videos, and tasks in a given state."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from service.core.schemas import TaskDetails, TaskSpec
 from service.core.settings import Settings
 from service.tasks import commands, lifecycle
 
-if TYPE_CHECKING:  # what searches takes long to import, and not every file does
+if TYPE_CHECKING:  # slow imports that only tests of searches need
     from models.backbones.backbone import Backbone
     from service.search.engine import SearchEngine
     from tests.service.search.caption_library import Library
@@ -33,13 +32,13 @@ def catalog(
 
 @pytest.fixture
 def sqlite_catalog(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Settings:
-    """Settings with an empty catalog on SQLite, for what does not touch the database's ways. No broker."""
+    """Settings with an empty catalog on SQLite, for tests that do not depend on the database. No broker."""
     return settings_factory(tmp_path, lease_seconds=30)
 
 
 @pytest.fixture(scope="session")
 def backbone() -> Backbone:
-    """The smallest one."""
+    """The smallest backbone."""
     from models.backbones.backbone_loading import load_backbone
 
     return load_backbone("tiny")
@@ -47,7 +46,7 @@ def backbone() -> Backbone:
 
 @pytest.fixture
 def overrides() -> dict[str, Any]:
-    """Settings of ``configured`` that are not as usual; a file may define its own."""
+    """Settings of ``configured`` that differ from the defaults; a module may override the fixture."""
     return {}
 
 
@@ -156,7 +155,7 @@ def post_probed(post: Callable[..., TaskDetails]) -> Callable[..., TaskDetails]:
 
 @pytest.fixture
 def expire() -> Callable[[str], None]:
-    """``expire(task_id)``: as if the lease had run out, because its worker is gone."""
+    """``expire(task_id)``: let the lease of a task expire, as after the death of its worker."""
 
     def make(task_id: str) -> None:
         from datetime import timedelta

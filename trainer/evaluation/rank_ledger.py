@@ -1,4 +1,4 @@
-"""Rank ledger: ranks kept from earlier rows, so that evaluating a release costs only what its own task adds.
+"""Rank ledger: ranks kept from earlier rows, so that evaluating a release costs only comparisons with its own task.
 
 Shards never change. If a task's queries never change either, as in mode ``pinned``, a query and a video that were
 scored once need not be scored again: a new task's queries are scored against every shard, older queries only against

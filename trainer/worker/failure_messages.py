@@ -18,8 +18,8 @@ class FailureMessage(NamedTuple):
     """Reason and hint of a failed task.
 
     Attributes:
-        reason: Sentence that says what happened.
-        hint: Sentence that says what to do.
+        reason: Sentence that describes the failure.
+        hint: Sentence that describes the remedy.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""What alembic runs: the caller brings the connection, and its transaction."""
+"""Environment of Alembic: migrations run on the connection of the caller, in its transaction."""
 
 from __future__ import annotations
 

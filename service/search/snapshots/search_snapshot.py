@@ -124,8 +124,8 @@ class SearchSnapshot:
             index_snapshot: Snapshot of the index.
             backbone: Backbone of all releases.
             release_id: Identifier of a release in the manifest; the newest by default.
-            other: Snapshot of the same library with the same backbone. Releases never change, so what it has loaded of
-                earlier releases is reused without reading or checking it again. It is not modified.
+            other: Snapshot of the same library with the same backbone. Releases never change, so its loaded
+                releases are reused without reading or checking them again. It is not modified.
 
         Raises:
             ModelError, ShardStoreError: The release cannot be read, does not fit the backbone, or has no searchable

@@ -230,7 +230,7 @@ class SnapshotManager:
         with self._refresh_lock:
             stamp = self._stamp()
             is_due = self.retry_at is not None and time.monotonic() >= self.retry_at
-            # A shard that broke since the last refresh is looked at at once, and then after each retry interval.
+            # A shard that broke since the last refresh is checked at once, and then after each retry interval.
             is_due = is_due or (self.retry_at is None and bool(self.degraded()))
             if self._has_looked and stamp == self._seen_stamp and not is_due:
                 return False

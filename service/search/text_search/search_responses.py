@@ -15,7 +15,7 @@ from service.search.text_search.search_state import SearchState
 
 __all__ = ["build_responses"]
 
-_LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, beside the searched ones
+_LISTED_TASKS = 10  # likeliest tasks listed in the routing of a response, in addition to the searched tasks
 
 
 def build_responses(states: Sequence[SearchState], snapshot: SearchSnapshot) -> list[SearchResponse]:

@@ -1,6 +1,6 @@
 """Bounded reading of zip and tar archives that are not trusted.
 
-Names, sizes and counts that an archive states are checked, and what is read is counted again.
+Names, sizes and counts that an archive states are checked, and the extracted bytes are counted again.
 """
 
 from __future__ import annotations

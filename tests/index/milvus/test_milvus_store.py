@@ -248,7 +248,7 @@ class ServerState:
 
     @property
     def loaded(self) -> set[tuple[str, str]]:
-        with self._connection.request("list what is loaded") as client:
+        with self._connection.request("list the loaded partitions") as client:
             return {
                 (collection, partition)
                 for collection in client.list_collections()

@@ -165,7 +165,7 @@ def test_metadata_of_a_deleted_video_is_not_filtered(served: Served) -> None:
     service.refresh()
     with pytest.raises(InvalidInput, match="The videos carry no metadata"):
         _found(service, where={"place": "spot 1"})
-    assert len(service.metadata_cache.metadata_by_task) == 2, "what was read before is not kept in memory"
+    assert len(service.metadata_cache.metadata_by_task) == 2, "metadata of earlier states is evicted"
 
 
 def test_all_videos_of_a_task_can_be_deleted(served: Served) -> None:

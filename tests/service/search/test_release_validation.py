@@ -213,7 +213,7 @@ def test_large_library_is_served_before_it_is_verified(
     assert "vectors.faiss was altered" in ready.degraded["birds"]
     assert "checksums" not in ready.checks
     assert {r.task for r in service.search("an owl", k=20).results} == {"cars", "sea", "lake"}
-    assert service.refresh(), "the degraded shard is looked at again at once"
+    assert service.refresh(), "the degraded shard is checked again at once"
     assert list(service.readiness().degraded) == ["birds"]
     _flip(learning.store, shards["tsk_birds"])
     assert path.exists()

@@ -165,15 +165,15 @@ def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -
     assert calibrated.captions == 60
     assert min(calibrated.weights[:RESULT_FEATURES]) >= 0
     sure: dict[bool, list[float]] = {True: [], False: []}
-    said, right = [], []
+    confidences, right = [], []
     for results in label_results(encoder, known, profiles, mode="pinned", prior=PRIOR):
         odds = results.features @ np.array(calibrated.weights) + calibrated.bias
         sure[results.present].append(1 / (1 + np.exp(-odds[0])))
         if results.present:
-            said.append(sure[True][-1])
+            confidences.append(sure[True][-1])
             right.append(results.relevant[0])
     assert np.mean(sure[True]) > 2 * np.mean(sure[False])
-    assert np.mean(said) == pytest.approx(np.mean(right), abs=0.1)
+    assert np.mean(confidences) == pytest.approx(np.mean(right), abs=0.1)
     assert calibrated.error < 0.3
 
 
@@ -220,24 +220,28 @@ def test_logistic_fit_of_separable_classes_is_finite() -> None:
 
 def test_reliability_equals_a_slow_reference() -> None:
     rng = np.random.default_rng(1)
-    said = np.append(rng.random(300), [0.0, 1.0])
-    right = rng.random(302) < said**2
-    found = reliability(said, right, bins=5)
+    confidences = np.append(rng.random(300), [0.0, 1.0])
+    right = rng.random(302) < confidences**2
+    found = reliability(confidences, right, bins=5)
     gap = 0.0
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
         inside = [
-            (s, r) for s, r in zip(said, right, strict=True) if low <= s < low + 0.2 or s == low + 0.2 == 1
+            (s, r)
+            for s, r in zip(confidences, right, strict=True)
+            if low <= s < low + 0.2 or s == low + 0.2 == 1
         ]
         gap += abs(sum(s - r for s, r in inside)) / 302
     assert found.error == pytest.approx(gap)
     assert sum(part.size for part in found.bins) == 302
-    assert found.brier == pytest.approx(sum((s - r) ** 2 for s, r in zip(said, right, strict=True)) / 302)
+    assert found.brier == pytest.approx(
+        sum((s - r) ** 2 for s, r in zip(confidences, right, strict=True)) / 302
+    )
     assert reliability(np.array([0.25] * 8), np.array([True, False, False, False] * 2)).error == 0
 
 
 def test_area_under_roc_equals_share_of_ordered_pairs() -> None:
     rng = np.random.default_rng(2)
-    said, right = rng.integers(0, 6, 80) / 5, rng.random(80) < 0.4
-    pairs = [(a > b) + 0.5 * (a == b) for a in said[right] for b in said[~right]]
-    assert area_under_roc(said, right) == pytest.approx(np.mean(pairs))
-    assert np.isnan(area_under_roc(said, np.ones(80, bool)))
+    confidences, right = rng.integers(0, 6, 80) / 5, rng.random(80) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a in confidences[right] for b in confidences[~right]]
+    assert area_under_roc(confidences, right) == pytest.approx(np.mean(pairs))
+    assert np.isnan(area_under_roc(confidences, np.ones(80, bool)))

@@ -1,4 +1,4 @@
-"""The definitions of FR, HM, BWF and pooled recall, held against what the papers print.
+"""The definitions of FR, HM, BWF and pooled recall, compared with the printed tables of the papers.
 
 A row of bmu-moco's tables gives, for five tasks, the recall of the last release and how much was forgotten; three
 overall figures follow from these. Where a printed one does not, the one that follows is noted as a misprint, so that
@@ -31,7 +31,7 @@ ROUNDING = 0.0151  # of sums and means of figures with two decimals
 class Printed:
     """A row: R@k of the last release and FR for tasks 1 to 4, R@k of task 5; overall R@k, FR and HM.
 
-    ``misprints`` holds what an overall figure should be by the others of its row.
+    ``misprints`` has the overall figures that follow from the other figures of the row.
     """
 
     table: str

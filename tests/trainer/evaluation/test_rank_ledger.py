@@ -298,7 +298,9 @@ def test_missing_or_damaged_file_gives_an_empty_ledger(tmp_path: Path) -> None:
         broken[position] ^= 1 << rng.integers(8)
         path.write_bytes(broken)
         found = read_ledger(path)
-        assert found == {} or _values(found) == known, "what is read is what was written"
+        assert found == {} or _values(found) == known, (
+            "a damaged ledger is either refused or read without a difference"
+        )
         refused += not found
     assert refused > 100
     for part in (b"", good[: len(good) // 2], good[:-1], b"PK" + bytes(100)):

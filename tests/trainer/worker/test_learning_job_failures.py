@@ -96,7 +96,7 @@ def test_missing_or_replaced_video_fails_the_task_and_names_it(post_videos: Post
     (settings().media_root / "night" / "2.mp4").write_bytes(content)
     view = run_job(replaced)
     assert view.state == "failed"
-    assert "'night-2': the file is not the one that was accepted" in str(view.error)
+    assert "'night-2': the file differs from the accepted one" in str(view.error)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_shard_that_breaks_while_served_is_degraded(library: Library, configured
     assert (service.readiness().ready, list(service.readiness().degraded)) == (True, ["birds"])
     with pytest.raises(Unavailable, match="folder is missing"):
         service.search("an owl", task="birds")
-    assert service.refresh()  # the degraded shard is looked at again at once
+    assert service.refresh()  # the degraded shard is checked again at once
     assert (service.readiness().tasks, list(service.readiness().degraded)) == (1, ["birds"])
     assert not service.refresh()
     folder.with_suffix(".away").rename(folder)
