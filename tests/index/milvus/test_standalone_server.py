@@ -13,7 +13,12 @@ import pytest
 from tests.milvus import URI_VARIABLE
 
 ROOT = Path(__file__).parents[3]
-MODULES = ("tests/index/milvus", "tests/index/shards")
+MODULES = (
+    "tests/index/milvus",
+    "tests/index/shards",
+    "tests/api/test_milvus_library.py",
+    "tests/trainer/worker/test_learning_with_milvus.py",
+)
 
 
 @pytest.fixture
@@ -48,6 +53,7 @@ def test_milvus_tests_pass_on_standalone_server(standalone_uri: str) -> None:
     Skipped, with that hint, if there is neither.
     """
     environment = {**os.environ, URI_VARIABLE: standalone_uri}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *MODULES]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rs", *MODULES]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
+    assert "skipped" not in done.stdout.splitlines()[-1], done.stdout[-5000:]
