@@ -23,7 +23,7 @@ export function dot(name) {
 }
 
 export function badge(name) {
-  return el("span", { className: "badge" }, dot(name), el("span", { textContent: name }));
+  return el("span", { className: "badge", title: name }, dot(name), el("span", { textContent: name }));
 }
 
 /** Fill an element with a thin bar of shares. Parts: [{name, share}]. */
