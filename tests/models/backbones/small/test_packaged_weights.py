@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -44,9 +45,10 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_package_error_names_package_and_command(
     package: WeightPackage, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = "models.backbones.small.packaged_files.importlib.util.find_spec"
-    original = __import__("importlib.util").util.find_spec
-    monkeypatch.setattr(find, lambda name: None if name == package.module else original(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package.module else find_spec(name)
+    )
     file = "efficientnet-lite0-57934424.pth" if package is IMAGE_PACKAGE else "model.safetensors"
     with pytest.raises(
         BackboneUnavailable, match=rf"{file}.* not installed: run `pip install {package.name}`"
@@ -71,6 +73,10 @@ def test_altered_or_missing_files_are_refused_by_name(
             load_backbone("small")
         path.write_bytes(content)
     assert verified_folder(package) == copied / package.module / package.folder
+
+
+def test_packages_are_not_imported(copied: Path, cache: Path) -> None:
+    assert load_backbone("small").feature_dim == 1280
 
 
 def test_converted_weights_are_cached_and_the_pickle_is_read_once(
