@@ -32,6 +32,7 @@ __all__ = [
     "SourceVideo",
     "StrictModel",
     "WorldSource",
+    "read_folder_task",
 ]
 
 Split = Literal["train", "val", "test"]
@@ -223,7 +224,7 @@ class DatasetsSource(StrictModel):
                 f"{videos} has no manifest for {', '.join(absent)}. It must contain\n{listed}\n{self.needs}"
             )
         for dataset in required:
-            part = _of_manifest(videos / dataset.folder, dataset.folder, dataset.name)
+            part = read_folder_task(videos / dataset.folder, dataset.folder, dataset.name)
             _check_sizes(part, dataset, videos)
             if dataset.paragraph:
                 joined = (
@@ -259,7 +260,7 @@ class FolderSource(StrictModel):
                 f"no subfolder of {videos} has a manifest.jsonl or manifest.csv; each subfolder with one is a task"
             )
         for folder in folders[:count]:
-            part = _of_manifest(folder, folder.name, folder.name)
+            part = read_folder_task(folder, folder.name, folder.name)
             if not any(video.split == "test" for video in part.videos):
                 part = _held_out(part, self.held_out, of="train", to="test")
             yield part
@@ -294,8 +295,17 @@ def _clip(
     return SourceVideo(identifier, captions, split, FileFrames(path, span), category)
 
 
-def _of_manifest(folder: Path, identifier: str, name: str) -> SourceTask:
-    """A folder as a task; without a split, videos with captions are for training and others are only indexed."""
+def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
+    """Read a folder as a task; without a split, videos with captions are for training and others are only indexed.
+
+    Args:
+        folder: Folder with a manifest.
+        identifier: Identifier of the task.
+        name: Name of the task.
+
+    Raises:
+        ProtocolError: The manifest is invalid, or files that it names are missing.
+    """
     manifest = find_manifest(folder)
     entries: list[ManifestEntry] = read_manifest(manifest) if manifest else []
     missing = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]

@@ -7,19 +7,20 @@ digest of its source, so a cached file is never stale.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
 from benchmarks.data.frame_sources import FileFrames, FrameSource, write_frames
+from benchmarks.data.protocol_sources import SourceTask
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.protocol import Protocol
 from models.backbones.backbone import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
 
-__all__ = ["prepare_tasks"]
+__all__ = ["prepare_source_tasks", "prepare_tasks"]
 
 _MAX_LISTED_VIDEOS = 5  # in error messages
 Progress = Callable[[int, int], None]
@@ -49,11 +50,35 @@ def prepare_tasks(
     Raises:
         ProtocolError: Videos are missing or cannot be decoded; the message names them.
     """
+    source_tasks = protocol.source.tasks(videos, tasks or protocol.tasks)
+    return prepare_source_tasks(source_tasks, spec, cache, workers=workers, progress=progress)
+
+
+def prepare_source_tasks(
+    source_tasks: Iterable[SourceTask],
+    spec: FrameSpec,
+    cache: Path,
+    *,
+    workers: int = 1,
+    progress: Progress = lambda done, total: None,
+) -> list[TaskData]:
+    """Create the missing frames of every video of some tasks, and return the tasks in order.
+
+    Args:
+        source_tasks: Tasks before their frames are created.
+        spec: Number and size of the frames per video, as the backbone requires.
+        cache: Cache folder; the frames are in its subfolder ``<frames>x<size>``.
+        workers: Number of decoding processes.
+        progress: Called with the number of created videos and the number of missing videos.
+
+    Raises:
+        ProtocolError: Videos are missing or cannot be decoded; the message names them.
+    """
     folder = cache / f"{spec.frames}x{spec.size}"
     sources: dict[Path, FrameSource] = {}
     prepared: list[TaskData] = []
     number = 0
-    for source_task in protocol.source.tasks(videos, tasks or protocol.tasks):
+    for source_task in source_tasks:
         clips: list[Clip] = []
         for video in source_task.videos:
             number += 1

@@ -203,6 +203,88 @@ def merging(
 
 @app.command()
 @report_errors
+def clips(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder with one subfolder per domain, each with clips and a manifest.", file_okay=False
+        ),
+    ],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", metavar="A,B", help="Methods or variants, as for `cinestrata bench run`."),
+    ] = "analytic",
+    backbone: Annotated[str, typer.Option("--backbone", help="Backbone of the methods.")] = "small",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Runs per method; each but the first shuffles the domains.")
+    ] = 1,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = _DEFAULT_FOLDER / "clips",
+    device: Device = "auto",
+    cache: Cache = _DEFAULT_FOLDER / "frames",
+) -> None:
+    """Compare methods on your own clips with a ridge regression on frozen image features.
+
+    Each subfolder with a manifest is a domain. Clips with the split "test" are held out; without any split, a fifth of
+    the clips is held out, at least 2. The rival reads the same frames.
+    """
+    from benchmarks.clips.clip_comparison import compare_on_clips
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.reporting.clip_report import write_clip_report
+
+    with _reported_errors():
+        variants = select_variants((), methods.split(","))
+        with progress_bar("clips") as bar:
+            progress = bar.add_task("Frames", total=None)
+            runs, rivals = compare_on_clips(
+                folder,
+                variants,
+                backbone=backbone,
+                seeds=seeds,
+                cache=cache,
+                device=_device(device),
+                workers=min(os.cpu_count() or 1, 8),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
+                report=lambda line: bar.console.print(line, markup=False),
+            )
+        table = write_clip_report(out, runs, rivals, _command(), backbone)
+    console.print(table, markup=False, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
+
+
+@app.command()
+@report_errors
+def routing(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Published splits as JSON, for example actnet-10.json and msrvtt-20.json.", dir_okay=False
+        ),
+    ],
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="Backbone whose tokens and text vectors are used.")
+    ] = "small",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = _DEFAULT_FOLDER / "routing",
+) -> None:
+    """Measure how often captions of published splits are routed to their own task.
+
+    Tasks are defined by training captions, and test captions are routed. A split without training captions is divided
+    into two folds of its test captions.
+    """
+    from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
+    from models.backbones.backbone_loading import load_backbone
+
+    with _reported_errors():
+        encoder = TextEncoder(load_backbone(backbone))
+        results = [compare_routing(file, encoder) for file in files]
+    table = routing_table(results)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "table.md").write_text(f"    {_command()}\n\n{table}", encoding="utf-8")
+    console.print(table, markup=False, soft_wrap=True)
+    console.print(f"Written to {out}.", soft_wrap=True)
+
+
+@app.command()
+@report_errors
 def speed(
     backbone: Annotated[
         str,
@@ -319,8 +401,13 @@ def _prepare_campaign(
         frames=loaded.spec.frames,
         device=_device(device),
         out=out,
-        command=shlex.join(["cinestrata", *sys.argv[1:]]),
+        command=_command(),
     )
+
+
+def _command() -> str:
+    """Command line of this process, for reports."""
+    return shlex.join(["cinestrata", *sys.argv[1:]])
 
 
 @contextmanager

@@ -117,3 +117,22 @@ def test_report_of_an_empty_folder_fails(tmp_path: Path) -> None:
     outcome = bench("report", tmp_path)
     assert outcome.exit_code == 1
     assert "has no results" in outcome.output
+
+
+def test_clips_without_a_manifest_are_refused(tmp_path: Path) -> None:
+    outcome = bench("clips", tmp_path, "--methods", "zero_shot")
+    assert outcome.exit_code == 1
+    assert "each subfolder with a manifest is a domain" in " ".join(outcome.output.split())
+
+
+def test_routing_table_of_a_split(tmp_path: Path) -> None:
+    clips = {
+        noun: [{"video_id": f"{noun}{number}", "caption": f"the {noun} moves"} for number in range(2)]
+        for noun in ("horse", "truck")
+    }
+    split = [{"train": {noun: rows}, "val": {noun: rows}} for noun, rows in clips.items()]
+    (tmp_path / "two.json").write_text(json.dumps(split))
+    outcome = bench("routing", tmp_path / "two.json", "--backbone", "tiny", "--out", tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.output
+    assert "| token profiles | 100.0 / 100.0 / 100.0 |" in outcome.output
+    assert "| token profiles | 100.0 / 100.0 / 100.0 |" in (tmp_path / "out" / "table.md").read_text()

@@ -1,0 +1,56 @@
+"""TF-IDF vectors of captions.
+
+The weight of a word in a text is (1 + ln tf) · idf, with idf = ln((1 + n) / (1 + df)) + 1; texts have unit length. tf is
+the number of occurrences of the word in the text, df the number of the n fitted documents with the word (Manning,
+Raghavan and Schütze, *Introduction to Information Retrieval*, 2008, sections 6.2 and 6.4, with smoothed idf).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CaptionTfidf", "caption_words"]
+
+Floats = npt.NDArray[np.float64]
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+def caption_words(text: str) -> list[str]:
+    """Words of a text in order: runs of letters a-z and digits of the text in lower case."""
+    return _WORD.findall(text.lower())
+
+
+class CaptionTfidf:
+    """TF-IDF vectors over the vocabulary of some documents.
+
+    Args:
+        documents: Texts that define the vocabulary and the document frequencies.
+
+    Attributes:
+        words: Vocabulary of W words, sorted.
+        idf: Inverse document frequency of each word, ``[W]``.
+    """
+
+    def __init__(self, documents: Sequence[str]) -> None:
+        frequencies = Counter(word for text in documents for word in set(caption_words(text)))
+        self.words = sorted(frequencies)
+        counts = np.array([frequencies[word] for word in self.words], np.float64)
+        self.idf: Floats = np.log((1 + len(documents)) / (1 + counts)) + 1
+        self._columns = {word: column for column, word in enumerate(self.words)}
+
+    def transform(self, texts: Sequence[str]) -> Floats:
+        """Unit TF-IDF vectors ``[n, W]``; words outside the vocabulary are ignored, texts without a word are zero."""
+        weights = np.zeros((len(texts), len(self.words)))
+        for row, text in zip(weights, texts, strict=True):
+            for word, count in Counter(caption_words(text)).items():
+                if word in self._columns:
+                    row[self._columns[word]] = 1 + np.log(count)
+        weights *= self.idf
+        lengths = np.linalg.norm(weights, axis=1, keepdims=True)
+        return np.asarray(weights / np.where(lengths, lengths, 1.0))

@@ -1,0 +1,89 @@
+"""Comparison of methods with the ridge rivals on the domains of a folder, on the same frames and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.clips.clip_domains import read_clip_domains
+from benchmarks.clips.clip_features import FEATURE_BACKBONE, extract_features
+from benchmarks.clips.clip_results import ClipRun
+from benchmarks.clips.method_on_clips import run_variant
+from benchmarks.clips.ridge_rival import run_ridge
+from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.task_preparation import Progress, prepare_source_tasks
+from models.backbones.backbone import FrameSpec
+from models.backbones.backbone_loading import frame_spec, load_backbone
+from models.routing.defaults import DEFAULT_PRIOR
+from trainer.methods import METHODS, configure
+
+__all__ = ["compare_on_clips"]
+
+_DOMAIN_RIDGES, _JOINT_RIDGE = "ridge per domain", "ridge over all domains"
+
+
+def compare_on_clips(
+    folder: Path,
+    variants: Sequence[MethodVariant],
+    *,
+    backbone: str,
+    seeds: int,
+    cache: Path,
+    device: str = "cpu",
+    workers: int = 1,
+    progress: Progress = lambda done, total: None,
+    report: Callable[[str], None] = lambda line: None,
+) -> tuple[list[ClipRun], list[ClipRun]]:
+    """Run the methods and the rivals.
+
+    The rivals read the same frames as the methods, in the size of their image features.
+
+    Args:
+        folder: Folder of the domains; see :func:`~benchmarks.clips.clip_domains.read_clip_domains`.
+        variants: Methods with their settings.
+        backbone: Name of the backbone of the methods.
+        seeds: Number of runs of a trained method; see :func:`~benchmarks.clips.method_on_clips.domain_order`.
+        cache: Folder of decoded frames.
+        device: ``cpu`` or ``cuda``.
+        workers: Number of decoding processes.
+        progress: Called with the number of decoded clips and the number of clips to decode.
+        report: Called with one line per domain and run.
+
+    Returns:
+        The runs of the methods and those of the rivals.
+
+    Raises:
+        ProtocolError: The folder or a clip cannot be used.
+        MethodError: Settings are invalid, or a method cannot use the backbone.
+    """
+    domains = read_clip_domains(folder)
+    for variant in variants:  # validates the settings before videos are decoded
+        configure(variant.method, backbone, variant.settings)
+    spec = frame_spec(backbone, None)
+    tasks = prepare_source_tasks(domains, spec, cache, workers=workers, progress=progress)
+    rival_spec = FrameSpec(spec.frames, frame_spec(FEATURE_BACKBONE, spec.frames).size)
+    rival_tasks = prepare_source_tasks(domains, rival_spec, cache, workers=workers, progress=progress)
+    features = extract_features(
+        load_backbone(FEATURE_BACKBONE, spec.frames).to(device),
+        rival_tasks,
+        lambda line: report(f"{_DOMAIN_RIDGES}: {line}"),
+    )
+    rivals = [
+        run_ridge(features, joint=joint, prior=DEFAULT_PRIOR, label=label)
+        for label, joint in ((_DOMAIN_RIDGES, False), (_JOINT_RIDGE, True))
+    ]
+    loaded = load_backbone(backbone, spec.frames).to(device)
+    methods = []
+    for variant in variants:
+        for seed in range(seeds if METHODS[variant.method].is_trainable else 1):
+            name = f"{variant.label}, seed {seed}"
+            methods.append(
+                run_variant(
+                    variant,
+                    loaded,
+                    tasks,
+                    seed=seed,
+                    report=lambda line, name=name: report(f"{name}: {line}"),  # type: ignore[misc]
+                )
+            )
+    return methods, rivals

@@ -1,0 +1,65 @@
+"""Domains of a user's folder: each subfolder with a manifest is a domain, with a fixed split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.data.folder_manifest import MANIFEST_NAMES, ManifestEntry, find_manifest, read_manifest
+from benchmarks.data.protocol_sources import SourceTask, read_folder_task
+from benchmarks.errors import ProtocolError
+
+__all__ = ["read_clip_domains", "select_held_out"]
+
+_HELD_OUT_FRACTION = 5  # one of this many clips is held out
+_MIN_HELD_OUT = 2
+
+
+def read_clip_domains(folder: Path) -> list[SourceTask]:
+    """Domains of a folder, in the order of their names.
+
+    Args:
+        folder: Folder with one subfolder per domain, each with a ``manifest.jsonl`` or ``manifest.csv``.
+
+    Raises:
+        ProtocolError: No subfolder has a manifest, or a domain has no training clip or no test clip with a caption.
+    """
+    manifests = [(path, manifest) for path in sorted(folder.glob("*/")) if (manifest := find_manifest(path))]
+    if not manifests:
+        raise ProtocolError(
+            f"no subfolder of {folder} has a {' or '.join(MANIFEST_NAMES)}; each subfolder with a manifest is a domain"
+        )
+    return [_read_domain(path, manifest) for path, manifest in manifests]
+
+
+def select_held_out(uris: Sequence[str]) -> set[str]:
+    """URIs of the test clips of a manifest without splits: the first fifth, at least 2, in the order of SHA-1.
+
+    The selection depends on the URIs only, so that it is the same in every tool.
+    """
+    ranked = sorted(uris, key=lambda uri: hashlib.sha1(uri.encode(), usedforsecurity=False).hexdigest())
+    return set(ranked[: max(_MIN_HELD_OUT, len(uris) // _HELD_OUT_FRACTION)])
+
+
+def _read_domain(folder: Path, manifest: Path) -> SourceTask:
+    entries = read_manifest(manifest)
+    domain = read_folder_task(folder, folder.name, folder.name)
+    if not any(entry.split for entry in entries):
+        domain = _split_domain(domain, entries)
+    for split, name in (("train", "training"), ("test", "test")):
+        if not any(video.split == split and video.captions for video in domain.videos):
+            raise ProtocolError(
+                f'{manifest} has no {name} clip with a caption; set "split" to "train" or "test" for each clip, or list '
+                f"at least {_MIN_HELD_OUT + 1} clips without any split"
+            )
+    return domain
+
+
+def _split_domain(domain: SourceTask, entries: Sequence[ManifestEntry]) -> SourceTask:
+    held_out = select_held_out([entry.uri for entry in entries])
+    names = {entry.name for entry in entries if entry.uri in held_out}
+    return replace(
+        domain, videos=tuple(replace(v, split="test") if v.id in names else v for v in domain.videos)
+    )

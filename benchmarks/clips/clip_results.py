@@ -1,0 +1,91 @@
+"""Result of one run of a method or a rival on the domains of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from models.forgetting_measures import backward_forgetting
+from trainer.evaluation.rank_ledger import GalleryName
+
+__all__ = ["GALLERIES", "ClipRun", "Matrix", "domain_mean", "query_mean"]
+
+Matrix = list[list[float | None]]
+
+# Galleries of the tables: held-out and all videos of the own shard, held-out videos of all shards with and without
+# routing evidence.
+GALLERIES: tuple[GalleryName, ...] = ("local", "local_all", "global", "global_raw")
+
+
+@dataclass(frozen=True)
+class ClipRun:
+    """Ranks and costs of one run.
+
+    Attributes:
+        label: Name of the method variant or rival.
+        seed: Seed of the method and of the order of the domains.
+        order: Domains in the order of learning.
+        ranks: Rank of each query's clip, from 1, by gallery and domain.
+        routed: Whether the own domain of each query has the largest routing evidence, by domain.
+        seconds: Wall time by phase (training, indexing, evaluation), one value per domain in the order of learning; one
+            value in all for joint training.
+        clips: Number of clips by domain.
+        matrices: R@1 in percent by gallery ("local", "global"): release i on the queries of domain t; empty for a
+            joint solution.
+        trained: Number of parameters that gradient steps change in one task.
+        stored: Number of values in the last release or in all shards' encoders, without the backbone.
+    """
+
+    label: str
+    seed: int
+    order: tuple[str, ...]
+    ranks: Mapping[str, Mapping[str, Sequence[float]]]
+    routed: Mapping[str, Sequence[bool]]
+    seconds: Mapping[str, Sequence[float]]
+    clips: Mapping[str, int]
+    matrices: Mapping[str, Matrix] = field(default_factory=dict)
+    trained: int = 0
+    stored: int = 0
+
+    def recall(self, gallery: str, k: int) -> float:
+        """R@k in percent, mean over the domains."""
+        return domain_mean([self.hits(gallery, k)[name] for name in sorted(self.order)])
+
+    def query_recall(self, gallery: str, k: int) -> float:
+        """R@k in percent, mean over the queries of all domains."""
+        return query_mean([self.hits(gallery, k)[name] for name in sorted(self.order)])
+
+    def hits(self, gallery: str, k: int) -> dict[str, list[float]]:
+        """100 for each query whose clip is among the first k, otherwise 0; by domain."""
+        return {name: [100.0 * (rank <= k) for rank in ranks] for name, ranks in self.ranks[gallery].items()}
+
+    def routing(self) -> float | None:
+        """Routing accuracy@1 in percent, mean over the domains; None without routing evidence."""
+        if not self.routed:
+            return None
+        return domain_mean([[100.0 * hit for hit in hits] for hits in self.routed.values()])
+
+    def forgetting(self, gallery: str) -> float | None:
+        """BWF of R@1 in percentage points; None for a joint solution."""
+        matrix = self.matrices.get(gallery)
+        return backward_forgetting(matrix) if matrix else None
+
+    @property
+    def seconds_per_domain(self) -> float:
+        """Mean wall time in which a domain is learned, embedded and measured."""
+        return sum(map(sum, self.seconds.values())) / len(self.order)
+
+    @property
+    def seconds_per_100_clips(self) -> float:
+        """Wall time of all domains per 100 clips."""
+        return 100 * sum(map(sum, self.seconds.values())) / sum(self.clips.values())
+
+
+def domain_mean(values: Sequence[Sequence[float]]) -> float:
+    """Mean over the domains of the mean over the queries of a domain."""
+    return sum(sum(part) / len(part) for part in values) / len(values)
+
+
+def query_mean(values: Sequence[Sequence[float]]) -> float:
+    """Mean over the queries of all domains."""
+    return sum(map(sum, values)) / sum(map(len, values))

@@ -1,0 +1,125 @@
+"""A method on the domains of a folder: sequential learning with the ranks of every query."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
+from benchmarks.learning.method_variants import MethodVariant
+from benchmarks.learning.resource_meter import ResourceMeter
+from models.backbones.backbone import Backbone
+from models.routing.defaults import DEFAULT_PRIOR
+from trainer.evaluation.evaluation_task import EvaluationTask, build_evaluation_tasks
+from trainer.evaluation.gallery import Gallery, task_gallery
+from trainer.evaluation.mode_evaluation import ModeEvaluation
+from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
+from trainer.methods import METHODS, start_method
+from trainer.sequential_learning import SequentialLearner
+from trainer.task_data import TaskData
+
+__all__ = ["domain_order", "run_variant"]
+
+
+def domain_order(tasks: Sequence[TaskData], seed: int) -> list[TaskData]:
+    """Order of the domains: that of their names for seed 0, otherwise shuffled with the seed."""
+    ordered = sorted(tasks, key=lambda task: task.task_id)
+    if seed:
+        random.Random(seed).shuffle(ordered)
+    return ordered
+
+
+def run_variant(
+    variant: MethodVariant,
+    backbone: Backbone,
+    tasks: Sequence[TaskData],
+    *,
+    seed: int,
+    report: Callable[[str], None] = lambda line: None,
+) -> ClipRun:
+    """Learn the domains one after the other, and rank all queries after the last domain.
+
+    After each domain, the queries of all learned domains are ranked with the default query mode, for the recall matrix.
+    Vectors are rounded as the vector store rounds them. A method that requires the videos of all domains is trained
+    once on their union.
+
+    Args:
+        variant: Method with its settings.
+        backbone: Backbone that the method adapts.
+        tasks: Domains with their frames.
+        seed: Seed of the method and of :func:`domain_order`.
+        report: Called with one line per learned domain.
+    """
+    ordered = domain_order(tasks, seed)
+    learner = SequentialLearner(
+        variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True
+    )
+    meter = ResourceMeter(backbone.device)
+    prior = DEFAULT_PRIOR if variant.prior is None else variant.prior
+    matrices: dict[str, Matrix] = {"local": [], "global": []}
+    galleries: list[Gallery] = []
+    is_joint = METHODS[variant.method].requires_all_videos
+    for number, part in enumerate([ordered] if is_joint else [[task] for task in ordered], 1):
+        with meter.phase("training"):
+            if is_joint:
+                learner.train_jointly(part)
+            else:
+                learner.train(part[0])
+        with meter.phase("indexing"):
+            galleries += [task_gallery(task, learner.index(task)) for task in part]
+        with meter.phase("evaluation"):
+            _, measured = _evaluate(learner, galleries, prior, full=False)
+        for gallery in ("local", "global"):
+            row: list[float | None] = [
+                100 * recall_at(ranks.ranks[gallery].ranks(), 1) for ranks in measured.task_ranks
+            ]
+            matrices[gallery].append(row + [None] * (len(ordered) - len(row)))
+        spent = sum(durations[-1] for durations in meter.seconds.values())
+        names = "all domains" if is_joint else f"domain {number} of {len(ordered)} ({part[0].name})"
+        report(f"{names} in {spent:.1f} s")
+    evaluated, final = _evaluate(learner, galleries, prior, full=True)
+    assert learner.method is not None
+    assert learner.release is not None
+    return ClipRun(
+        label=variant.label,
+        seed=seed,
+        order=tuple(task.task_id for task in ordered),
+        ranks={
+            gallery: {
+                task.task_id: ranks.ranks[gallery].ranks().tolist()
+                for task, ranks in zip(ordered, final.task_ranks, strict=True)
+            }
+            for gallery in GALLERIES
+        },
+        routed={
+            task.task_id: (
+                rank_by_id(part.evidence, range(len(ordered)), [position] * len(part.texts)) <= 1
+            ).tolist()
+            for position, (task, part) in enumerate(zip(ordered, evaluated, strict=True))
+        },
+        seconds=meter.seconds,
+        clips={task.task_id: len(task.clips) for task in ordered},
+        matrices={} if is_joint else matrices,
+        trained=_count_trained(variant, backbone),
+        stored=sum(tensor.numel() for tensor in learner.release.tensors.values()),
+    )
+
+
+def _count_trained(variant: MethodVariant, backbone: Backbone) -> int:
+    """Number of parameters that an optimizer changes in the first task of a method."""
+    method = start_method(variant.method, backbone, variant.settings, None)
+    method.begin_task("first", "first")
+    return sum(parameter.numel() for group in method.parameter_groups() for parameter in group["params"])
+
+
+def _evaluate(
+    learner: SequentialLearner, galleries: Sequence[Gallery], prior: float, *, full: bool
+) -> tuple[list[EvaluationTask], ModeEvaluation]:
+    """Rank the queries of all learned domains in the default mode; ``full`` includes the gallery of raw cosines."""
+    assert learner.method is not None
+    encoder = learner.query_encoder()
+    tasks = build_evaluation_tasks(encoder, galleries, learner.method.profiles.to_dense(), prior)
+    evaluation = ModeEvaluation(encoder, tasks, encoder.modes[-1], full, ())
+    for _ in evaluation.run():
+        pass
+    return tasks, evaluation

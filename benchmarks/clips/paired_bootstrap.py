@@ -1,0 +1,50 @@
+"""Bootstrap interval of the mean difference of two methods on the same queries.
+
+Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), section 13.3, percentile interval. Queries are resampled
+within each domain, and each difference is that of one query, so that the difficulty of a query cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["Interval", "difference_interval"]
+
+_RESAMPLES = 10_000
+_CHUNK = 500  # resamples at a time, to bound memory
+
+Interval = tuple[float, float, float]  # difference, lower and upper bound
+
+
+def difference_interval(
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    *,
+    pooled: bool = False,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Mean difference ``first - second`` with its bootstrap interval.
+
+    Args:
+        first: Value of each query, by domain.
+        second: Values of the same queries.
+        pooled: Whether every query has the same weight, instead of every domain.
+        confidence: Probability of the interval.
+        seed: Seed of the resampling.
+    """
+    differences = [np.subtract(a, b, dtype=np.float64) for a, b in zip(first, second, strict=True)]
+    sizes = np.array([len(part) for part in differences], np.float64)
+    weights = sizes / sizes.sum() if pooled else np.full(len(sizes), 1 / len(sizes))
+    rng = np.random.default_rng(seed)
+    means = np.zeros(_RESAMPLES)
+    for part, weight in zip(differences, weights, strict=True):
+        for start in range(0, _RESAMPLES, _CHUNK):
+            drawn = rng.integers(0, len(part), (_CHUNK, len(part)))
+            means[start : start + _CHUNK] += weight * part[drawn].mean(axis=1)
+    observed = float(sum(weight * part.mean() for part, weight in zip(differences, weights, strict=True)))
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(means, [tail, 100 - tail])
+    return observed, float(low), float(high)

@@ -1,0 +1,229 @@
+"""Rival of the benchmark: ridge regression from frozen image features to the TF-IDF vectors of captions.
+
+Features of a clip are the mean and the standard deviation over frames of the pooled features of EfficientNet-Lite0,
+trained on ImageNet. They are standardized on the training clips and mapped to the TF-IDF vector of all captions of a
+clip. A query scores a clip by the cosine of its TF-IDF vector and the clip's predicted vector, minus the mean
+prediction of the domain's clips in the gallery.
+
+One ridge per domain is the continual form: shards never change, and all shards are searched with the vocabulary of
+each. One ridge over all domains is the joint form, which needs the captions and features of all domains at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.clips.caption_tfidf import CaptionTfidf, caption_words
+from benchmarks.clips.clip_results import GALLERIES, ClipRun
+from models.routing.router import log_weights
+from trainer.evaluation.retrieval_metrics import RankCount
+
+__all__ = ["PENALTY", "DomainFeatures", "RidgeMap", "fit_ridge", "run_ridge"]
+
+Floats = npt.NDArray[np.float64]
+
+PENALTY = 2000.0
+_VOCABULARY = 49408  # of the tokenizer whose routing profiles the word evidence follows: log(1 + V·p)
+
+
+@dataclass(frozen=True)
+class DomainFeatures:
+    """Features and captions of the clips of a domain.
+
+    Attributes:
+        name: Name of the domain.
+        features: ``[n, F]``.
+        captions: Captions of each clip.
+        held_out: Whether each clip is a test clip, ``[n]``.
+        seconds: Wall time of the features.
+    """
+
+    name: str
+    features: Floats
+    captions: tuple[tuple[str, ...], ...]
+    held_out: npt.NDArray[np.bool_]
+    seconds: float = 0.0
+
+    @property
+    def training(self) -> npt.NDArray[np.bool_]:
+        """Whether each clip is fitted: clips with captions that are not held out, ``[n]``."""
+        return ~self.held_out & np.array([bool(captions) for captions in self.captions])
+
+    @property
+    def training_texts(self) -> list[str]:
+        """All captions of each fitted clip, joined."""
+        return [" ".join(self.captions[row]) for row in np.flatnonzero(self.training)]
+
+    @property
+    def queried(self) -> npt.NDArray[np.int64]:
+        """Rows of the held-out clips with a caption, ``[Q]``."""
+        return np.flatnonzero(self.held_out & np.array([bool(captions) for captions in self.captions]))
+
+    @property
+    def queries(self) -> list[str]:
+        """First caption of each held-out clip."""
+        return [self.captions[row][0] for row in self.queried]
+
+
+@dataclass(frozen=True)
+class RidgeMap:
+    """Affine map of features to targets: ``targets = (x - mean) / deviation @ weights + offset``."""
+
+    mean: Floats  # [F]
+    deviation: Floats  # [F]
+    weights: Floats  # [F, W]
+    offset: Floats  # [W]
+
+    def __call__(self, features: Floats) -> Floats:
+        """Targets ``[n, W]`` of features ``[n, F]``."""
+        return np.asarray((features - self.mean) / self.deviation @ self.weights + self.offset)
+
+    @property
+    def size(self) -> int:
+        """Number of stored values."""
+        return self.mean.size + self.deviation.size + self.weights.size + self.offset.size
+
+
+def fit_ridge(features: Floats, targets: Floats, penalty: float = PENALTY) -> RidgeMap:
+    """Ridge regression on standardized features; the offset is not penalized.
+
+    Minimizes |Z B + offset - Y|² + penalty |B|² (Hoerl and Kennard, Technometrics, 1970), in the dual form if there are
+    fewer clips than features.
+
+    Args:
+        features: ``[n, F]``.
+        targets: ``[n, W]``.
+        penalty: Weight of the squared norm.
+    """
+    mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-6
+    scaled, offset = (features - mean) / deviation, targets.mean(axis=0)
+    n, width = scaled.shape
+    if n < width:
+        weights = scaled.T @ np.linalg.solve(scaled @ scaled.T + penalty * np.eye(n), targets - offset)
+    else:
+        weights = np.linalg.solve(scaled.T @ scaled + penalty * np.eye(width), scaled.T @ (targets - offset))
+    return RidgeMap(mean, deviation, weights, offset)
+
+
+def run_ridge(domains: Sequence[DomainFeatures], *, joint: bool, prior: float, label: str) -> ClipRun:
+    """Fit the ridges, and rank the held-out clips of all domains for their first captions.
+
+    The gallery "global" adds the log weight of each domain for the words of the query times ``prior``; "global_raw"
+    does not. A joint ridge has no routing evidence, so both are equal.
+
+    Args:
+        domains: Domains, each with at least one fitted clip and one query.
+        joint: Whether one ridge is fitted to all domains, instead of one per domain.
+        prior: Cosine per nat of word evidence.
+        label: Name in tables.
+    """
+    fits = [_Fit(domains)] * len(domains) if joint else [_Fit([domain]) for domain in domains]
+    held_out = [
+        fit.embed(domain.features[domain.held_out], recentered=not joint)
+        for fit, domain in zip(fits, domains, strict=True)
+    ]
+    evidence = (
+        [np.zeros((len(domain.queried), len(domains))) for domain in domains]
+        if joint
+        else _word_evidence(domains)
+    )
+    ranks: dict[str, dict[str, list[float]]] = {gallery: {} for gallery in GALLERIES}
+    for position, (fit, domain) in enumerate(zip(fits, domains, strict=True)):
+        name, own = domain.name, np.cumsum(domain.held_out)[domain.queried] - 1
+        queries = fit.encode(domain.queries)
+        ranks["local"][name] = _ranks(queries @ held_out[position].T, own)
+        every = fit.embed(domain.features, recentered=not joint)
+        ranks["local_all"][name] = _ranks(queries @ every.T, domain.queried)
+        scores = [
+            (queries if joint else other.encode(domain.queries)) @ vectors.T
+            for other, vectors in zip(fits, held_out, strict=True)
+        ]
+        first = sum(len(vectors) for vectors in held_out[:position])
+        ranks["global_raw"][name] = _ranks(np.concatenate(scores, axis=1), first + own)
+        lifted = [part + prior * evidence[position][:, [index]] for index, part in enumerate(scores)]
+        ranks["global"][name] = _ranks(np.concatenate(lifted, axis=1), first + own)
+    routed = {
+        domain.name: (weights.argmax(axis=1) == position).tolist()
+        for position, (domain, weights) in enumerate(zip(domains, evidence, strict=True))
+    }
+    distinct = fits[:1] if joint else fits
+    return ClipRun(
+        label=label,
+        seed=0,
+        order=tuple(domain.name for domain in domains),
+        ranks=ranks,
+        routed={} if joint else routed,
+        seconds={
+            "training": [fit.seconds for fit in distinct],
+            "indexing": [domain.seconds for domain in domains],
+        },
+        clips={domain.name: len(domain.features) for domain in domains},
+        stored=sum(fit.size for fit in distinct),
+    )
+
+
+class _Fit:
+    """Vocabulary and ridge of some domains.
+
+    Attributes:
+        seconds: Wall time of the fit.
+        size: Number of stored values.
+    """
+
+    def __init__(self, domains: Sequence[DomainFeatures]) -> None:
+        began = time.perf_counter()
+        texts = [text for domain in domains for text in domain.training_texts]
+        self._tfidf = CaptionTfidf(texts)
+        features = np.concatenate([domain.features[domain.training] for domain in domains])
+        self._ridge = fit_ridge(features, self._tfidf.transform(texts))
+        self.seconds = time.perf_counter() - began
+        self.size = self._ridge.size + self._tfidf.idf.size
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Query vectors ``[n, W]``."""
+        return self._tfidf.transform(texts)
+
+    def embed(self, features: Floats, *, recentered: bool) -> Floats:
+        """Unit vectors ``[n, W]`` of clips: predictions minus their mean, or minus that of the training clips."""
+        predicted = self._ridge(features)
+        predicted -= predicted.mean(axis=0) if recentered else self._ridge.offset
+        return np.asarray(predicted / (np.linalg.norm(predicted, axis=1, keepdims=True) + 1e-9))
+
+
+def _word_evidence(domains: Sequence[DomainFeatures]) -> list[Floats]:
+    """Log weight of each domain for the words of each query, ``[Q, T]`` per domain, as the router computes it."""
+    counts = [
+        Counter(
+            word
+            for row in np.flatnonzero(domain.training)
+            for caption in domain.captions[row]
+            for word in set(caption_words(caption))
+        )
+        for domain in domains
+    ]
+    columns = {word: column for column, word in enumerate(sorted(set().union(*counts)))}
+    profiles = np.zeros((len(domains), len(columns)), np.float32)
+    for profile, count in zip(profiles, counts, strict=True):
+        for word, number in count.items():
+            profile[columns[word]] = np.log1p(_VOCABULARY * number / count.total())
+    evidence = []
+    for domain in domains:
+        presence = np.zeros((len(domain.queried), len(columns)), np.float32)
+        for row, text in zip(presence, domain.queries, strict=True):
+            row[[columns[word] for word in set(caption_words(text)) if word in columns]] = 1
+        evidence.append(log_weights(presence, profiles).astype(np.float64))
+    return evidence
+
+
+def _ranks(scores: Floats, truth: npt.NDArray[np.integer]) -> list[float]:
+    """Ranks of the clips in the columns ``truth [Q]`` of scores ``[Q, G]``."""
+    count = RankCount(scores[np.arange(len(truth)), truth])
+    count.add(scores)
+    ranks: list[float] = count.ranks().tolist()
+    return ranks

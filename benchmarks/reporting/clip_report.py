@@ -1,0 +1,158 @@
+"""Report of ``bench clips``: tables of recall, differences to the rival, and costs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clips.clip_results import ClipRun, domain_mean
+from benchmarks.clips.paired_bootstrap import difference_interval
+from benchmarks.learning.run_results import to_json_value
+from benchmarks.reporting.markdown_tables import format_mean, markdown_table
+
+__all__ = ["clip_tables", "write_clip_report"]
+
+_DEPTHS = (1, 5, 10)
+_TITLES = {
+    "local": "Own shard, held-out clips",
+    "local_all": "Own shard, all clips",
+    "global": "All shards with routing evidence, held-out clips of all domains",
+    "global_raw": "All shards, raw cosines, held-out clips of all domains",
+}
+
+
+def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
+    """Markdown tables of all runs.
+
+    Args:
+        methods: Runs of the methods, with all seeds of a variant.
+        rivals: One run per rival; the first is the rival of the ratios and differences.
+    """
+    order = sorted(rivals[0].order)
+    queries = sum(len(rivals[0].ranks["local"][name]) for name in order)
+    parts = [
+        f"{len(order)} domains, {sum(rivals[0].clips.values())} clips, {queries} queries (first caption of each test clip). "
+        "R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds. Ratio and difference "
+        f"compare the means over domains with {rivals[0].label}; the interval is the 95 % interval of a paired bootstrap "
+        "over queries.\n"
+    ]
+    for gallery, title in _TITLES.items():
+        header = [
+            "method",
+            *(f"R@{k}" for k in _DEPTHS),
+            *(f"ratio R@{k}" for k in _DEPTHS),
+            "difference R@1",
+        ]
+        rows = [_recall_cells(runs, rivals[0], gallery) for runs in _grouped([*methods, *rivals])]
+        parts.append(f"**{title}**\n\n{markdown_table([*header, 'difference R@10'], rows)}")
+    parts.append("**Routing, forgetting and costs**\n\n" + _cost_table([*methods, *rivals]))
+    parts.append("**Every domain**: R@1 / R@5 / R@10 in the own shard, held-out clips\n\n")
+    parts[-1] += _domain_table([*methods, *rivals])
+    return "\n".join(parts)
+
+
+def write_clip_report(
+    folder: Path, methods: Sequence[ClipRun], rivals: Sequence[ClipRun], command: str, backbone: str
+) -> str:
+    """Write ``table.md`` and ``results.json``, and return the tables.
+
+    Args:
+        folder: Folder of the results; created if necessary.
+        methods: Runs of the methods.
+        rivals: Runs of the rivals.
+        command: Command line of the runs.
+        backbone: Name of the backbone of the methods.
+    """
+    table = clip_tables(methods, rivals)
+    summary = {"command": command, "backbone": backbone, "runs": list(map(_run_summary, [*methods, *rivals]))}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(f"    {command}\n\n{table}", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(summary, allow_nan=False) + "\n", encoding="utf-8")
+    return table
+
+
+def _run_summary(run: ClipRun) -> dict[str, Any]:
+    figures = {
+        gallery: {
+            f"r{k}": {"domains": run.recall(gallery, k), "queries": run.query_recall(gallery, k)}
+            for k in _DEPTHS
+        }
+        for gallery in _TITLES
+    }
+    costs = {"seconds_per_domain": run.seconds_per_domain, "seconds_per_100_clips": run.seconds_per_100_clips}
+    measures = {"routing": run.routing(), "bwf": {name: run.forgetting(name) for name in ("local", "global")}}
+    fields: dict[str, Any] = to_json_value(run)
+    return fields | {"figures": figures} | measures | costs
+
+
+def _grouped(runs: Sequence[ClipRun]) -> list[list[ClipRun]]:
+    """Runs of each label, in the order of the labels."""
+    return [[run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)]
+
+
+def _recall_cells(runs: Sequence[ClipRun], rival: ClipRun, gallery: str) -> list[str]:
+    cells = [runs[0].label]
+    for k in _DEPTHS:
+        pooled = statistics.fmean(run.query_recall(gallery, k) for run in runs)
+        cells.append(f"{format_mean([run.recall(gallery, k) for run in runs], '{:.1f}')} ({pooled:.1f})")
+    is_rival = runs[0] is rival
+    for k in _DEPTHS:
+        own = statistics.fmean(run.recall(gallery, k) for run in runs)
+        base = rival.recall(gallery, k)
+        cells.append("–" if is_rival or not base else f"{own / base:.2f}")
+    for k in (1, 10):
+        difference, low, high = difference_interval(
+            _seed_means(runs, gallery, k), _seed_means([rival], gallery, k)
+        )
+        cells.append("–" if is_rival else f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]")
+    return cells
+
+
+def _seed_means(runs: Sequence[ClipRun], gallery: str, k: int) -> list[list[float]]:
+    """Mean over the seeds of each query's hit, by domain in the order of the names."""
+    hits = [run.hits(gallery, k) for run in runs]
+    return [
+        [statistics.fmean(values) for values in zip(*(part[name] for part in hits), strict=True)]
+        for name in sorted(runs[0].order)
+    ]
+
+
+def _cost_table(runs: Sequence[ClipRun]) -> str:
+    rows = [
+        [
+            part[0].label,
+            format_mean([run.routing() for run in part], "{:.1f}"),
+            *(format_mean([run.forgetting(gallery) for run in part]) for gallery in ("local", "global")),
+            *(
+                format_mean([sum(run.seconds.get(phase, ())) / len(run.order) for run in part], "{:.1f}")
+                for phase in ("training", "indexing", "evaluation")
+            ),
+            format_mean([run.seconds_per_domain for run in part], "{:.1f}"),
+            format_mean([run.seconds_per_100_clips for run in part], "{:.1f}"),
+            f"{part[0].trained:,}",
+            f"{part[0].stored:,}",
+            str(len(part)),
+        ]
+        for part in _grouped(runs)
+    ]
+    seconds = ["training s", "indexing s", "evaluation s", "s per domain", "s per 100 clips"]
+    header = ["method", "routing@1", "BWF local", "BWF global", *seconds, "trained", "stored", "runs"]
+    return markdown_table(header, rows)
+
+
+def _domain_table(runs: Sequence[ClipRun]) -> str:
+    groups = _grouped(runs)
+    rows = []
+    for name in sorted(runs[0].order):
+        cells = [
+            " / ".join(
+                f"{statistics.fmean(domain_mean([run.hits('local', k)[name]]) for run in part):.1f}"
+                for k in _DEPTHS
+            )
+            for part in groups
+        ]
+        rows.append([name, str(runs[0].clips[name]), str(len(runs[0].ranks["local"][name])), *cells])
+    return markdown_table(["domain", "clips", "queries", *(part[0].label for part in groups)], rows)

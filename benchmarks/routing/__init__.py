@@ -1,0 +1,1 @@
+"""Benchmark of routing evidence on the captions of published splits."""

@@ -1,0 +1,157 @@
+"""Routing accuracy of several kinds of evidence on the captions of published splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.clips.caption_tfidf import CaptionTfidf
+from benchmarks.reporting.markdown_tables import markdown_table
+from benchmarks.routing.caption_splits import CaptionFold, caption_folds, read_captions
+from benchmarks.routing.evidence_models import (
+    gaussian_evidence,
+    logistic_evidence,
+    multinomial_evidence,
+    profile_evidence,
+    token_counts,
+    within_task_precision,
+)
+from models.backbones.backbone import Backbone
+from models.encoders.tower_forward import encode_texts
+from models.routing.router import distinct_tokens
+from trainer.batching import chunks
+from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
+
+__all__ = ["RoutingResult", "TextEncoder", "compare_routing", "routing_table"]
+
+Floats = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.int64]
+
+PROFILE_WEIGHT = 0.5  # nats of the Gaussian evidence per nat of the routing profiles
+_ROUTED_TASKS = (1, 2, 3)
+_TEXTS = 64  # texts per forward
+
+
+@dataclass(frozen=True)
+class RoutingResult:
+    """Routing accuracies on one split.
+
+    Attributes:
+        name: Name of the split.
+        tasks: Number of tasks.
+        queries: Number of routed captions.
+        has_training_captions: Whether the split has training captions; otherwise two folds of the test captions are used.
+        accuracies: Routing accuracy@1, @2, @3 in percent by kind of evidence.
+    """
+
+    name: str
+    tasks: int
+    queries: int
+    has_training_captions: bool
+    accuracies: dict[str, tuple[float, ...]]
+
+
+class TextEncoder:
+    """Distinct tokens and vectors of texts, which are encoded once.
+
+    Args:
+        backbone: Backbone whose tokenizer and text tower are used.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self._encoded: dict[str, tuple[Ints, Floats]] = {}
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[str]) -> tuple[list[Ints], Floats]:
+        """Distinct token ids of each text, and unit vectors ``[n, dim]``."""
+        missing = sorted(set(texts) - self._encoded.keys(), key=len)  # similar lengths need little padding
+        for chunk in chunks(missing, _TEXTS):
+            ids = self.backbone.tokenize(chunk)
+            lengths = self.backbone.end_of_text(ids) + 1
+            ids = ids[:, : int(lengths.max())]
+            vectors = encode_texts(self.backbone, ids)[0].double().cpu().numpy()
+            for text, row, length, vector in zip(
+                chunk, ids.cpu().numpy(), lengths.tolist(), vectors, strict=True
+            ):
+                self._encoded[text] = distinct_tokens(row[:length].astype(np.int64)), vector
+        return [self._encoded[text][0] for text in texts], np.stack(
+            [self._encoded[text][1] for text in texts]
+        )
+
+
+def compare_routing(path: Path, encoder: TextEncoder) -> RoutingResult:
+    """Route the test captions of a split with each kind of evidence.
+
+    Args:
+        path: File of a published split; see :mod:`benchmarks.routing.caption_splits`.
+        encoder: Tokens and vectors of the captions; the Gaussian evidence needs the text background of its backbone.
+
+    Raises:
+        ProtocolError: The file cannot be used.
+    """
+    captions = read_captions(path)
+    ranks: dict[str, list[Floats]] = {}
+    for fold in caption_folds(captions):
+        truth = [caption.task for caption in fold.test]
+        for name, scores in _fold_evidence(fold, encoder).items():
+            ranks.setdefault(name, []).append(rank_by_id(scores, range(scores.shape[1]), truth))
+    tasks = len({caption.task for caption in captions.test})
+    chance = {"chance": tuple(100 * m / tasks for m in _ROUTED_TASKS)}
+    return RoutingResult(
+        name=path.stem,
+        tasks=tasks,
+        queries=len(captions.test),
+        has_training_captions=bool(captions.train),
+        accuracies=chance
+        | {
+            name: tuple(100 * recall_at(np.concatenate(parts), m) for m in _ROUTED_TASKS)
+            for name, parts in ranks.items()
+        },
+    )
+
+
+def routing_table(results: Sequence[RoutingResult]) -> str:
+    """Markdown table: routing accuracy@1, @2, @3 of each kind of evidence on each split."""
+    header = [f"{r.name}{'' if r.has_training_captions else ' (2 folds)'}" for r in results]
+    rows = [
+        [name, *(" / ".join(f"{value:.1f}" for value in r.accuracies[name]) for r in results)]
+        for name in results[0].accuracies
+    ]
+    counts = ["tasks, captions", *(f"{r.tasks}, {r.queries}" for r in results)]
+    return markdown_table(["routing@1 / @2 / @3, %", *header], [*rows, counts])
+
+
+def _fold_evidence(fold: CaptionFold, encoder: TextEncoder) -> dict[str, Floats]:
+    """Scores ``[Q, T]`` by kind of evidence."""
+    labels = np.array([caption.task for caption in fold.train], np.int64)
+    texts, queries = [c.text for c in fold.train], [c.text for c in fold.test]
+    (tokens, vectors), (query_tokens, query_vectors) = encoder(texts), encoder(queries)
+    counts = token_counts(tokens, labels, encoder.backbone.vocabulary)
+    profiles = profile_evidence(counts, query_tokens)
+    evidence = {
+        "token profiles": profiles,
+        "multinomial naive Bayes": multinomial_evidence(counts, query_tokens),
+    }
+    background = encoder.backbone.text_background
+    if background is not None:
+        mean, precision = background.mean.double().numpy(), background.precision.double().numpy()
+        generic = gaussian_evidence(vectors, labels, query_vectors, mean, precision)
+        shared = within_task_precision(vectors, labels, np.linalg.inv(precision))
+        within = gaussian_evidence(vectors, labels, query_vectors, mean, shared)
+        evidence |= {
+            "Gaussian, generic covariance": generic,
+            "Gaussian, generic covariance, and profiles": generic + profiles,
+            "Gaussian, covariance within tasks": within,
+            "Gaussian, covariance within tasks, and profiles": within + PROFILE_WEIGHT * profiles,
+        }
+    tfidf = CaptionTfidf(texts)
+    evidence["logistic regression on TF-IDF, all tasks at once"] = logistic_evidence(
+        tfidf.transform(texts), labels, tfidf.transform(queries)
+    )
+    return evidence

@@ -1,0 +1,98 @@
+"""Methods and rivals on real video files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.clips.clip_comparison import compare_on_clips
+from benchmarks.clips.clip_results import GALLERIES, ClipRun
+from benchmarks.clips.method_on_clips import domain_order
+from benchmarks.errors import ProtocolError
+from benchmarks.learning.method_variants import parse_variant
+from benchmarks.reporting.clip_report import write_clip_report
+from trainer.task_data import TaskData
+
+VARIANTS = ("zero_shot", "finetune@epochs=1", "joint@epochs=1")
+
+
+@pytest.fixture(scope="module")
+def runs(
+    clip_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[ClipRun], list[ClipRun], list[str]]:
+    lines: list[str] = []
+    methods, rivals = compare_on_clips(
+        clip_folder,
+        [parse_variant(name) for name in VARIANTS],
+        backbone="tiny",
+        seeds=2,
+        cache=tmp_path_factory.mktemp("frames"),
+        report=lines.append,
+    )
+    return methods, rivals, lines
+
+
+def test_every_query_has_a_rank_in_every_gallery(
+    runs: tuple[list[ClipRun], list[ClipRun], list[str]],
+) -> None:
+    methods, rivals, lines = runs
+    assert [(run.label, run.seed) for run in methods] == [
+        ("zero_shot", 0),
+        *((name, seed) for name in VARIANTS[1:] for seed in range(2)),
+    ]
+    assert [run.label for run in rivals] == ["ridge per domain", "ridge over all domains"]
+    for run in [*methods, *rivals]:
+        assert {name: len(ranks) for name, ranks in run.ranks["local"].items()} == {"disks": 3, "stripes": 3}
+        assert run.clips == {"disks": 9, "stripes": 9}
+        for gallery in GALLERIES:
+            largest = {"local": 3, "local_all": 9}.get(gallery, 6)
+            assert all(1 <= rank <= largest for ranks in run.ranks[gallery].values() for rank in ranks)
+    assert "finetune@epochs=1, seed 0: domain 2 of 2 (stripes)" in " ".join(lines)
+
+
+def test_costs_and_forgetting(runs: tuple[list[ClipRun], list[ClipRun], list[str]]) -> None:
+    zero_shot, finetune, _, joint, _ = runs[0]
+    assert (zero_shot.trained, zero_shot.stored) == (0, 0)
+    assert zero_shot.forgetting("local") == 0, "nothing changes between the domains"
+    assert 0 < finetune.trained <= finetune.stored
+    assert finetune.forgetting("global") is not None
+    assert joint.forgetting("local") is None, "joint training has no release between the domains"
+    assert joint.seconds_per_100_clips == pytest.approx(joint.seconds_per_domain * 2 * 100 / 18)
+    ridges, ridge = runs[1]
+    assert ridges.stored > ridge.stored > 0
+
+
+def test_report(runs: tuple[list[ClipRun], list[ClipRun], list[str]], tmp_path: Path) -> None:
+    methods, rivals, _ = runs
+    table = write_clip_report(tmp_path, methods, rivals, "cinestrata bench clips folder", "tiny")
+    assert "2 domains, 18 clips, 6 queries" in table
+    assert table in (tmp_path / "table.md").read_text()
+    for title in ("Own shard, held-out clips", "Own shard, all clips", "raw cosines", "Every domain"):
+        assert title in table
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["backbone"] == "tiny"
+    stored = results["runs"][-2]
+    assert stored["label"] == "ridge per domain"
+    assert stored["figures"]["local"]["r5"] == {"domains": 100, "queries": 100}
+
+
+def test_order_of_the_first_run_is_that_of_the_names() -> None:
+    tasks = [TaskData(name, name, ()) for name in "dacb"]
+    names = [[task.task_id for task in domain_order(tasks, seed)] for seed in range(4)]
+    assert names[0] == list("abcd")
+    assert [sorted(order) for order in names] == [list("abcd")] * 4
+    assert len({tuple(order) for order in names}) > 1
+    assert names[1] == [task.task_id for task in domain_order(tasks[::-1], 1)]
+
+
+def test_unreadable_clips_are_named(clip_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "domains" / "disks"
+    broken.mkdir(parents=True)
+    for path in (clip_folder / "disks").iterdir():
+        (broken / path.name).write_bytes(b"" if path.name == "red-0.mp4" else path.read_bytes())
+    with pytest.raises(ProtocolError, match=r"red-0\.mp4"):
+        compare_on_clips(
+            broken.parent, [parse_variant("zero_shot")], backbone="tiny", seeds=1, cache=tmp_path / "frames"
+        )

@@ -1,0 +1,68 @@
+"""Routing evidence against values computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.routing.evidence_models import (
+    BACKGROUND_CAPTIONS,
+    gaussian_evidence,
+    logistic_evidence,
+    multinomial_evidence,
+    profile_evidence,
+    token_counts,
+    within_task_precision,
+)
+
+LABELS = np.array([0, 0, 1])
+
+
+def test_evidence_of_tokens() -> None:
+    counts = token_counts([np.array([0, 1]), np.array([0]), np.array([2])], LABELS, 4)
+    np.testing.assert_array_equal(counts, [[2, 1, 0, 0], [0, 0, 1, 0]])
+    queries = [np.array([0, 2]), np.array([3])]
+    np.testing.assert_allclose(
+        profile_evidence(counts, queries), [[np.log1p(8 / 3), np.log1p(4)], [0, 0]], rtol=1e-6
+    )
+    first, second = 3.4, 1.4  # smoothed token counts of the tasks
+    np.testing.assert_allclose(
+        multinomial_evidence(counts, queries),
+        [
+            [np.log(2.1 / first) + np.log(0.1 / first), np.log(0.1 / second) + np.log(1.1 / second)],
+            [np.log(0.1 / first), np.log(0.1 / second)],
+        ],
+    )
+
+
+def test_gaussian_evidence_is_the_log_likelihood_ratio() -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries, mean = rng.normal(size=(3, 2)), rng.normal(size=(4, 2)), rng.normal(size=2)
+    precision = np.array([[2.0, 0.5], [0.5, 1.0]])
+    evidence = gaussian_evidence(vectors, LABELS, queries, mean, precision)
+    # The mean of a task includes one caption at the background mean.
+    centers = np.stack([(vectors[:2].sum(axis=0) + mean) / 3, (vectors[2] + mean) / 2])
+
+    def log_density(center: np.ndarray) -> np.ndarray:
+        return -0.5 * np.einsum("qi,ij,qj->q", queries - center, precision, queries - center)
+
+    expected = np.stack([log_density(center) - log_density(mean) for center in centers], axis=1)
+    np.testing.assert_allclose(evidence, expected)
+
+
+def test_covariance_within_tasks_is_shrunk_to_the_background() -> None:
+    vectors = np.array([[1.0, 0.0], [3.0, 0.0], [9.0, 9.0]])
+    precision = within_task_precision(vectors, LABELS, np.eye(2))
+    # Scatter 2 in the first dimension, none in the second, and 3 - 2 degrees of freedom.
+    total = 1 + BACKGROUND_CAPTIONS
+    np.testing.assert_allclose(
+        precision, np.diag([total / (2 + BACKGROUND_CAPTIONS), total / BACKGROUND_CAPTIONS])
+    )
+    np.testing.assert_allclose(
+        within_task_precision(vectors[2:], np.array([0]), 4 * np.eye(2)), np.eye(2) / 4
+    )
+
+
+def test_logistic_regression_separates_tasks() -> None:
+    vectors = np.eye(3)
+    evidence = logistic_evidence(vectors, np.array([0, 1, 1]), vectors)
+    assert evidence.argmax(axis=1).tolist() == [0, 1, 1]
