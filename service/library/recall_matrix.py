@@ -12,7 +12,7 @@ from sqlalchemy import select
 from models.forgetting_measures import backward_forgetting, forgetting_rate, harmonic_mean
 from service.catalog.database import session_scope
 from service.catalog.tables import Recall, Release, Task
-from service.core.schemas import Matrix, RecallMatrix
+from service.core.schemas import Matrix, RecallFigures, RecallMatrix
 from service.core.settings import QueryMode, settings
 
 __all__ = ["read_recall_matrix"]
@@ -66,11 +66,20 @@ def read_recall_matrix(mode: QueryMode | None = None) -> RecallMatrix:
         router_accuracy=[_router_accuracy(cells["global"], i) for i in i_orders],
         held_out=[tasks[t].held_out for t in t_orders],  # type: ignore[misc]
         after=[tasks[i].name for i in i_orders],
+        newest={gallery: _last_row(cells[gallery], i_orders, t_orders) for gallery in cells},
     )
 
 
 def _matrix(cells: _Cells, i_orders: list[int], t_orders: list[int]) -> Matrix:
     return [[cells[i, t].r1 if t <= i and (i, t) in cells else None for t in t_orders] for i in i_orders]
+
+
+def _last_row(cells: _Cells, i_orders: list[int], t_orders: list[int]) -> list[RecallFigures | None]:
+    found = [cells.get((i_orders[-1], t)) for t in t_orders] if i_orders else []
+    return [
+        RecallFigures(queries=cell.queries, r1=cell.r1, r5=cell.r5, r10=cell.r10) if cell else None
+        for cell in found
+    ]
 
 
 def _mean(row: Sequence[float | None]) -> float | None:

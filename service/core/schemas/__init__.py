@@ -5,6 +5,7 @@ from __future__ import annotations
 from service.core.schemas.health import Readiness
 from service.core.schemas.library import (
     LibraryOverview,
+    RecallFigures,
     RecallMatrix,
     ReleaseSummary,
     ShardSummary,
@@ -50,6 +51,7 @@ __all__ = [
     "Matrix",
     "MomentMatch",
     "Readiness",
+    "RecallFigures",
     "RecallMatrix",
     "RejectedVideo",
     "ReleaseSummary",

@@ -10,7 +10,23 @@ from pydantic import Field
 from service.core.schemas.model_types import Matrix, ResponseModel, State
 from service.core.settings import QueryMode
 
-__all__ = ["LibraryOverview", "RecallMatrix", "ReleaseSummary", "ShardSummary", "WorkerLease"]
+__all__ = [
+    "LibraryOverview",
+    "RecallFigures",
+    "RecallMatrix",
+    "ReleaseSummary",
+    "ShardSummary",
+    "WorkerLease",
+]
+
+
+class RecallFigures(ResponseModel):
+    """Recall of the captions of held-out videos in one gallery: shares of the queries, 0..1."""
+
+    queries: int
+    r1: float
+    r5: float
+    r10: float
 
 
 class RecallMatrix(ResponseModel):
@@ -40,6 +56,9 @@ class RecallMatrix(ResponseModel):
     router_accuracy: list[float | None]
     held_out: list[Literal["given", "derived"] | None]
     after: list[str] = Field(description="Name of the task of each release.")
+    newest: dict[str, list[RecallFigures | None]] = Field(
+        description="Recall@1, 5 and 10 of the newest release for each task, by gallery."
+    )
 
 
 class ShardSummary(ResponseModel):
