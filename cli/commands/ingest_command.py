@@ -22,10 +22,10 @@ from service.core.errors import InvalidInput
 from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
 from service.tasks.archives.manifest_parser import parse_manifest
 
-__all__ = ["default_name", "pack_videos", "parse_settings", "read_videos", "run_ingest"]
+__all__ = ["default_name", "find_manifest", "pack_videos", "parse_settings", "read_videos", "run_ingest"]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-_MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv")
+_MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "captions.csv")
 _VIDEO_SUFFIXES = frozenset(
     f".{kind}"
     for kind in ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "3gp")
@@ -126,9 +126,8 @@ def read_videos(path: Path) -> tuple[Path, Sequence[VideoSpec]]:
     """The videos of a manifest or a folder, with the folder that their URIs are relative to."""
     if path.is_file():
         return path.parent, parse_manifest(path.read_bytes(), path.name)
-    for manifest in (path / name for name in _MANIFEST_NAMES):
-        if manifest.exists():
-            return read_videos(manifest)
+    if manifest := find_manifest(path):
+        return read_videos(manifest)
     files = sorted(
         file for file in path.rglob("*") if file.suffix.lower() in _VIDEO_SUFFIXES and file.is_file()
     )
@@ -139,6 +138,11 @@ def read_videos(path: Path) -> tuple[Path, Sequence[VideoSpec]]:
         )
     console.print("No manifest: the videos have no captions and are indexed without training.")
     return path, [VideoSpec(uri=file.relative_to(path).as_posix()) for file in files]
+
+
+def find_manifest(folder: Path) -> Path | None:
+    """The file of a folder that lists its videos and captions; None if there is none."""
+    return next((folder / name for name in _MANIFEST_NAMES if (folder / name).is_file()), None)
 
 
 def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:

@@ -2,8 +2,8 @@
 
 ``manifest.jsonl`` has one video per line, with the fields of a video in ``POST /tasks``; other fields become metadata.
 ``manifest.csv`` has the columns ``uri``, ``captions`` (several are separated by ``|``), ``id`` and ``split``; other
-columns become metadata. A video may have several rows, with one caption each. URIs are paths inside the archive,
-relative to the folder of the manifest.
+columns become metadata. The columns may also be named ``file`` and ``caption``. A video may have several rows, with one
+caption each. URIs are paths inside the archive, relative to the folder of the manifest.
 """
 
 from __future__ import annotations
@@ -71,10 +71,12 @@ def _parse_csv(text: str, name: str) -> Iterator[VideoSpec]:
     merged: dict[str, dict[str, Any]] = {}
     lines: dict[str, int] = {}
     try:
-        if reader.fieldnames is None or "uri" not in reader.fieldnames:
+        names = [cell.strip() for cell in reader.fieldnames or ()]
+        if not {"uri", "file"} & set(names):
             raise InvalidInput.at(
-                f"{name}:1", "There is no column 'uri'.", "Name the columns in the first line."
+                f"{name}:1", "There is no column 'uri' or 'file'.", "Name the columns in the first line."
             )
+        reader.fieldnames = ["uri" if cell == "file" and "uri" not in names else cell for cell in names]
         for row in reader:
             if "" in row:
                 raise InvalidInput.at(

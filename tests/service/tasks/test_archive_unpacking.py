@@ -217,7 +217,7 @@ class TestBombs:
         ({"manifest.jsonl": b'{"uri": "a.mp4", "split": "x"}', "a.mp4": b"x"}, "manifest.jsonl:1.split"),
         ({"manifest.jsonl": b"\xff\xfe", "a.mp4": b"x"}, "UTF-8"),
         ({"manifest.jsonl": b"[" * 100_000, "a.mp4": b"x"}, "manifest.jsonl:1"),
-        ({"manifest.csv": b"path,captions\na.mp4,x", "a.mp4": b"x"}, "no column 'uri'"),
+        ({"manifest.csv": b"path,captions\na.mp4,x", "a.mp4": b"x"}, "no column 'uri' or 'file'"),
         ({"manifest.csv": b"uri,captions\na.mp4,x,y,z", "a.mp4": b"x"}, "more cells than columns"),
         ({"manifest.csv": b'uri,captions\na.mp4,"x', "a.mp4": b"x"}, "manifest.csv:"),
         ({"manifest.csv": b"uri,id\na.mp4,x\na.mp4,y", "a.mp4": b"x"}, "differs from its row in line 2"),
