@@ -39,8 +39,8 @@ help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r verb text; do printf '  make %-13s %s\n' "$$verb" "$$text"; done
 
 .PHONY: demo
-demo: $(VENV)/.runtime ## Learn three domains, search them, keep serving (EXIT=1: stop after the report)
-	@$(BIN)/cinestrata demo --port $(PORT) $(if $(EXIT),--exit --report demo-report.json)
+demo: $(VENV)/.runtime ## Learn three domains, or VIDEOS=folder, search them, keep serving (EXIT=1: stop after the report)
+	@$(BIN)/cinestrata demo --port $(PORT) $(if $(VIDEOS),--videos "$(VIDEOS)") $(if $(EXIT),--exit --report demo-report.json)
 
 .PHONY: up
 up: $(VENV)/.runtime ## Start API, workers and broker on this machine (DATA=folder PORT=number)

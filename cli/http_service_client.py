@@ -20,6 +20,7 @@ from service.core.schemas import (
     SimilarVideosResponse,
     TaskDetails,
     TaskSpec,
+    VideoDetails,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class HttpServiceClient:
         values = {"q": query, "k": k, "task": task, "mode": mode, **fields}
         parameters = {name: _query_value(value) for name, value in values.items() if value is not None}
         return SearchResponse.model_validate(self._request("GET", "/search", params=parameters))
+
+    def video(self, video_id: str) -> VideoDetails:
+        """A video with its split."""
+        return VideoDetails.model_validate(self._request("GET", f"/videos/{quote(video_id, safe='')}"))
 
     def similar(self, video_id: str, k: int, scope: str) -> SimilarVideosResponse:
         """Videos similar to a video."""

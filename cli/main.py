@@ -254,20 +254,35 @@ def demo(
     report: Annotated[
         Path | None, typer.Option("--report", help="Also write the report to this JSON file.")
     ] = None,
-    data: Annotated[Path, typer.Option("--data", help="Data folder.")] = Path("cinestrata-data/demo"),
+    videos: Annotated[
+        Path | None,
+        typer.Option(
+            "--videos",
+            help="Folder of own videos, used instead of rendered ones: one subfolder with captions.csv (columns file, "
+            "caption) or manifest.jsonl per domain.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Data folder (default: ./cinestrata-data/demo, with --videos ./cinestrata-data/demo-FOLDER).",
+        ),
+    ] = None,
     port: Port = None,
-    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Videos per category.")] = None,
-    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Videos per category.")] = None,
-    epochs: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
+    train: Annotated[int | None, typer.Option(hidden=True, min=2, help="Videos per domain.")] = None,
+    test: Annotated[int | None, typer.Option(hidden=True, min=1, help="Videos per domain.")] = None,
     domains: Annotated[int | None, typer.Option(hidden=True, min=1, help="Number of domains.")] = None,
 ) -> None:
-    """Render three domains of videos, learn them one after the other, search them, and report forgetting."""
+    """Learn three domains of rendered videos, or own videos, one after the other; search them and report forgetting."""
     from cli.demo.demo_command import run_demo
     from cli.demo.demo_world import DemoWorld
+    from cli.demo.own_videos import OwnVideos
 
+    default = Path("cinestrata-data") / (f"demo-{videos.resolve().name}" if videos else "demo")
     run_demo(
-        DemoWorld().resized(train=train, test=test, epochs=epochs, domains=domains),
-        data,
+        OwnVideos.read(videos) if videos else DemoWorld().resized(train=train, test=test, domains=domains),
+        data or default,
         port,
         exit_after_report,
         report,

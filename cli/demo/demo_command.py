@@ -1,4 +1,4 @@
-"""``cinestrata demo``: renders three small domains, learns them, searches them and prints a report."""
+"""``cinestrata demo``: learns domains of rendered or own videos, searches them and prints a report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from cli.console import console, error_console, fail
 from cli.demo.demo_report import (
     forgetting_record,
     print_forgetting,
+    print_recall,
     print_search,
     search_record,
     task_record,
 )
 from cli.demo.demo_service import embedded_service, interruptible
-from cli.demo.demo_world import DemoWorld
+from cli.demo.demo_videos import DemoVideos
 from cli.demo.stage_timer import StageTimer
 from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
@@ -34,12 +35,12 @@ _SNAPSHOT_SECONDS = 30
 
 
 def run_demo(
-    world: DemoWorld, data: Path, port: int | None, exit_after_report: bool, report: Path | None
+    videos: DemoVideos, data: Path, port: int | None, exit_after_report: bool, report: Path | None
 ) -> None:
     """Run the demo. Videos and tasks of an earlier run on the same folder are used again.
 
     Args:
-        world: Domains to render and learn.
+        videos: Domains to learn.
         data: Data folder.
         port: Port of the service; None takes it from the settings.
         exit_after_report: Whether to stop the service after the report.
@@ -51,7 +52,7 @@ def run_demo(
         console.print(f"Cinestrata is up at {url} (dashboard: {url}/admin)", soft_wrap=True)
         media_root = data_folder_settings(data).media_root
         try:
-            results = _learn_and_search(world, HttpServiceClient(url), media_root, timer)
+            results = _learn_and_search(videos, HttpServiceClient(url), media_root, timer)
         except KeyboardInterrupt:
             error_console.print("\nInterrupted. Run the demo again to continue.")
             raise
@@ -69,19 +70,25 @@ def run_demo(
 
 
 def _learn_and_search(
-    world: DemoWorld, client: HttpServiceClient, media_root: Path, timer: StageTimer
+    videos: DemoVideos, client: HttpServiceClient, media_root: Path, timer: StageTimer
 ) -> dict[str, Any]:
-    """Render, learn and search all domains and print the results; returns them for the JSON report."""
-    world.render(media_root)
+    """Prepare, learn and search all domains and print the results; returns them for the JSON report."""
+    videos.prepare(media_root)
     timer.finish_stage("render")
 
-    tasks, seconds = _learn(world, client, media_root)
+    tasks, seconds = _learn(videos, client, media_root)
     newest = max(tasks, key=lambda task: task.learned_order or 0)
     _wait_for_release(client, newest.release)
     timer.finish_stage("learn")
 
     record = _report_forgetting(client)
-    searches = [_report_search(world, client, media_root, domain) for domain in world.domains]
+    searches = [_report_search(client, *query) for query in videos.sample_queries(client, media_root)]
+    first = sum(search["rank"] == 1 for search in searches)
+    console.print(
+        f"{first} of {len(searches)} sample searches over all {sum(task.counts.accepted for task in tasks)} videos "
+        "rank the described video first.",
+        soft_wrap=True,
+    )
     timer.finish_stage("search")
     return {
         "tasks": [task_record(task, seconds[task.id]) for task in tasks],
@@ -95,6 +102,7 @@ def _report_forgetting(client: HttpServiceClient) -> dict[str, Any]:
     view = client.forgetting()
     record = forgetting_record(view)
     console.print()
+    print_recall(view)
     print_forgetting(view)
     if view.mode != "latest" and "latest" in view.modes:
         latest = client.forgetting("latest")
@@ -108,18 +116,14 @@ def _report_forgetting(client: HttpServiceClient) -> dict[str, Any]:
     return record
 
 
-def _report_search(
-    world: DemoWorld, client: HttpServiceClient, media_root: Path, domain: str
-) -> dict[str, Any]:
-    video = world.sample_video(media_root, domain)
-    query, target = video.captions[0], str(video.id)
+def _report_search(client: HttpServiceClient, query: str, target: str) -> dict[str, Any]:
     response = client.search(query, _RESULTS, None, None)
     print_search(query, target, response)
     return search_record(query, target, response)
 
 
 def _learn(
-    world: DemoWorld, client: HttpServiceClient, media_root: Path
+    videos: DemoVideos, client: HttpServiceClient, media_root: Path
 ) -> tuple[list[TaskDetails], dict[str, dict[str, float]]]:
     """Create the tasks that do not exist yet and follow all of them until they are ready.
 
@@ -128,11 +132,15 @@ def _learn(
     """
     existing = {task.name: task for task in client.tasks()}
     ids = []
-    for domain in world.domains:
-        task = existing.get(domain)
+    for domain in videos.domains:
+        task, count = existing.get(domain), videos.video_count(media_root, domain)
         if task is None:
-            spec = world.spec(media_root, domain)
-            task = client.create_task(spec, world.idempotency_key(spec))
+            task = videos.create_task(client, media_root, domain)
+        elif task.counts.videos != count:
+            fail(
+                f"The task {domain} of an earlier run has {task.counts.videos} videos, the folder has {count}.",
+                "Use another data folder: --data FOLDER.",
+            )
         elif task.state in ("failed", "cancelled"):
             task = client.retry(task.id)
         ids.append(task.id)

@@ -9,9 +9,16 @@ from cli.commands.search_commands import result_table
 from cli.console import console
 
 if TYPE_CHECKING:
-    from service.core.schemas import RecallMatrix, SearchResponse, TaskDetails
+    from service.core.schemas import RecallFigures, RecallMatrix, SearchResponse, TaskDetails
 
-__all__ = ["forgetting_record", "print_forgetting", "print_search", "search_record", "task_record"]
+__all__ = [
+    "forgetting_record",
+    "print_forgetting",
+    "print_recall",
+    "print_search",
+    "search_record",
+    "task_record",
+]
 
 _FORGETTING_FIELDS = {
     "tasks",
@@ -24,8 +31,43 @@ _FORGETTING_FIELDS = {
     "hm",
     "zero_shot",
     "router_accuracy",
+    "newest",
+    "matrix_local_all",
+    "matrix_global_all",
+    "held_out",
 }
 _PRINTED_RESULTS = 3
+_GALLERIES = {
+    "local": "own shard,\nheld-out videos",
+    "local_all": "own shard,\nall videos",
+    "global": "all shards,\nheld-out videos",
+    "global_all": "all shards,\nall videos",
+}
+
+
+def print_recall(view: RecallMatrix) -> None:
+    """Print Recall@1, 5 and 10 of the newest release for each domain and gallery, and their means."""
+    from rich.table import Table
+
+    console.print(
+        "[bold]Recall@1 / @5 / @10 in % of the newest release[/bold] (queries: first captions of the held-out videos)",
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("gallery:\ndomain", header_style="dim")
+    table.add_column("\nqueries", justify="right", header_style="dim")
+    for title in _GALLERIES.values():
+        table.add_column(title, justify="right", header_style="dim")
+    for position, name in enumerate(view.tasks):
+        figures = [view.newest[gallery][position] for gallery in _GALLERIES]
+        queries = next((str(cell.queries) for cell in figures if cell), "0")
+        table.add_row(name, queries, *(_three_recalls([cell]) for cell in figures))
+    if len(view.tasks) > 1:
+        table.add_row(
+            "mean", "", *(_three_recalls(view.newest[gallery]) for gallery in _GALLERIES), style="bold"
+        )
+    console.print(table)
+    console.print()
 
 
 def print_forgetting(view: RecallMatrix) -> None:
@@ -33,17 +75,12 @@ def print_forgetting(view: RecallMatrix) -> None:
     from rich.table import Table
 
     galleries: tuple[tuple[str, str, Sequence[Sequence[float | None]], float | None], ...] = (
-        ("local", "each domain searched in its own shard", view.matrix_local, view.bwf_local),
-        ("global", "all domains searched together", view.matrix_global, view.bwf_global),
+        ("local", "own shard, held-out videos", view.matrix_local, view.bwf_local),
+        ("global", "all shards, held-out videos", view.matrix_global, view.bwf_global),
     )
     for gallery, description, matrix, bwf in galleries:
-        table = Table(
-            title=f"Recall@1 in %, {gallery}: {description}",
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            pad_edge=False,
-        )
+        console.print(f"[bold]Recall@1 in %, {gallery}[/bold] ({description})", soft_wrap=True)
+        table = Table(box=None, pad_edge=False)
         table.add_column("release", header_style="dim")
         for name in view.tasks:
             table.add_column(name, justify="right", header_style="dim")
@@ -100,6 +137,15 @@ def task_record(task: TaskDetails, seconds_by_state: dict[str, float]) -> dict[s
 
 def _rank(target: str, response: SearchResponse) -> int | None:
     return next((result.rank for result in response.results if result.video_id == target), None)
+
+
+def _three_recalls(cells: Sequence[RecallFigures | None]) -> str:
+    """Means over the tasks with queries."""
+    known = [cell for cell in cells if cell]
+    if not known:
+        return "·"
+    means = (sum(values) / len(known) for values in zip(*((c.r1, c.r5, c.r10) for c in known), strict=True))
+    return " / ".join(f"{100 * mean:.0f}" for mean in means)
 
 
 def _percent(value: float | None) -> str:

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from benchmarks.data.world import DEMO_DOMAINS, write_world
 from cli.console import console, progress_bar
-from service.core.schemas import TaskSpec, VideoSpec
+from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
+from cli.demo.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from cli.demo.scenes.scene_files import write_scenes
+from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
+
+if TYPE_CHECKING:
+    from cli.http_service_client import HttpServiceClient
 
 __all__ = ["DemoWorld", "interrupt_parent_only"]
 
-# Per category: enough for a useful recall matrix, and trained in less than a minute on two cores.
-TRAIN = 16
-VAL = 4
-TEST = 40
-CATEGORIES = 3
-SEED = 7
+_FOLDER = "demo"  # below the media root
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,15 @@ class DemoWorld:
 
     Attributes:
         domains: Names of the domains.
-        train: Training videos per category.
-        val: Validation videos per category.
-        test: Test videos per category.
-        categories: Categories per domain.
-        seed: Seed of the renderer.
-        epochs: Training epochs; None takes the method's default.
+        train: Training videos per domain.
+        val: Validation videos per domain.
+        test: Held-out videos per domain.
     """
 
-    domains: tuple[str, ...] = DEMO_DOMAINS
-    train: int = TRAIN
-    val: int = VAL
-    test: int = TEST
-    categories: int = CATEGORIES
-    seed: int = SEED
-    epochs: int | None = None
+    domains: tuple[str, ...] = tuple(SCENE_DOMAINS)
+    train: int = 64
+    val: int = 8
+    test: int = 32
 
     def resized(self, **sizes: int | None) -> Self:
         """A copy with other sizes; values of None are ignored, and ``domains`` is the number of domains."""
@@ -55,39 +49,39 @@ class DemoWorld:
         domains = self.domains[: changes.pop("domains", None)]
         return replace(self, domains=domains, **changes)
 
-    @property
-    def video_count(self) -> int:
-        """Number of videos in all domains."""
-        return len(self.domains) * self.categories * (self.train + self.val + self.test)
+    def video_count(self, media_root: Path, domain: str) -> int:
+        """Number of videos of a domain."""
+        return self.train + self.val + self.test
 
-    def render(self, media_root: Path) -> None:
-        """Write the video files that do not exist yet."""
+    def prepare(self, media_root: Path) -> None:
+        """Render the video files that do not exist yet."""
+        scenes = {
+            name: make_scenes(name, train=self.train, val=self.val, test=self.test) for name in self.domains
+        }
+        count = sum(map(len, scenes.values()))
         with interrupt_parent_only(), progress_bar("videos") as bar:
             if not console.is_terminal:
-                console.print(f"Rendering {self.video_count} videos to {media_root} …", soft_wrap=True)
-            progress = bar.add_task("Rendering videos", total=self.video_count)
-            write_world(
-                media_root / "world",
-                domains=self.domains,
-                seed=self.seed,
-                train=self.train,
-                val=self.val,
-                test=self.test,
-                categories=self.categories,
+                console.print(f"Rendering {count} videos to {media_root} …", soft_wrap=True)
+            progress = bar.add_task("Rendering videos", total=count)
+            write_scenes(
+                media_root / _FOLDER,
+                scenes,
                 workers=min(os.cpu_count() or 1, 8),
                 progress=lambda done, total: bar.update(progress, completed=done, total=total),
             )
 
-    def spec(self, media_root: Path, domain: str) -> TaskSpec:
-        """The task of a domain, as ``POST /tasks`` accepts it."""
-        settings = {} if self.epochs is None else {"settings": {"epochs": self.epochs}}
-        return TaskSpec.model_validate(
-            {"name": domain, "videos": self._videos(media_root, domain), **settings}
-        )
+    def create_task(self, client: HttpServiceClient, media_root: Path, domain: str) -> TaskDetails:
+        """Create the task of a domain."""
+        spec = TaskSpec(name=domain, videos=self._videos(media_root, domain))
+        return client.create_task(spec, self.idempotency_key(spec))
 
-    def sample_video(self, media_root: Path, domain: str) -> VideoSpec:
-        """The video whose first caption is the sample query of a domain: its first test video."""
-        return next(video for video in self._videos(media_root, domain) if video.split == "test")
+    def sample_queries(self, client: HttpServiceClient, media_root: Path) -> list[SampleQuery]:
+        """The first caption of the first held-out video of each domain."""
+        queries = []
+        for domain in self.domains[:SAMPLE_SEARCHES]:
+            video = next(video for video in self._videos(media_root, domain) if video.split == "test")
+            queries.append(SampleQuery(video.captions[0], str(video.id)))
+        return queries
 
     @staticmethod
     def idempotency_key(spec: TaskSpec) -> str:
@@ -96,9 +90,9 @@ class DemoWorld:
 
     @staticmethod
     def _videos(media_root: Path, domain: str) -> list[VideoSpec]:
-        lines = (media_root / "world" / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (media_root / _FOLDER / domain / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
         videos = [VideoSpec.model_validate(json.loads(line)) for line in lines]
-        return [video.model_copy(update={"uri": f"world/{domain}/{video.uri}"}) for video in videos]
+        return [video.model_copy(update={"uri": f"{_FOLDER}/{domain}/{video.uri}"}) for video in videos]
 
 
 @contextmanager

@@ -294,8 +294,10 @@ def test_idempotency_key_depends_on_the_videos() -> None:
 
 def test_demo_world_sizes() -> None:
     world = DemoWorld()
-    assert (world.train, world.test, world.categories, len(world.domains)) == (16, 40, 3, 3)
-    assert world.resized(domains=2, test=2).video_count == 2 * 3 * (16 + 4 + 2)
+    assert (world.train, world.val, world.test, len(world.domains)) == (64, 8, 32, 3)
+    small = world.resized(domains=2, test=2)
+    assert len(small.domains) == 2
+    assert small.video_count(Path(), small.domains[0]) == 64 + 8 + 2
 
 
 def test_conditions_are_parsed() -> None:

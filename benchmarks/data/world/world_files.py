@@ -10,15 +10,17 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.data.world.domain_clips import make_domain
 from benchmarks.data.world.mp4_writer import write_mp4
 from benchmarks.data.world.scene_model import Clip
 
-__all__ = ["manifest_line", "write_world"]
+__all__ = ["manifest_line", "process_map", "write_atomically", "write_world"]
 
 _SECONDS = 3.0
 Progress = Callable[[int, int], None]
+_Item = TypeVar("_Item")
 
 
 def write_world(
@@ -56,7 +58,7 @@ def write_world(
     }
     total = sum(len(clips) for clips in clips_by_domain.values())
     done = 0
-    with _process_map(workers) as run:
+    with process_map(workers) as run:
         for name, clips in clips_by_domain.items():
             folder = root / name
             folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +68,7 @@ def write_world(
                 done += 1
                 if progress:
                     progress(done, total)
-            _write_atomically(
-                folder / "manifest.jsonl", "".join(manifest_line(clip) + "\n" for clip in clips)
-            )
+            write_atomically(folder / "manifest.jsonl", "".join(manifest_line(clip) + "\n" for clip in clips))
     if progress:
         progress(total, total)
 
@@ -91,15 +91,19 @@ def _write_clip(folder: Path, clip: Clip) -> None:
     write_mp4(clip, folder / f"{clip.id}.mp4", seconds=_SECONDS)
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file (UTF-8) that appears complete or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
 @contextmanager
-def _process_map(workers: int) -> Iterator[Callable[[Callable[[Clip], None], list[Clip]], Iterator[None]]]:
-    """A ``map`` over processes, or the built-in one for a single worker."""
+def process_map(workers: int) -> Iterator[Callable[[Callable[[_Item], None], list[_Item]], Iterator[None]]]:
+    """A ``map`` over processes, or the built-in one for a single worker.
+
+    Items are sent to spawned processes, so they and the function must be picklable.
+    """
     if workers <= 1:
         yield map
         return

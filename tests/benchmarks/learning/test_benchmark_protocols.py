@@ -16,12 +16,11 @@ import pytest
 
 from benchmarks.data.frame_sources import FileFrames, WorldFrames
 from benchmarks.data.protocol_sources import CtvrSource, SourceTask, WorldSource
-from benchmarks.data.world import DEMO_DOMAINS, DOMAINS
+from benchmarks.data.world import DOMAINS
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import parse_variant, select_variants
 from benchmarks.learning.protocol import Protocol, load_protocol, protocol_names
 from benchmarks.learning.task_preparation import prepare_tasks
-from cli.demo.demo_world import DemoWorld
 from media import VideoDecoder, load_frames
 from models.backbones.backbone import FrameSpec
 from trainer.methods import METHODS, configure
@@ -57,30 +56,12 @@ def test_protocol_contains_valid_settings_for_its_methods(name: str) -> None:
     assert set(protocol.recipes) <= set(METHODS)
 
 
-def test_demo_protocol_describes_the_videos_of_the_demo() -> None:
-    protocol = load_protocol("world-demo")
-    source, demo = protocol.source, DemoWorld()
-    assert isinstance(source, WorldSource)
-    assert source.domains == demo.domains == DEMO_DOMAINS
-    assert (source.seed, source.train, source.val, source.test, source.categories, source.captions) == (
-        demo.seed,
-        demo.train,
-        demo.val,
-        demo.test,
-        demo.categories,
-        5,
-    )
-    assert protocol.settings == {}, "every method uses its own recipe"
-    assert protocol.frames is None
-
-
 def test_development_protocol_has_other_videos_of_the_same_domains() -> None:
     ten, dev = load_protocol("world-10"), load_protocol("world-dev")
     assert isinstance(ten.source, WorldSource)
     assert isinstance(dev.source, WorldSource)
     assert ten.source.domains == tuple(DOMAINS)
-    seeds = {ten.source.seed, dev.source.seed, DemoWorld().seed}
-    assert len(seeds) == 3
+    assert ten.source.seed != dev.source.seed
     assert dev.source.model_copy(update={"seed": ten.source.seed}) == ten.source
     assert (dev.settings, dev.frames, dev.tasks) == (ten.settings, ten.frames, 4)
 

@@ -8,9 +8,8 @@ from benchmarks.data.world.domains.luminous_domains import NIGHT_TRAFFIC, PIXEL_
 from benchmarks.data.world.domains.natural_domains import AQUARIUM, MICROSCOPE, SNOWFIELD
 from benchmarks.data.world.scene_model import Domain
 
-__all__ = ["DEMO_DOMAINS", "DOMAINS", "PRETRAIN_DOMAINS"]
+__all__ = ["DOMAINS", "PRETRAIN_DOMAINS"]
 
-# The first three are those of the demo: dark and glowing, pale and soft, coarse and loud.
 DOMAINS: dict[str, Domain] = {
     domain.name: domain
     for domain in (
@@ -26,4 +25,3 @@ DOMAINS: dict[str, Domain] = {
         AQUARIUM,
     )
 }
-DEMO_DOMAINS: tuple[str, str, str] = (NIGHT_TRAFFIC.name, MICROSCOPE.name, PIXEL_ARCADE.name)

@@ -1,0 +1,131 @@
+"""The user's own folders as the videos of the demo: each subfolder with captions is a domain."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.commands.ingest_command import default_name, find_manifest, pack_videos, read_videos
+from cli.console import console, fail
+from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
+from service.core.schemas import TaskDetails, VideoSpec
+
+if TYPE_CHECKING:
+    from cli.http_service_client import HttpServiceClient
+
+__all__ = ["OwnVideos"]
+
+_CAPTIONS_HINT = (
+    "Write captions.csv with the columns file and caption, one line per video, or manifest.jsonl as for "
+    "`cinestrata ingest`."
+)
+_MIN_CAPTIONED = 2
+
+
+@dataclass(frozen=True)
+class OwnVideos:
+    """Domains of the user, checked before anything is learned.
+
+    Attributes:
+        folders: Folder of each domain by its name.
+        videos: Videos of each domain by its name; every video has an id, and paths are relative to the folder.
+    """
+
+    folders: dict[str, Path]
+    videos: dict[str, Sequence[VideoSpec]]
+
+    @classmethod
+    def read(cls, root: Path) -> OwnVideos:
+        """Read the captions of all domains. Exits with status 1 if a folder cannot be learned, and names the file.
+
+        Args:
+            root: Folder with one subfolder per domain, or the folder of a single domain.
+        """
+        if not root.is_dir():
+            problem = "is not a folder" if root.exists() else "does not exist"
+            fail(f"--videos: {root} {problem}.", "Name a folder with one subfolder of videos per domain.")
+        folders = [root] if find_manifest(root) else _subfolders(root)
+        if not folders:
+            fail(
+                f"--videos: {root} has neither captions nor subfolders.",
+                f"Put the videos of each domain in a subfolder. {_CAPTIONS_HINT}",
+            )
+        domains: dict[str, Path] = {}
+        for folder in folders:
+            name = default_name(folder)
+            if name in domains:
+                fail(
+                    f"{folder} and {domains[name]} both give the domain name {name!r}.",
+                    "Rename one of the folders.",
+                )
+            domains[name] = folder
+        return cls(domains, {name: _read_domain(name, folder) for name, folder in domains.items()})
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Names of the domains, sorted."""
+        return tuple(self.folders)
+
+    def prepare(self, media_root: Path) -> None:
+        """Do nothing: the service stores the videos when a task is created."""
+
+    def create_task(self, client: HttpServiceClient, media_root: Path, domain: str) -> TaskDetails:
+        """Send the videos of a domain to the service and create its task."""
+        folder, videos = self.folders[domain], self.videos[domain]
+        with tempfile.TemporaryFile() as archive:
+            pack_videos(archive, videos, {video.uri: (folder / video.uri).resolve() for video in videos})
+            archive.seek(0)
+            with console.status(f"Sending the videos of {domain} …"):
+                return client.create_task_from_archive(archive, f"{domain}.tar", domain, None, None)
+
+    def video_count(self, media_root: Path, domain: str) -> int:
+        """Number of videos of a domain."""
+        return len(self.videos[domain])
+
+    def sample_queries(self, client: HttpServiceClient, media_root: Path) -> list[SampleQuery]:
+        """First captions of held-out videos, the first of every domain before the second of any."""
+        rounds = zip_longest(*(self._held_out(client, domain) for domain in self.domains))
+        return [query for queries in rounds for query in queries if query][:SAMPLE_SEARCHES]
+
+    def _held_out(self, client: HttpServiceClient, domain: str) -> list[SampleQuery]:
+        queries: list[SampleQuery] = []
+        for video in self.videos[domain]:
+            if len(queries) == SAMPLE_SEARCHES:
+                break
+            # Without given splits, the service has chosen the held-out videos.
+            if video.captions and client.video(str(video.id)).effective_split == "test":
+                queries.append(SampleQuery(video.captions[0], str(video.id)))
+        return queries
+
+
+def _subfolders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _read_domain(name: str, folder: Path) -> Sequence[VideoSpec]:
+    manifest = find_manifest(folder)
+    if manifest is None:
+        fail(f"{folder} has no captions.", _CAPTIONS_HINT)
+    _, videos = read_videos(manifest)
+    for video in videos:
+        if not (folder / video.uri).is_file():
+            fail(
+                f"{manifest}: {video.uri} does not exist.",
+                f"Paths of videos are relative to {folder}. Correct the path or remove its line.",
+            )
+    captioned = sum(bool(video.captions) for video in videos)
+    if captioned < _MIN_CAPTIONED:
+        fail(
+            f"{manifest} has {captioned} {'video' if captioned == 1 else 'videos'} with captions.",
+            "A domain needs at least 2: one to learn from and one that is held out.",
+        )
+    prefix = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return [
+        video.model_copy(update={"id": video.id or f"{prefix}-{number:05d}"})
+        for number, video in enumerate(videos, 1)
+    ]

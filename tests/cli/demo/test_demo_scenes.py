@@ -1,0 +1,108 @@
+"""Videos of the demo: captions, variety, and equal files for equal scenes."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.demo.scenes.scene_domains import SCENE_DOMAINS, make_scenes
+from cli.demo.scenes.scene_files import write_scenes
+from cli.demo.scenes.scene_model import COLORS, FRAME_HEIGHT, FRAME_WIDTH, Scene
+from cli.demo.scenes.scene_rendering import FRAMES, render_scene
+from media.video_decoder import VideoDecoder
+
+DOMAINS = tuple(SCENE_DOMAINS)
+
+
+def _parts(scene: Scene) -> tuple[str, str, str, str]:
+    return scene.subject, scene.color, scene.backdrop, scene.companion
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_captions_of_held_out_videos_combine_words_of_training_captions(domain: str) -> None:
+    scenes = make_scenes(domain, train=64, val=8, test=32)
+    learned = {word for s in scenes if s.split == "train" for c in s.captions for word in c.lower().split()}
+    held_out = [scene for scene in scenes if scene.split == "test"]
+    assert {word for s in held_out for c in s.captions for word in c.lower().split()} <= learned
+    assert not {_parts(s) for s in held_out} & {_parts(s) for s in scenes if s.split != "test"}
+    assert len({s.captions[0] for s in scenes}) == len(scenes)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_caption_names_subject_and_color(domain: str) -> None:
+    for scene in make_scenes(domain, train=64, val=8, test=32):
+        assert scene.captions[0].startswith(f"A {scene.color} {scene.subject} ")
+        assert all(scene.color in caption for caption in scene.captions)
+        assert len(set(scene.captions)) == 3
+        assert all(not set("{}") & set(caption) for caption in scene.captions)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_two_scenes_differ_in_at_least_two_parts(domain: str) -> None:
+    scenes = [_parts(scene) for scene in make_scenes(domain, train=100, val=8, test=36)]
+    assert all(sum(a != b for a, b in zip(*pair, strict=True)) >= 2 for pair in combinations(scenes, 2))
+
+
+def test_video_ids_are_unique_in_a_library() -> None:
+    ids = [scene.id for domain in DOMAINS for scene in make_scenes(domain, train=100, val=8, test=36)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_held_out_scenes_do_not_depend_on_the_number_of_training_scenes() -> None:
+    few, many = (make_scenes("sea", train=train, val=2, test=5) for train in (3, 50))
+    assert [s for s in few if s.split == "test"] == [s for s in many if s.split == "test"]
+
+
+def test_too_many_scenes_are_refused() -> None:
+    with pytest.raises(ValueError, match="domain 'sea' has 144 scenes"):
+        make_scenes("sea", train=140, val=3, test=2)
+
+
+def _scene(domain: str, subject: str, backdrop: str, companion: str) -> Scene:
+    color = list(COLORS)[len(subject) % len(COLORS)]
+    return Scene(domain, "train", subject, color, backdrop, companion, 3, ("A caption",))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_part_is_drawn(domain: str) -> None:
+    parts = SCENE_DOMAINS[domain]
+    subjects, companions = list(parts.subjects), list(parts.companions)
+    seen = []
+    for number, (subject, backdrop) in enumerate(zip(subjects, parts.backdrops, strict=True)):
+        frames = render_scene(_scene(domain, subject, backdrop, companions[number % len(companions)]))
+        assert frames.shape == (FRAMES, FRAME_HEIGHT, FRAME_WIDTH, 3)
+        assert (frames[0] != frames[-1]).any(), "something moves"
+        seen.append(frames[len(frames) // 2])
+    differences = [np.abs(a.astype(int) - b).mean() for a, b in combinations(seen, 2)]
+    assert min(differences) > 10
+
+
+def test_files_are_equal_in_every_process_and_kept(tmp_path: Path) -> None:
+    scenes = {name: make_scenes(name, train=1, val=0, test=1) for name in DOMAINS[:2]}
+    calls: list[tuple[int, int]] = []
+    write_scenes(tmp_path / "one", scenes, 1, lambda done, total: calls.append((done, total)))
+    write_scenes(tmp_path / "two", scenes, 2)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
+    assert len(files) == 6, "two videos and a manifest for each domain"
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert calls[-1] == (4, 4)
+
+    times = {file: (tmp_path / "one" / file).stat().st_mtime_ns for file in files if file.suffix == ".mp4"}
+    write_scenes(tmp_path / "one", scenes, 1)
+    assert times == {file: (tmp_path / "one" / file).stat().st_mtime_ns for file in times}
+
+
+def test_manifest_describes_the_videos(tmp_path: Path) -> None:
+    scenes = make_scenes("street", train=1, val=0, test=1)
+    write_scenes(tmp_path, {"street": scenes}, 1)
+    entries = [json.loads(line) for line in (tmp_path / "street" / "manifest.jsonl").read_text().splitlines()]
+    assert [entry["split"] for entry in entries] == ["train", "test"]
+    assert [entry["captions"] for entry in entries] == [list(scene.captions) for scene in scenes]
+    assert entries[0]["metadata"]["color"] == scenes[0].color
+    video = VideoDecoder().decode(tmp_path / "street" / entries[0]["uri"], frames=8, size=64)
+    assert (video.width, video.height, video.duration) == (FRAME_WIDTH, FRAME_HEIGHT, 2.5)

@@ -1,0 +1,132 @@
+"""Own folders as the videos of the demo: captions, errors, and the choice of sample queries."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.demo.demo_report import print_recall
+from cli.demo.own_videos import OwnVideos
+from cli.main import app
+from service.core.schemas import RecallFigures
+
+
+def _domain(folder: Path, captions: str | None, videos: int = 3) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(videos):
+        (folder / f"{number}.mp4").write_bytes(b"video")
+    if captions is not None:
+        (folder / "captions.csv").write_text(captions)
+    return folder
+
+
+def _captions(count: int) -> str:
+    return "file,caption\n" + "".join(f"{number}.mp4,bird number {number}\n" for number in range(count))
+
+
+def test_captions_are_read_from_csv_and_jsonl(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", _captions(3))
+    fish = _domain(tmp_path / "fish at home", None)
+    lines = [{"uri": f"{n}.mp4", "captions": ["a fish"], "id": f"fish{n}", "split": "test"} for n in range(2)]
+    (fish / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / ".hidden").mkdir()
+
+    own = OwnVideos.read(tmp_path)
+    assert own.domains == ("birds", "fish at home")
+    assert [video.id for video in own.videos["birds"]] == ["birds-00001", "birds-00002", "birds-00003"]
+    assert next(video.captions for video in own.videos["birds"]) == ["bird number 0"]
+    assert [(video.id, video.split) for video in own.videos["fish at home"]] == [
+        ("fish0", "test"),
+        ("fish1", "test"),
+    ]
+    assert own.video_count(tmp_path, "birds") == 3
+
+
+def test_folder_with_captions_is_one_domain(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", _captions(2))
+    assert OwnVideos.read(tmp_path / "birds").domains == ("birds",)
+
+
+@pytest.mark.parametrize(
+    ("captions", "problem", "hint"),
+    [
+        (None, "birds has no captions", "captions.csv with the columns file and caption"),
+        (_captions(1), "captions.csv has 1 video with captions", "at least 2"),
+        ("file,caption\n0.mp4,\n1.mp4,\n", "captions.csv has 0 videos with captions", "at least 2"),
+        (_captions(4), "captions.csv: 3.mp4 does not exist", "relative to"),
+        ("name,caption\n0.mp4,bird\n", "no column 'uri' or 'file'", ""),
+    ],
+)
+def test_unusable_domain_is_named_before_anything_starts(
+    tmp_path: Path, captions: str | None, problem: str, hint: str
+) -> None:
+    _domain(tmp_path / "birds", captions)
+    outcome = CliRunner().invoke(app, ["demo", "--videos", str(tmp_path), "--data", str(tmp_path / "data")])
+    assert outcome.exit_code == 1
+    assert problem in outcome.output
+    assert hint in outcome.output
+    assert not (tmp_path / "data").exists()
+
+
+def test_missing_or_empty_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, problem in (
+        ("missing", "does not exist"),
+        ("file", "is not a folder"),
+        ("empty", "has neither captions nor subfolders"),
+    ):
+        outcome = CliRunner().invoke(app, ["demo", "--videos", str(tmp_path / name)])
+        assert outcome.exit_code == 1
+        assert f"{tmp_path / name} {problem}" in outcome.output
+
+
+def test_folders_with_one_domain_name_are_refused(tmp_path: Path) -> None:
+    for name in ("a b!", "a b?"):
+        _domain(tmp_path / name, _captions(2))
+    outcome = CliRunner().invoke(app, ["demo", "--videos", str(tmp_path)])
+    assert outcome.exit_code == 1
+    assert "both give the domain name 'a b-'" in outcome.output
+
+
+def test_task_is_created_from_an_archive(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", _captions(2))
+    sent: list[Any] = []
+
+    def create(archive: Any, filename: str, name: str, method: str | None, settings: object) -> str:
+        with tarfile.open(fileobj=io.BytesIO(archive.read())) as tar:
+            sent.append((filename, name, tar.getnames()))
+        return "task"
+
+    client: Any = SimpleNamespace(create_task_from_archive=create)
+    OwnVideos.read(tmp_path).create_task(client, tmp_path, "birds")
+    assert sent == [("birds.tar", "birds", ["manifest.jsonl", "000000.mp4", "000001.mp4"])]
+
+
+def test_sample_queries_are_first_captions_of_held_out_videos(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", _captions(3))
+    _domain(tmp_path / "cars", _captions(3))
+    held_out = {"birds-00002", "cars-00001", "cars-00003"}
+    client: Any = SimpleNamespace(
+        video=lambda name: SimpleNamespace(effective_split="test" if name in held_out else "train")
+    )
+    queries = OwnVideos.read(tmp_path).sample_queries(client, tmp_path)
+    assert [query.video_id for query in queries] == ["birds-00002", "cars-00001", "cars-00003"]
+    assert queries[0].text == "bird number 1"
+
+
+def test_recall_table_names_galleries_and_means(capsys: pytest.CaptureFixture[str]) -> None:
+    good = RecallFigures(queries=4, r1=0.5, r5=1, r10=1)
+    newest = {name: [good, None] for name in ("local", "local_all", "global", "global_all")}
+    print_recall(SimpleNamespace(tasks=["birds", "cars"], newest=newest))  # type: ignore[arg-type]
+    output = capsys.readouterr().out
+    assert "first captions of the held-out videos" in output
+    for part in ("own shard,", "all shards,", "all videos", "held-out videos", "50 / 100 / 100", "mean"):
+        assert part in output
