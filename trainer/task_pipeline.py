@@ -166,14 +166,14 @@ def train_task(
         method.config.model_dump(mode="json"),
         [(pair.clip.vector_id, pair.clip.frames_path.name, pair.caption) for pair in task.pairs],
     )
-    losses = learn_task(
+    learn_task(
         method,
         task,
         library.stored_vectors(training),
         report=report,
         checkpoints=CheckpointStore(checkpoints, run, fencing_token),
     )
-    return bool(losses)
+    return method.is_trainable and bool(task.pairs)
 
 
 def index_task(

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from models.backbones.gradient_checkpointing import gradient_checkpointing
 from models.backbones.precision import has_fast_bfloat16, mixed_precision
+from trainer.batching import chunks
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
-from trainer.task_data import Clip, Pair, StoredVectors, TaskData, draw_batches
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, draw_batches, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
 __all__ = ["TrainingProgress", "fit", "learn_task", "learning_rate_factor"]
@@ -38,7 +39,7 @@ class TrainingProgress:
         epochs: Number of epochs of the task.
         step: Number of completed steps, over all epochs.
         steps: Number of steps of the task.
-        loss: Loss of this step.
+        loss: Loss of this step; None for a method in closed form.
         videos_per_second: Mean since this process started to train.
         eta_seconds: Estimated time until the last step.
     """
@@ -47,7 +48,7 @@ class TrainingProgress:
     epochs: int
     step: int
     steps: int
-    loss: float
+    loss: float | None
     videos_per_second: float
     eta_seconds: float
 
@@ -117,6 +118,9 @@ def fit(
         TrainingDiverged: Loss or gradient is not finite; the message names the step and the learning rate.
         FramesMissing: The decoded frames of a video are gone.
     """
+    if method.is_closed_form:
+        _observe_videos(method, task, report)
+        return []
     config = method.config
     memory = memory or StoredVectors()
     pairs = task.pairs
@@ -164,6 +168,16 @@ def fit(
     finally:
         method.train(False)
     return losses
+
+
+def _observe_videos(method: Method, task: TaskData, report: Callable[[TrainingProgress], None]) -> None:
+    """Show every captioned training video to a method in closed form, once."""
+    clips = [clip for clip in task.train if clip.captions]
+    size = method.config.batch_size
+    clock = _Clock(1, math.ceil(len(clips) / size), 0)
+    for chunk in chunks(clips, size):
+        method.observe(load_frames(chunk), [clip.captions for clip in chunk])
+        report(clock.tick(0, None, len(chunk)))
 
 
 def learning_rate_factor(
@@ -236,7 +250,7 @@ class _Clock:
         self._videos = 0
         self._start = time.monotonic()
 
-    def tick(self, epoch: int, loss: float, videos: int) -> TrainingProgress:
+    def tick(self, epoch: int, loss: float | None, videos: int) -> TrainingProgress:
         self.step += 1
         self._videos += videos
         elapsed = max(time.monotonic() - self._start, 1e-9)

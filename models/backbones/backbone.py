@@ -102,6 +102,14 @@ class Backbone(nn.Module, ABC):
         return int(self.clip.visual.proj.shape[0])
 
     @property
+    def reserved_dims(self) -> int:
+        """Number of last coordinates of the joint space that are zero in every vector of the frozen towers.
+
+        Maps in closed form use them for the words and the routing evidence of a domain.
+        """
+        return 0
+
+    @property
     def text_background(self) -> TextBackground | None:
         """Distribution of generic texts; None if the backbone has no such statistics."""
         return None
@@ -162,6 +170,10 @@ class Backbone(nn.Module, ABC):
             tokens = block(tokens)
         features: Tensor = self.clip.visual.ln_post(tokens[:, 0]).unflatten(0, frames.shape[:2])
         return features.mean(dim=1).float()
+
+    def project_features(self, features: Tensor) -> Tensor:
+        """Unit vectors ``[n, dim]`` of videos without learned weights, of their :meth:`video_features` ``[n, F]``."""
+        return F.normalize(features @ self.clip.visual.proj, dim=-1)
 
     # -- texts ------------------------------------------------------------------------------------------
 

@@ -193,6 +193,22 @@ class QueryEncoder(ABC):
             other.result()
         return encoded
 
+    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+        """Evidence of the texts for tasks in addition to that of their words, in nats, ``[n, len(tasks)]``.
+
+        None if the family has no such evidence.
+
+        Args:
+            texts: Token ids of each text, from :meth:`tokenize`.
+            tasks: Identifiers of the tasks.
+        """
+        return None
+
+    @property
+    def routing_identity(self) -> str:
+        """Identity of the weights of :meth:`routing_evidence`; empty if the family has no such evidence."""
+        return ""
+
     def is_task_independent(self, mode: str) -> bool:
         """Whether a text has the same vector for all tasks."""
         return False

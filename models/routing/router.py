@@ -85,23 +85,32 @@ class Router:
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
         self._silent = profiles.silent
 
-    def log_weights(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+    def log_weights(
+        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], further: Floats | None = None
+    ) -> Floats:
         """Log-probabilities of some tasks for one text, ``[len(tasks)]``; see :func:`log_weights`.
 
         Args:
             tokens: Distinct token ids of the text.
             tasks: Positions of the tasks.
+            further: Evidence in addition to that of the tokens, in nats, ``[len(tasks)]``.
         """
-        return np.asarray(_normalize(self._sums(tokens, tasks), self._silent[tasks])[0], np.float32)
+        scores = self.evidence(tokens, tasks, further)[None]
+        return np.asarray(_normalize(scores, np.zeros(len(tasks), np.bool_))[0], np.float32)
 
-    def evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+    def evidence(
+        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], further: Floats | None = None
+    ) -> Floats:
         """Routing evidence of one text for some tasks, in nats, ``[len(tasks)]``: log weights before normalization.
 
         Args:
             tokens: Distinct token ids of the text.
             tasks: Positions of the tasks.
+            further: Evidence in addition to that of the tokens, in nats, ``[len(tasks)]``.
         """
         scores = self._sums(tokens, tasks)
+        if further is not None:
+            scores = scores + further
         fill_silent(scores, self._silent[tasks])
         return np.asarray(scores[0], np.float32)
 

@@ -133,7 +133,7 @@ def label_results(
     if not captions:
         return
     texts = [text for text, *_ in captions]
-    nats, token_counts = _evidence(encoder, texts, profiles)
+    nats, token_counts = _evidence(encoder, texts, [task.task for task in tasks], profiles)
     silent = silent_tasks(profiles)
     filled, is_scored = nats.copy(), np.zeros(nats.shape, np.bool_)
     fill_silent(filled, silent)
@@ -191,12 +191,15 @@ def _cross_validate(searches: Sequence[LabeledResults]) -> tuple[Floats, npt.NDA
     return np.array(predicted), np.array(outcomes, np.bool_)
 
 
-def _evidence(encoder: Encoder, texts: Sequence[str], profiles: Vectors) -> tuple[Floats, Ids]:
+def _evidence(
+    encoder: Encoder, texts: Sequence[str], tasks: Sequence[str], profiles: Vectors
+) -> tuple[Floats, Ids]:
     """Evidence ``[n, T]`` in nats of each text for each task with captions, and number of tokens ``[n]``."""
     nats, token_counts = [], []
     for chunk in chunks(texts, _TEXTS):
         presence = encoder.token_presence(chunk)
-        nats.append(presence @ profiles.T)
+        further = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
+        nats.append(presence @ profiles.T + (0 if further is None else further))
         token_counts.append((presence > 0).sum(axis=1))
     return np.concatenate(nats).astype(np.float64), np.concatenate(token_counts)
 

@@ -92,6 +92,7 @@ def build_evaluation_tasks(
         prior: Cosine per nat of routing evidence.
     """
     class_numbers: dict[str, int] = {}
+    names = [gallery.task for gallery in galleries]
     tasks: list[EvaluationTask] = []
     start = 0
     for gallery, profile in zip(galleries, profiles, strict=True):
@@ -105,7 +106,7 @@ def build_evaluation_tasks(
             class_numbers.setdefault(labels[video], len(class_numbers)) if video in labels else -1
             for video in ids
         ]
-        parts = [_evidence(encoder.token_presence(chunk), profiles) for chunk in chunks(texts, _TEXTS)]
+        parts = [_evidence(encoder, chunk, names, profiles) for chunk in chunks(texts, _TEXTS)]
         evidence = np.concatenate(parts) if parts else np.empty((0, len(galleries)))
         held_out = np.isin(gallery.shard.ids, gallery.held_out)
         tasks.append(
@@ -137,19 +138,24 @@ def evaluation_digests(
         return None
     extent = "full" if full else "lean"
     return tuple(
-        f"{encoding} {task.digest} {extent}" for encoding, task in zip(encodings, tasks, strict=True)
+        f"{encoding} {encoder.routing_identity} {task.digest} {extent}"
+        for encoding, task in zip(encodings, tasks, strict=True)
     )
 
 
-def _evidence(presence: Vectors, profiles: Vectors) -> Floats:
+def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], profiles: Vectors) -> Floats:
     """Log weights ``[n, T]`` of :func:`models.routing.router.log_weights`, not normalized over the tasks.
 
     Summed token by token in double precision, so that a value does not depend on the number of other tasks.
     """
+    presence = encoder.token_presence(queries)
     texts, tokens = presence.nonzero()
     values = presence[texts, tokens].astype(np.float64)
     scores: Floats = np.stack(
         [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
     )
+    further = encoder.routing_evidence(encoder.tokenize(queries), names)
+    if further is not None:
+        scores += further
     fill_silent(scores, silent_tasks(profiles))
     return scores

@@ -99,7 +99,9 @@ class Method(ABC):
     Attributes:
         name: Name of the method, equal to the names of its module and recipe.
         family: Encoder family of its releases, which encodes queries and videos.
-        is_trainable: Whether the method has a training loop; False for zero-shot.
+        is_trainable: Whether the method learns from captions; False for zero-shot.
+        is_closed_form: Whether the method observes all training videos once (:meth:`observe`) instead of taking
+            gradient steps.
         requires_all_videos: Whether training needs the videos of all earlier tasks; such a method runs in
             benchmarks only.
         config_class: Class of its settings.
@@ -111,6 +113,7 @@ class Method(ABC):
     name: ClassVar[str]
     family: ClassVar[EncoderFamily]
     is_trainable: ClassVar[bool] = True
+    is_closed_form: ClassVar[bool] = False
     requires_all_videos: ClassVar[bool] = False
     config_class: ClassVar[type[MethodConfig]] = MethodConfig
     architecture_settings: ClassVar[tuple[str, ...]] = ()
@@ -143,6 +146,15 @@ class Method(ABC):
             texts: B captions, one per video.
             references: ``[R, dim]`` stored vectors of training videos of earlier tasks; None on the first task.
         """
+
+    def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
+        """Add training videos to the observations of a method in closed form; called once per video of a task.
+
+        Args:
+            frames: ``uint8 [n, M, H, W, 3]``.
+            captions: Captions of each video, at least one.
+        """
+        raise AssertionError(f"{self.name} takes gradient steps")
 
     def after_step(self) -> None:  # noqa: B027 (optional hook)
         """Update state after an optimizer step."""

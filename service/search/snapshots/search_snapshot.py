@@ -268,9 +268,24 @@ class SearchSnapshot:
                 self.set_aside(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
 
-    def _route_tokens(self, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
+    def routing_evidence(self, text: str, tasks: Sequence[str]) -> tuple[Vector, int]:
+        """Routing evidence of a text for tasks in nats, ``[len(tasks)]``, and its number of distinct tokens."""
+        (tokens,) = self.query_vectors.tokens([text])
+        words = distinct_tokens(tokens)
+        positions, further = self._routing_inputs(tokens, tasks)
+        return self.router.evidence(words, positions, further), len(words)
+
+    def _routing_inputs(
+        self, tokens: TokenIds, tasks: Sequence[str]
+    ) -> tuple[npt.NDArray[np.int64], Vector | None]:
+        """Positions of the tasks in the router, and the evidence that the query encoder adds to that of the words."""
         positions = np.array([self.router_positions[task] for task in tasks], np.int64)
-        weights = self.router.log_weights(distinct_tokens(tokens), positions)
+        further = self.query_vectors.encoder.routing_evidence([tokens], tasks)
+        return positions, further[0] if further is not None else None
+
+    def _route_tokens(self, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
+        positions, further = self._routing_inputs(tokens, tasks)
+        weights = self.router.log_weights(distinct_tokens(tokens), positions, further)
         order = np.argsort(-weights, kind="stable")
         return list(zip([tasks[place] for place in order.tolist()], weights[order].tolist(), strict=True))
 

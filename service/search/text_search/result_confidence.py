@@ -9,7 +9,6 @@ import numpy as np
 
 from index.hits import Hit
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, familiarity
-from models.routing.router import distinct_tokens
 from service.core.errors import InvalidInput
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot
@@ -47,9 +46,8 @@ def compute_confidences(
     model = applicable_calibration(snapshot, mode, request.routing_prior)
     if model is None or not routing:
         return {}
-    positions = np.array([snapshot.router_positions[task] for task, _ in routing], np.int64)
-    words = distinct_tokens(snapshot.query_vectors.tokens([request.text])[0])
-    text_familiarity = familiarity(snapshot.router.evidence(words, positions), len(words))
+    evidence, token_count = snapshot.routing_evidence(request.text, [task for task, _ in routing])
+    text_familiarity = familiarity(evidence, token_count)
     probabilities = model(np.array([hit.score for hit in hits]), text_familiarity, routing[0][1])
     return {hit.id: float(probability) for hit, probability in zip(hits, probabilities, strict=True)}
 

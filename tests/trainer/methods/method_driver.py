@@ -132,7 +132,10 @@ def run_steps(
 def learn_steps(method: Method, task: str, seeds: Iterable[int], texts: Sequence[str] = TEXTS) -> None:
     """Learn a task of a few steps without training data on disk."""
     method.begin_task(task, task)
-    if method.is_trainable:
+    if method.is_closed_form:
+        for seed in seeds:
+            method.observe(random_frames(seed, len(texts)), [[text] for text in texts])
+    elif method.is_trainable:
         method.train(True)
         run_steps(method, seeds, texts=texts)
         method.train(False)

@@ -1,0 +1,214 @@
+"""Family of closed-form maps: the towers stay frozen, and every shard keeps the maps of its own release.
+
+A text passes the text tower once, for all tasks; each task then adds a few vector operations. The cost of a search
+hardly depends on the number of its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from cachetools import LRUCache
+from torch import Tensor
+
+from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
+from models.encoders.families.frozen_family import FROZEN_FAMILY
+from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, TokenIds, adapter_identity
+from models.encoders.tower_forward import encode_texts
+from models.errors import ReleaseError
+from models.releases.release_state import ReleaseState, tensors_with_prefix
+from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
+
+__all__ = ["ANALYTIC_FAMILY", "FAMILIES", "AnalyticQueryEncoder", "AnalyticVideoEncoder"]
+
+Vectors = npt.NDArray[np.float32]
+
+_QUERY, _VIDEO, _ROUTING = "query.", "video.", "evidence."
+_CACHED_TEXTS = 4096  # 2 KiB each
+
+
+class TextVectorCache:
+    """The most recently used vectors of texts, by token ids. Safe to share between threads."""
+
+    def __init__(self, size: int) -> None:
+        self._vectors: LRUCache[bytes, Tensor] = LRUCache(size)
+        self._lock = Lock()
+
+    def find(self, key: bytes) -> Tensor | None:
+        """Vector ``[dim]`` of a text; None if it is not in the cache."""
+        with self._lock:
+            return self._vectors.get(key)
+
+    def put(self, key: bytes, vector: Tensor) -> Tensor:
+        """Keep the vector of a text."""
+        with self._lock:
+            self._vectors[key] = vector
+        return vector
+
+
+class AnalyticQueryEncoder(QueryEncoder):
+    """The frozen text tower, with the query map of each shard's release, or with the newest map for all tasks."""
+
+    modes = ("latest", "pinned")
+
+    def __init__(self, inputs: QueryEncoderInputs) -> None:
+        super().__init__(inputs)
+        backbone, release = inputs.backbone, inputs.release
+        self._layout = VectorLayout.for_backbone(backbone, release.config["semantic_weight"])
+        self._newest = self._load(release)
+        reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
+        self._pinned: list[AnalyticQueryMap | None] = [
+            reused._pinned[reused._position[task]]
+            if reused and task in inputs.unchanged_tasks
+            else self._load(inputs.pinned_release(task))
+            for task in self.tasks
+        ]
+        # Vectors of texts that were encoded alone (searches) and in batches (evaluation), which differ in rounding.
+        self._single: TextVectorCache = reused._single if reused else TextVectorCache(_CACHED_TEXTS)
+        self._batched: TextVectorCache = reused._batched if reused else TextVectorCache(_CACHED_TEXTS)
+        self._caption_evidence = self._open_caption_evidence(release)
+
+    def encoding_identity(self, task: str, mode: str) -> str | None:
+        if mode != "pinned":
+            return None
+        query_map = self._pinned[self._position[task]]
+        if query_map is None:
+            return self._backbone.fingerprint
+        return adapter_identity(
+            [self._backbone.fingerprint, self._layout.semantic_weight], query_map.tensors()
+        )
+
+    def is_task_independent(self, mode: str) -> bool:
+        return mode == "latest"
+
+    def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
+        frozen, tokens = self._encode_batch(ids), self._distinct_tokens(ids)
+        maps = [self._newest] if mode == "latest" else [self._pinned[place] for place in positions]
+        return torch.stack([self._apply(query_map, frozen, tokens) for query_map in maps])
+
+    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
+        # A text passes the tower once for all its tasks, and alone: its vector does not depend on other requests.
+        rows, tokens = ids.cpu().numpy(), self._distinct_tokens(ids)
+        ends = self._backbone.end_of_text(ids).tolist()
+        frozen = torch.stack([self._encode_text(row[: end + 1]) for row, end in zip(rows, ends, strict=True)])
+        if mode == "latest":
+            return self._apply(self._newest, frozen, tokens)
+        vectors = torch.empty_like(frozen)
+        for position in set(positions.tolist()):
+            chosen = (positions == position).nonzero()[:, 0]
+            vectors[chosen] = self._apply(self._pinned[position], frozen[chosen], tokens[chosen])
+        return vectors
+
+    @torch.inference_mode()
+    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+        if self._caption_evidence is None or not texts:
+            return None
+        positions = torch.tensor([self._position[task] for task in tasks])
+        vectors = torch.stack([self._encode_text(text) for text in texts])
+        return np.asarray(self._caption_evidence(vectors, positions).numpy(), np.float32)
+
+    @property
+    def routing_identity(self) -> str:
+        return self._routing_identity
+
+    def _open_caption_evidence(self, release: ReleaseState) -> CaptionEvidence | None:
+        background, self._routing_identity = self._backbone.text_background, ""
+        if background is None:
+            return None
+        tensors = tensors_with_prefix(_ROUTING, release.tensors)
+        scatter, factor = CaptionScatter.from_tensors(tensors), release.config["caption_evidence"]
+        means = [
+            query_map.caption_mean if query_map is not None and len(query_map.caption_mean) else None
+            for query_map in self._pinned
+        ]
+        self._routing_identity = adapter_identity([self._backbone.fingerprint, factor], tensors)
+        return CaptionEvidence(scatter, background, means, factor) if means else None
+
+    def _apply(self, query_map: AnalyticQueryMap | None, frozen: Tensor, tokens: Tensor) -> Tensor:
+        return frozen if query_map is None else query_map(frozen, tokens, self._layout)
+
+    def _encode_text(self, text: TokenIds) -> Tensor:
+        """Frozen vector ``[dim]`` of a text without padding."""
+        key = text.astype(np.int64).tobytes()
+        found = self._single.find(key)
+        if found is None:
+            ids = torch.from_numpy(text.astype(np.int64))[None]
+            found = self._single.put(key, encode_texts(self._backbone, ids)[0, 0])
+        return found
+
+    def _encode_batch(self, ids: Tensor) -> Tensor:
+        """Frozen vectors ``[n, dim]`` of padded texts."""
+        ends = self._backbone.end_of_text(ids).tolist()
+        keys = [row[: end + 1].tobytes() for row, end in zip(ids.cpu().numpy(), ends, strict=True)]
+        found = {key: vector for key in keys if (vector := self._batched.find(key)) is not None}
+        missing = [row for row, key in enumerate(keys) if key not in found]
+        if missing:
+            computed = encode_texts(self._backbone, ids[missing])[0]
+            for row, vector in zip(missing, computed, strict=True):
+                found[keys[row]] = self._batched.put(keys[row], vector)
+        return torch.stack([found[key] for key in keys])
+
+    def _distinct_tokens(self, ids: Tensor) -> Tensor:
+        """Distinct tokens of each text without the start and end tokens, padded with −1, ``[n, L]``."""
+        end = self._backbone.end_of_text(ids)
+        position = torch.arange(ids.shape[1], device=ids.device)
+        is_word = (position > 0) & (position < end.unsqueeze(1))
+        ordered = torch.where(is_word, ids, -1).sort(dim=1).values
+        is_repeated = torch.zeros_like(is_word)
+        is_repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+        return ordered.masked_fill(is_repeated, -1)
+
+    def _load(self, release: ReleaseState) -> AnalyticQueryMap | None:
+        """Query map of a release; None for a frozen release, whose shard is queried with the backbone alone.
+
+        Raises:
+            ReleaseError: The tensors of the release do not fit the backbone.
+        """
+        if release.kind == FROZEN_FAMILY.kind:
+            return None
+        try:
+            query_map = AnalyticQueryMap.from_tensors(
+                tensors_with_prefix(_QUERY, release.tensors), self._backbone.device
+            )
+        except KeyError as error:
+            raise ReleaseError(f"the query map of the release has no tensor {error}") from error
+        sizes = (len(query_map.center), query_map.lexicon.shape[-1])
+        if sizes != (self._layout.semantic, self._layout.lexical):
+            raise ReleaseError(
+                f"the query map of the release is for {sizes[0]} semantic and {sizes[1]} lexical coordinates, but "
+                f"{self._backbone.name!r} has {self._layout.semantic} and {self._layout.lexical}"
+            )
+        return query_map
+
+
+class AnalyticVideoEncoder(FamilyVideoEncoder):
+    """The frozen image tower and an affine map of its features."""
+
+    def load(self, release: ReleaseState) -> Callable[[Tensor], Tensor]:
+        backbone: Backbone = self._backbone
+        video_map = AnalyticVideoMap.from_tensors(
+            tensors_with_prefix(_VIDEO, release.tensors), backbone.device
+        )
+        layout = VectorLayout.for_backbone(backbone, release.config["semantic_weight"])
+        if video_map.weight.shape != (backbone.feature_dim, layout.semantic + layout.lexical):
+            raise RuntimeError(
+                f"the video map has shape {tuple(video_map.weight.shape)}, not "
+                f"{(backbone.feature_dim, layout.semantic + layout.lexical)}"
+            )
+        return lambda frames: video_map(backbone, backbone.video_features(frames), layout)
+
+
+ANALYTIC_FAMILY = EncoderFamily(
+    kind="analytic",
+    query_encoder=AnalyticQueryEncoder,
+    video_encoder=AnalyticVideoEncoder,
+    query_prefixes=(_QUERY, _ROUTING),
+    video_prefixes=(_VIDEO,),
+)
+FAMILIES = (ANALYTIC_FAMILY,)

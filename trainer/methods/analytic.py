@@ -1,0 +1,240 @@
+"""Analytic: closed-form maps from frozen features of videos to the text space, searched with pinned queries.
+
+No tower is trained. The frozen image tower turns a video into features, the frozen text tower turns its captions into a
+target, and ridge regression maps the first to the second:
+
+- The *semantic* map is fitted to the videos of all tasks so far through sums whose size does not depend on the number
+  of tasks. It equals the joint solution over all these tasks, without an old video (ACIL, NeurIPS 2022; RanPAC,
+  NeurIPS 2023). The backbone's own video vector has a share in the prediction, which also works for two videos.
+- The *lexical* map is fitted to the new domain alone: its targets are TF-IDF vectors of the captions, so that exact
+  words find their videos.
+- Routing adds the evidence of a normal distribution around the mean caption of each domain to that of the words; the
+  covariance within domains is accumulated over tasks (:mod:`models.routing.caption_evidence`).
+
+The maps are stored with the shard and never change. For measurements see ``docs/analytic.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from cachetools import LRUCache
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
+from models.backbones.backbone import Backbone
+from models.encoders.families.analytic_family import ANALYTIC_FAMILY
+from models.encoders.tower_forward import encode_texts
+from models.releases.release_state import tensors_with_prefix
+from models.routing.caption_evidence import CaptionScatter
+from trainer.batching import chunks
+from trainer.methods.base import Method, MethodConfig
+from trainer.methods.shared.lexicon import build_lexicon
+from trainer.methods.shared.ridge import RegressionSums, fit_ridge
+from trainer.task_data import Pair
+
+__all__ = ["Analytic", "AnalyticConfig"]
+
+_CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
+_TEXTS = 64  # captions per forward of the text tower
+
+
+class AnalyticConfig(MethodConfig):
+    """Settings of the analytic method."""
+
+    semantic_weight: float = Field(
+        default=0.6, gt=0, le=1, description="β, share of the semantic cosine in a score; the rest is lexical"
+    )
+    zero_shot_weight: float = Field(
+        default=0.3,
+        ge=0,
+        le=10,
+        description="γ, weight of the backbone's own video vector in the semantic prediction",
+    )
+    semantic_penalty: float = Field(
+        default=1000.0, gt=0, description="ridge penalty of the semantic map over all tasks"
+    )
+    lexical_penalty: float = Field(
+        default=2000.0, gt=0, description="ridge penalty of the lexical map of the domain"
+    )
+    center_captions: float = Field(
+        default=4.0,
+        ge=0,
+        description="k; queries and videos of a domain with n videos are centered on n / (n + k) of its mean",
+    )
+    caption_evidence: float = Field(
+        default=0.5, ge=0, le=10, description="factor of the routing evidence of mean captions"
+    )
+    word_evidence: float = Field(
+        default=0.25, ge=0, le=10, description="factor of the routing evidence of words"
+    )
+
+
+class Analytic(Method):
+    """Closed-form maps of frozen features, one set per task, searched with pinned queries."""
+
+    name = "analytic"
+    family = ANALYTIC_FAMILY
+    is_closed_form = True
+    config_class = AnalyticConfig
+    config: AnalyticConfig
+    architecture_settings: ClassVar[tuple[str, ...]] = ("semantic_weight", "zero_shot_weight")
+
+    def __init__(self, backbone: Backbone, config: AnalyticConfig) -> None:
+        super().__init__(backbone, config)
+        self._layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
+        self._sums = RegressionSums.empty(backbone.feature_dim, self._layout.semantic)
+        self._scatter = CaptionScatter.empty(self._layout.semantic)
+        self._features: LRUCache[bytes, Tensor] = LRUCache(_CACHED_FEATURES)
+        self._clear_observations()
+        self._set_neutral_maps()
+
+    # -- hooks ------------------------------------------------------------------------------------------
+
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """Forget the observations of the previous task; a task without captions gets neutral maps.
+
+        The neutral maps predict with the semantic map of all tasks so far and know neither words nor evidence.
+        """
+        self._clear_observations()
+        if not trained:
+            self._set_neutral_maps()
+
+    def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
+        raise AssertionError("analytic has no loss: it is solved in closed form")
+
+    @torch.inference_mode()
+    def observe(self, frames: Tensor, captions: Sequence[Sequence[str]]) -> None:
+        features = self._video_features(frames)
+        texts = [text for group in captions for text in group]
+        ids = [self.backbone.tokenize(chunk) for chunk in chunks(texts, _TEXTS)]
+        vectors = torch.cat([encode_texts(self.backbone, chunk)[0] for chunk in ids]).cpu()
+        tokens = [
+            row[1:end].tolist()
+            for chunk in ids
+            for row, end in zip(chunk, self.backbone.end_of_text(chunk).tolist(), strict=True)
+        ]
+        start = 0
+        for row, group in enumerate(captions):
+            stop = start + len(group)
+            self._observed_features.append(features[row].cpu())
+            described = vectors[start:stop, : self._layout.semantic]
+            self._observed_captions.append(described)
+            self._observed_targets.append(F.normalize(described.mean(0), dim=-1))
+            self._observed_tokens.append([token for text in tokens[start:stop] for token in text])
+            start = stop
+
+    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
+        """Solve both maps from the observations."""
+        if self._observed_features:
+            self._solve()
+        self._clear_observations()
+
+    # -- training ---------------------------------------------------------------------------------------
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        query = {f"query.{name}": tensor for name, tensor in self._query_map.tensors().items()}
+        sums = {f"sums.{name}": tensor for name, tensor in self._sums.tensors().items()}
+        scatter = {f"evidence.{name}": tensor for name, tensor in self._scatter.tensors().items()}
+        return {**query, **self.video_tensors(), **sums, **scatter}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        self._query_map = AnalyticQueryMap.from_tensors(tensors_with_prefix("query.", tensors))
+        self._video_map = AnalyticVideoMap.from_tensors(
+            tensors_with_prefix("video.", tensors), self.backbone.device
+        )
+        self._sums = RegressionSums.from_tensors(tensors_with_prefix("sums.", tensors))
+        self._scatter = CaptionScatter.from_tensors(tensors_with_prefix("evidence.", tensors))
+
+    # -- encoding ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def encode_videos(self, frames: Tensor) -> Tensor:
+        return self._video_map(self.backbone, self._video_features(frames), self._layout)
+
+    def video_tensors(self) -> dict[str, Tensor]:
+        return {f"video.{name}": tensor for name, tensor in self._video_map.tensors().items()}
+
+    # -- internal ---------------------------------------------------------------------------------------
+
+    def _profile(self, captions: Sequence[str]) -> Tensor:
+        return (super()._profile(captions) * self.config.word_evidence).half().float()
+
+    def _clear_observations(self) -> None:
+        self._observed_features: list[Tensor] = []
+        self._observed_captions: list[Tensor] = []
+        self._observed_targets: list[Tensor] = []
+        self._observed_tokens: list[list[int]] = []
+
+    def _set_neutral_maps(self) -> None:
+        layout = self._layout
+        weight, offset = self._sums.solve(self.config.semantic_penalty)
+        no_words = torch.zeros(len(weight), layout.lexical), torch.zeros(layout.lexical)
+        self._query_map = AnalyticQueryMap.neutral(layout)
+        # Without any learned task, the backbone's own vector is all there is.
+        share = self.config.zero_shot_weight if float(self._sums.count) else 1.0
+        self._set_video_map((weight, offset), no_words, share)
+
+    def _solve(self) -> None:
+        """Solve the semantic map over all tasks and the lexical map of this task."""
+        config, layout = self.config, self._layout
+        features, targets = torch.stack(self._observed_features), torch.stack(self._observed_targets)
+        frozen = self._project(features)
+        self._sums = self._sums.add(features, targets - config.zero_shot_weight * frozen)
+        # Later tasks continue from the sums of the release, which are rounded.
+        self._sums = RegressionSums.from_tensors(self._sums.tensors())
+        weight, offset = self._sums.solve(config.semantic_penalty)
+        share = len(features) / (len(features) + config.center_captions)
+        predicted = features.double() @ weight + offset + config.zero_shot_weight * frozen
+        center = share * targets.mean(0)
+        lexicon = build_lexicon(self._observed_tokens, layout.lexical, share)
+        words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
+        self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
+        captions = torch.cat(self._observed_captions)
+        self._scatter = self._scatter.add(captions)
+        self._query_map = AnalyticQueryMap(
+            center=center.float(),
+            caption_mean=captions.mean(0).float() * len(captions) / (len(captions) + 1),
+            tokens=lexicon.tokens,
+            token_weights=lexicon.weights.float(),
+            unknown_token_weight=torch.tensor(lexicon.unknown_weight),
+            lexicon=lexicon.vectors.float(),
+        )
+
+    def _set_video_map(
+        self, semantic: tuple[Tensor, Tensor], lexical: tuple[Tensor, Tensor], zero_shot_weight: float
+    ) -> None:
+        weight, offset = (torch.cat(parts, dim=-1) for parts in zip(semantic, lexical, strict=True))
+        device = self.backbone.device
+        self._video_map = AnalyticVideoMap(
+            weight.float().to(device),
+            offset.float().to(device),
+            torch.tensor(zero_shot_weight, device=device),
+        )
+
+    def _project(self, features: Tensor) -> Tensor:
+        """Semantic part of the backbone's own vectors of videos, ``[n, semantic]``."""
+        projected = self.backbone.project_features(features.to(self.backbone.device))
+        return projected[:, : self._layout.semantic].cpu()
+
+    def _video_features(self, frames: Tensor) -> Tensor:
+        """Features ``[n, F]`` of videos; those of a video are computed once for training and embedding."""
+        keys = [
+            blake2b(np.ascontiguousarray(video.numpy()).data, digest_size=16).digest() for video in frames
+        ]
+        missing = [row for row, key in enumerate(keys) if key not in self._features]
+        computed = self.backbone.video_features(frames[missing]) if missing else None
+        known = {row: self._features[keys[row]] for row in range(len(keys)) if row not in set(missing)}
+        for place, row in enumerate(missing):
+            assert computed is not None
+            known[row] = self._features[keys[row]] = computed[place]
+        return torch.stack([known[row] for row in range(len(keys))])

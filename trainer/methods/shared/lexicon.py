@@ -1,0 +1,79 @@
+"""Lexical space of a domain: TF-IDF of the tokens of its captions, compressed to a few coordinates."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Lexicon", "build_lexicon"]
+
+_MAX_TOKENS = 2048  # most frequent tokens of a domain; rarer ones of a large domain hardly change its space
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Tokens of a domain and their vectors.
+
+    Attributes:
+        tokens: Token ids, ascending, ``[V]``.
+        weights: Inverse document frequency of each token, ``[V]``.
+        unknown_weight: Weight of a token that occurs in no video of the domain.
+        vectors: Weight times basis vector of each token, ``[V, dim]``.
+        targets: Centered lexical vectors of the videos, ``[n, dim]``.
+    """
+
+    tokens: Tensor
+    weights: Tensor
+    unknown_weight: float
+    vectors: Tensor
+    targets: Tensor
+
+
+def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -> Lexicon:
+    """Lexicon of videos.
+
+    The TF-IDF vector of a video has a coordinate (1 + log tf) · idf per token, with idf = 1 + log((1 + n) / (1 + df)),
+    and unit length. The basis consists of the leading right singular vectors of the centered vectors, so the inner
+    product with the compressed vector of a video is that with its best approximation of rank ``dim``.
+
+    Args:
+        documents: Token ids of all captions of each video, n ≥ 1 videos.
+        dim: Number of coordinates; a domain with fewer directions leaves the rest zero.
+        center: Share of the mean vector that is subtracted, 0..1; less than 1 for small domains.
+    """
+    n = len(documents)
+    frequency = Counter(token for document in documents for token in set(document))
+    common = [
+        token for token, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0]))[:_MAX_TOKENS]
+    ]
+    tokens = torch.tensor(sorted(common), dtype=torch.int64)
+    column = {token: place for place, token in enumerate(tokens.tolist())}
+    counts = torch.zeros(n, len(tokens), dtype=torch.float64)
+    for row, document in enumerate(documents):
+        for token, count in Counter(document).items():
+            if token in column:
+                counts[row, column[token]] = 1 + math.log(count)
+    document_frequency = (counts > 0).sum(0).double()
+    weights = ((1 + n) / (1 + document_frequency)).log() + 1
+    vectors = torch.nn.functional.normalize(counts * weights, dim=1)
+    centered = vectors - center * vectors.mean(0)
+    basis = torch.zeros(len(tokens), dim, dtype=torch.float64)
+    leading = _right_singular_vectors(centered)[:, :dim]
+    basis[:, : leading.shape[1]] = leading
+    return Lexicon(tokens, weights, math.log(1 + n) + 1, weights[:, None] * basis, centered @ basis)
+
+
+def _right_singular_vectors(matrix: Tensor) -> Tensor:
+    """Right singular vectors of ``[n, V]`` with non-zero singular values, the largest first, ``[V, r]``."""
+    if not matrix.shape[1]:
+        return matrix.new_empty(0, 0)
+    if matrix.shape[0] <= matrix.shape[1]:
+        _, values, rows = torch.linalg.svd(matrix, full_matrices=False)
+        return rows[values > 1e-9].T
+    values, vectors = torch.linalg.eigh(matrix.T @ matrix)
+    return vectors.flip(1)[:, values.flip(0) > 1e-12]
