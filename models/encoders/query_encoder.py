@@ -193,14 +193,10 @@ class QueryEncoder(ABC):
             other.result()
         return encoded
 
-    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+    def routing_evidence(self, texts: Sequence[str], tasks: Sequence[str]) -> Vectors | None:
         """Evidence of the texts for tasks in addition to that of their words, in nats, ``[n, len(tasks)]``.
 
         None if the family has no such evidence.
-
-        Args:
-            texts: Token ids of each text, from :meth:`tokenize`.
-            tasks: Identifiers of the tasks.
         """
         return None
 

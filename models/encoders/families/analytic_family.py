@@ -106,11 +106,11 @@ class AnalyticQueryEncoder(QueryEncoder):
         return vectors
 
     @torch.inference_mode()
-    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+    def routing_evidence(self, texts: Sequence[str], tasks: Sequence[str]) -> Vectors | None:
         if self._caption_evidence is None or not texts:
             return None
         positions = torch.tensor([self._position[task] for task in tasks])
-        vectors = torch.stack([self._encode_text(text) for text in texts])
+        vectors = torch.stack([self._encode_text(text) for text in self.tokenize(texts)])
         return np.asarray(self._caption_evidence(vectors, positions).numpy(), np.float32)
 
     @property

@@ -227,8 +227,8 @@ class SearchSnapshot:
     def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
         """Log weight of each text's tasks, by falling weight. The weights of a text sum to one."""
         return [
-            self._route_tokens(tokens, task_ids)
-            for tokens, task_ids in zip(self.query_vectors.tokens(texts), tasks, strict=True)
+            self._route_text(text, tokens, task_ids)
+            for text, tokens, task_ids in zip(texts, self.query_vectors.tokens(texts), tasks, strict=True)
         ]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
@@ -272,19 +272,17 @@ class SearchSnapshot:
         """Routing evidence of a text for tasks in nats, ``[len(tasks)]``, and its number of distinct tokens."""
         (tokens,) = self.query_vectors.tokens([text])
         words = distinct_tokens(tokens)
-        positions, further = self._routing_inputs(tokens, tasks)
+        positions, further = self._routing_inputs(text, tasks)
         return self.router.evidence(words, positions, further), len(words)
 
-    def _routing_inputs(
-        self, tokens: TokenIds, tasks: Sequence[str]
-    ) -> tuple[npt.NDArray[np.int64], Vector | None]:
+    def _routing_inputs(self, text: str, tasks: Sequence[str]) -> tuple[npt.NDArray[np.int64], Vector | None]:
         """Positions of the tasks in the router, and the evidence that the query encoder adds to that of the words."""
         positions = np.array([self.router_positions[task] for task in tasks], np.int64)
-        further = self.query_vectors.encoder.routing_evidence([tokens], tasks)
+        further = self.query_vectors.encoder.routing_evidence([text], tasks)
         return positions, further[0] if further is not None else None
 
-    def _route_tokens(self, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
-        positions, further = self._routing_inputs(tokens, tasks)
+    def _route_text(self, text: str, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
+        positions, further = self._routing_inputs(text, tasks)
         weights = self.router.log_weights(distinct_tokens(tokens), positions, further)
         order = np.argsort(-weights, kind="stable")
         return list(zip([tasks[place] for place in order.tolist()], weights[order].tolist(), strict=True))

@@ -20,6 +20,7 @@ from benchmarks.merging.learned_shards import LearnedShards, learn_shards
 from benchmarks.merging.merging_rules import SERVED
 from cli.main import app
 from models.backbones.backbone_loading import load_backbone
+from tests.word_routing import WordRouting
 from trainer.task_data import Clip, TaskData
 
 Array = npt.NDArray[Any]
@@ -31,7 +32,7 @@ def _units(rng: np.random.Generator, *shape: int) -> Array:
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-class HashEncoder:
+class HashEncoder(WordRouting):
     """Pseudo-random vectors seeded by text, task and mode."""
 
     modes = ("latest", "pinned")

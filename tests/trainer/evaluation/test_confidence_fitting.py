@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
+from tests.word_routing import WordRouting
 from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence, label_results
 from trainer.evaluation.logistic_regression import fit_logistic
 from trainer.evaluation.reliability import area_under_roc, reliability
@@ -17,7 +18,7 @@ from trainer.video_embedding import MemoryShard
 DIM, WORDS, PRIOR = 8, 12, 0.04
 
 
-class NumberEncoder:
+class NumberEncoder(WordRouting):
     """An encoder of numbers as texts: vectors and tokens are drawn from the number, by task."""
 
     modes = ("pinned",)

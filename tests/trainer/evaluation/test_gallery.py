@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.word_routing import WordRouting
 from trainer.errors import FramesMissing
 from trainer.evaluation.forward_transfer import recall_before_learning
 from trainer.evaluation.gallery import Gallery, Query, task_gallery
@@ -46,7 +47,7 @@ def _embedded_gallery(encode: object, task: TaskData) -> Gallery:
     return task_gallery(task, MemoryShard(np.array([clip.vector_id for clip in task.clips]), vectors))
 
 
-class Encoder:
+class Encoder(WordRouting):
     """A query encoder that maps the number in a text to an angle, starting at ``turn``; records requested tasks."""
 
     modes = ("latest",)

@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 import pytest
 
+from tests.word_routing import WordRouting
 from trainer.evaluation.gallery import Gallery, Query, Vectors
 from trainer.evaluation.mode_evaluation import QueryMemory
 from trainer.evaluation.rank_ledger import RankLedger, read_ledger, write_ledger
@@ -22,7 +23,7 @@ TASKS, QUERIES, VIDEOS, HELD_OUT, WORDS, DIM = 4, 11, 9, 6, 40, 3
 NAMES = [f"task {t}" for t in range(TASKS)]
 
 
-class Encoder:
+class Encoder(WordRouting):
     """Looks vectors up by the number at the end of a text, and counts the encoded pairs of a text and a task.
 
     Args:

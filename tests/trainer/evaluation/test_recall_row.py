@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from models.routing.router import log_weights
+from tests.word_routing import WordRouting
 from trainer.errors import EvaluationError
 from trainer.evaluation import mode_evaluation
 from trainer.evaluation.gallery import Gallery, Query
@@ -29,7 +30,7 @@ class Shard:
         return self._vectors[[order[int(video)] for video in ids]]
 
 
-class Encoder:
+class Encoder(WordRouting):
     """An encoder that looks texts up: ``tables[mode][text]`` is ``[T, dim]``."""
 
     modes = ("latest", "pinned")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.routing.router import COSINE_LIMIT
+from tests.word_routing import WordRouting
 from trainer.evaluation import mode_evaluation
 from trainer.evaluation.gallery import Gallery, Query, Vectors
 from trainer.evaluation.mode_evaluation import QueryMemory
@@ -22,7 +23,7 @@ from trainer.video_embedding import MemoryShard
 WORDS = 12
 
 
-class Library:
+class Library(WordRouting):
     """Tasks of random vectors, and an encoder that looks texts up by the number that they end with.
 
     Args:
