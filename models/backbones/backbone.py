@@ -27,10 +27,10 @@ class FrameSpec(NamedTuple):
 
 
 class TextBackground(NamedTuple):
-    """Distribution of generic texts in the space of :meth:`Backbone.pool_text`."""
+    """Distribution of generic texts in the space of :meth:`Backbone.pool_text`, without its reserved coordinates."""
 
-    mean: Tensor  # [dim]
-    precision: Tensor  # inverse of the regularized covariance, [dim, dim]
+    mean: Tensor  # [D]
+    precision: Tensor  # inverse of the regularized covariance, [D, D]
 
 
 class Backbone(nn.Module, ABC):

@@ -38,6 +38,7 @@ __all__ = [
 _NAME = "small"
 _DEFAULT_FRAMES = 8
 _SIZE = 224  # pixels
+_RESERVED = 128  # coordinates for maps in closed form: the joint space has 384 + 128 = 512
 # The published weights normalize pixels of 0..255 as (x - 127) / 128.
 _MEAN = (127 / 255,) * 3
 _STD = (128 / 255,) * 3
@@ -78,6 +79,10 @@ class SmallBackbone(BertBackbone):
         return TextBackground(self.background_mean, self.background_precision)
 
     @property
+    def reserved_dims(self) -> int:
+        return _RESERVED
+
+    @property
     def visual_blocks(self) -> list[Any]:
         return []
 
@@ -97,6 +102,9 @@ class SmallBackbone(BertBackbone):
         pooled = self.clip.visual(self.pixels(frames)).mean(dim=(2, 3)).unflatten(0, frames.shape[:2])
         features: Tensor = pooled.float().mean(dim=1).clamp(min=0).sqrt()
         return features
+
+    def project_features(self, features: Tensor) -> Tensor:
+        return super().project_features(features.square())
 
     def _identity(self) -> list[Any]:
         return [_NAME, self.spec.size, TEXT_LENGTH, self._tokenizer.digest, self._background_digest]
@@ -155,12 +163,12 @@ def build_small(constants: DerivedConstants, frames: int | None = None) -> Small
     Raises:
         BackboneUnavailable: A package with weights is missing or altered.
     """
-    image = ImageTower(folded_weights(), constants.projection)
+    image = ImageTower(folded_weights(), F.pad(constants.projection, (0, _RESERVED)))
     source = str(verified_folder(TEXT_PACKAGE))
     with silent_library():
         bert, _ = load_tower(_NAME, source, {"bert": BertModel}, "text_projection.weight")
         tokenizer = BertTokenizer(source, TEXT_LENGTH)
     width = len(constants.text_center)
-    text = BertTextTower(bert, torch.eye(width), _CenteredUnitVectors(constants.text_center))
+    text = BertTextTower(bert, torch.eye(width, width + _RESERVED), _CenteredUnitVectors(constants.text_center))
     background = TextBackground(constants.background_mean, constants.background_precision)
     return SmallBackbone(Towers(image, text), tokenizer, small_frame_spec(frames), background)
