@@ -84,7 +84,19 @@ def test_video_vectors_are_class_names_weighted_by_the_classifier(
     expected = F.normalize(centered.mean(dim=0) @ (names - names.mean(dim=0)), dim=0)
     videos, per_frame = encode_frames(backbone, frames)
     torch.testing.assert_close(videos[0], expected, atol=1e-3, rtol=0)
-    assert per_frame.shape == (1, 2, 384)
+    assert per_frame.shape == (1, 2, 512)
+
+
+@torch.no_grad()
+def test_video_vectors_follow_from_the_features_and_leave_the_reserved_coordinates_free(
+    backbone: Backbone,
+) -> None:
+    frames = random_frames(4, 2, 3, size=224)
+    videos = encode_frames(backbone, frames)[0]
+    projected = backbone.project_features(backbone.video_features(frames))
+    torch.testing.assert_close(projected, videos, atol=1e-4, rtol=0)
+    assert backbone.reserved_dims == 128
+    assert not projected[:, -128:].any()
 
 
 def test_classes_of_the_image_tower_and_texts_agree(backbone: Backbone, published_cnn: Any) -> None:
@@ -119,7 +131,8 @@ def test_text_vectors_are_centered_unit_means(backbone: Backbone) -> None:
     for row, last, vector in zip(ids, backbone.end_of_text(ids), vectors, strict=True):
         mean = bert(input_ids=row[None, : int(last) + 1]).last_hidden_state[0].mean(dim=0)
         expected = F.normalize(F.normalize(mean, dim=0) - center, dim=0)
-        torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(vector[:384], expected, atol=1e-5, rtol=0)
+        assert not vector[384:].any()
 
 
 def test_similar_texts_are_close(backbone: Backbone) -> None:
