@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from models.backbones.backbone import Backbone
 
 Database = Literal["sqlite", "postgresql"]
+
+# Loads in a fraction of a second; tests of other backbones name them.
+os.environ["CINESTRATA_BACKBONE"] = "tiny"
 
 # A busy machine must not fail a test.
 hypothesis_settings.register_profile("no_deadline", deadline=None)

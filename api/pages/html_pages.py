@@ -16,6 +16,7 @@ from api.dependencies import SettingsDep
 from api.security.api_keys import SESSION_COOKIE, identify_caller, is_valid_key, session_token
 from service.core import request_limits
 from service.core.method_names import METHOD_NAMES
+from service.storage.library_backbone import default_method
 
 __all__ = ["router"]
 
@@ -46,7 +47,7 @@ def admin_page(request: Request, settings: SettingsDep) -> Response:
         settings,
         "admin.html",
         methods=METHOD_NAMES,
-        default_method=settings.method,
+        default_method=default_method(),
         plotly=f"/plotly.js?v={metadata.version('plotly')}",
     )
     response.headers["Content-Security-Policy"] = _PLOTLY_CONTENT_POLICY

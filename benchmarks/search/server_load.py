@@ -70,8 +70,9 @@ def running_server(configured: Settings) -> Iterator[tuple[str, int]]:
     environment = os.environ | {
         "CINESTRATA_DATA_DIR": str(configured.data_dir),
         "CINESTRATA_DATABASE_URL": configured.database_url,  # all libraries share one catalog
-        "CINESTRATA_BACKBONE": configured.backbone,
     }
+    if configured.backbone is not None:
+        environment["CINESTRATA_BACKBONE"] = configured.backbone
     argv = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as server:
         try:

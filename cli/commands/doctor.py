@@ -168,11 +168,12 @@ def describe_structures(structures: list[AnnStructure]) -> str:
     )
 
 
-def check_backbone(settings: Settings) -> str:
+def check_backbone(_: Settings) -> str:
     """Weights of the configured backbone."""
     from models.backbones.backbone_loading import load_backbone
+    from service.storage.library_backbone import library_backbone
 
-    backbone = load_backbone(settings.backbone)
+    backbone = load_backbone(library_backbone())
     spec = backbone.spec
     return f"{backbone.name}, {backbone.dim} dimensions, {spec.frames} frames of {spec.size} px"
 

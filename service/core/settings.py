@@ -24,6 +24,7 @@ from models.routing.defaults import DEFAULT_PRIOR
 from service.core.method_names import METHOD_NAMES
 
 __all__ = [
+    "DEFAULT_BACKBONE",
     "OTHER_VARIABLES",
     "RENAMED_VARIABLES",
     "Limits",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 QueryMode = Literal["pinned", "mapped", "latest"]  # in order of preference
+
+DEFAULT_BACKBONE = "small"  # of a new library
 
 _GIB = 1024**3
 
@@ -177,9 +180,9 @@ class Settings(BaseSettings):
     routes: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "auto"
 
     # Learning
-    backbone: str = "tiny"
+    backbone: str | None = None  # default: that of the library, and "small" for a new library
     frames: int | None = Field(default=None, ge=1, le=256)  # per video; default: the backbone's
-    method: str = "strata"
+    method: str | None = None  # default: "analytic" with the backbone "small", otherwise "strata"
     moment_seconds: float = Field(
         default=20, ge=1
     )  # length of a moment; longer videos are searchable by moments
@@ -202,8 +205,8 @@ class Settings(BaseSettings):
 
     @field_validator("method")
     @classmethod
-    def _known_method(cls, value: str) -> str:
-        if value not in METHOD_NAMES:
+    def _known_method(cls, value: str | None) -> str | None:
+        if value is not None and value not in METHOD_NAMES:
             raise ValueError(f"unknown method {value!r}; choose one of {', '.join(METHOD_NAMES)}")
         return value
 

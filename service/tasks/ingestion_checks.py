@@ -14,7 +14,7 @@ from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
 from service.core.schemas import TaskSpec, VideoSpec
-from service.core.settings import settings
+from service.storage.library_backbone import default_method
 from service.storage.library_paths import resolve_video_path
 
 __all__ = ["TaskRecord", "VideoRecord", "normalize_caption", "validate_task"]
@@ -59,7 +59,7 @@ def validate_task(spec: TaskSpec) -> TaskRecord:
         raise InvalidInput.of(errors)
     return TaskRecord(
         name=spec.name,
-        method=spec.method or settings().method,
+        method=spec.method or default_method(),
         settings=spec.settings or {},
         videos=[
             VideoRecord(v.uri, [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})

@@ -16,6 +16,7 @@ from service.core.errors import DataFolderNotWritable
 from service.core.settings import settings
 from service.storage import library_paths
 from service.storage.data_folder import require_writable
+from service.storage.library_backbone import library_backbone
 from service.storage.video_files import delete_video_files
 from service.tasks.dataset_splits import SplitCandidate, assign_splits, count_videos
 from service.tasks.lifecycle import Claim
@@ -76,7 +77,7 @@ def _load_videos(claim: Claim) -> tuple[list[_PendingVideo], dict[str, str], int
 
     An accepted video without its frame cache is pending again.
     """
-    spec = frame_spec(settings().backbone, settings().frames)
+    spec = frame_spec(library_backbone(), settings().frames)
     with claim.transaction() as session:
         videos = session.scalars(
             select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
@@ -122,7 +123,7 @@ def _probe_video(
 
 
 def _decode(decoder: VideoDecoder, path: Path, video: _PendingVideo) -> VideoInfo:
-    spec = frame_spec(settings().backbone, settings().frames)
+    spec = frame_spec(library_backbone(), settings().frames)
     try:
         return decoder.decode(
             path,

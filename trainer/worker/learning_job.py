@@ -26,6 +26,7 @@ from service.celery_worker import worker_name
 from service.core.errors import CinestrataError, VideosDeleted
 from service.core.settings import settings
 from service.storage import index_manifest
+from service.storage.library_backbone import library_backbone
 from service.storage.vector_store_selection import library_store
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
@@ -72,7 +73,7 @@ def process_claim(claim: Claim) -> None:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
     """
     claim.progress("loading")
-    backbone = load_worker_backbone(settings().backbone, settings().frames, settings().torch_threads)
+    backbone = load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads)
     # Evaluation encodes queries in the precision in which the query service encodes them.
     backbone.query_precision = settings().query_precision
     library = Library(library_store(settings()))

@@ -169,6 +169,8 @@ def build_small(constants: DerivedConstants, frames: int | None = None) -> Small
         bert, _ = load_tower(_NAME, source, {"bert": BertModel}, "text_projection.weight")
         tokenizer = BertTokenizer(source, TEXT_LENGTH)
     width = len(constants.text_center)
-    text = BertTextTower(bert, torch.eye(width, width + _RESERVED), _CenteredUnitVectors(constants.text_center))
+    text = BertTextTower(
+        bert, torch.eye(width, width + _RESERVED), _CenteredUnitVectors(constants.text_center)
+    )
     background = TextBackground(constants.background_mean, constants.background_precision)
     return SmallBackbone(Towers(image, text), tokenizer, small_frame_spec(frames), background)

@@ -28,6 +28,7 @@ from service.core.thread_priority import lower_thread_priority
 from service.library import prometheus_metrics
 from service.search.snapshots.search_snapshot import SearchSnapshot
 from service.storage.index_manifest import require_manifest
+from service.storage.library_backbone import library_backbone
 from service.storage.vector_store_selection import library_store
 
 __all__ = ["SnapshotManager"]
@@ -283,7 +284,7 @@ class SnapshotManager:
     def _load_newest(self) -> SearchSnapshot | None:
         """The newest generation as a new snapshot; None where the current snapshot is up to date."""
         if self.backbone is None:
-            backbone = load_backbone(self._settings.backbone, self._settings.frames).to(self._device)
+            backbone = load_backbone(library_backbone(), self._settings.frames).to(self._device)
             backbone.query_precision = self._settings.query_precision
             self.backbone = backbone
         previous = self._current
