@@ -203,6 +203,11 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
+    @field_validator("backbone", "method", mode="before")
+    @classmethod
+    def _drop_empty_name(cls, value: object) -> object:
+        return value or None  # a compose file passes unset variables as empty strings
+
     @field_validator("method")
     @classmethod
     def _known_method(cls, value: str | None) -> str | None:
