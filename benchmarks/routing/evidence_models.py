@@ -12,24 +12,22 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
+from models.backbones.backbone import TextBackground
+from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
 from models.routing.token_statistics import token_profile
 
 __all__ = [
-    "BACKGROUND_CAPTIONS",
-    "gaussian_evidence",
+    "caption_evidence",
     "logistic_evidence",
     "multinomial_evidence",
     "profile_evidence",
     "token_counts",
-    "within_task_precision",
 ]
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
-BACKGROUND_CAPTIONS = 200  # weight of the background covariance, in captions
 _SMOOTHING = 0.1  # pseudo-count of each token in multinomial naive Bayes
-_PSEUDO_CAPTIONS = 1.0  # weight of the background mean in the mean of a task
 _INVERSE_PENALTY = 10.0  # of the logistic regression
 
 
@@ -63,42 +61,27 @@ def multinomial_evidence(counts: Floats, queries: Sequence[Ints]) -> Floats:
     return _token_sums(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)), queries)
 
 
-def gaussian_evidence(
-    vectors: Floats, labels: Ints, queries: Floats, mean: Floats, precision: Floats
+def caption_evidence(
+    vectors: Floats, labels: Ints, queries: Floats, background: TextBackground, *, within_tasks: bool
 ) -> Floats:
-    """Log-likelihood ratio of a task and the background, Gaussians of equal covariance.
-
-    (mu_t - m)ᵀ P (q - (mu_t + m) / 2), with mu_t the mean of the task's captions and of one caption at the background
-    mean m (linear discriminant analysis; Fisher, Annals of Eugenics, 1936).
+    """Evidence of mean captions, see :mod:`models.routing.caption_evidence`.
 
     Args:
-        vectors: Unit text vectors of the training captions, ``[n, dim]``.
+        vectors: Text vectors of the training captions, ``[n, dim]``.
         labels: Task of each training caption.
-        queries: Unit text vectors of the queries, ``[Q, dim]``.
-        mean: Mean of generic texts, ``[dim]``.
-        precision: Inverse covariance, ``[dim, dim]``.
+        queries: Text vectors of the queries, ``[Q, dim]``.
+        background: Distribution of generic texts.
+        within_tasks: Whether the covariance is that of captions within tasks; otherwise it is that of generic texts.
     """
-    counts = np.bincount(labels)[:, None]
-    shifts = (_sums(vectors, labels) - counts * mean) / (counts + _PSEUDO_CAPTIONS)
-    projected = shifts @ precision
-    return np.asarray((queries - mean) @ projected.T - 0.5 * (projected * shifts).sum(axis=1))
-
-
-def within_task_precision(vectors: Floats, labels: Ints, background: Floats) -> Floats:
-    """Inverse of the covariance of captions within their tasks, shrunk to that of generic texts.
-
-    The sum over tasks of the scatter around each task's mean has constant size, and each task adds to it once.
-
-    Args:
-        vectors: Unit text vectors of the training captions, ``[n, dim]``.
-        labels: Task of each training caption.
-        background: Covariance of generic texts, ``[dim, dim]``.
-    """
-    counts = np.bincount(labels)
-    residuals = vectors - (_sums(vectors, labels) / np.maximum(counts, 1)[:, None])[labels]
-    freedom = len(vectors) - np.count_nonzero(counts)
-    shrunk = residuals.T @ residuals + BACKGROUND_CAPTIONS * background
-    return np.asarray(np.linalg.inv(shrunk / (freedom + BACKGROUND_CAPTIONS)))
+    size = len(background.mean)
+    scatter, means = CaptionScatter.empty(size), []
+    for label in range(int(labels.max()) + 1):
+        captions = torch.from_numpy(vectors[labels == label, :size])
+        scatter = scatter.add(captions) if within_tasks else scatter
+        # As in the method analytic: the mean with one caption at the origin.
+        means.append(captions.sum(dim=0) / (len(captions) + 1))
+    evidence = CaptionEvidence(scatter, background, list(means), 1.0)
+    return evidence(torch.from_numpy(queries), torch.arange(len(means))).numpy()
 
 
 def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
@@ -129,10 +112,3 @@ def logistic_evidence(vectors: Floats, labels: Ints, queries: Floats) -> Floats:
 def _token_sums(table: Floats, queries: Sequence[Ints]) -> Floats:
     """Sum of the columns of a table ``[T, V]`` over the tokens of each query, ``[Q, T]``."""
     return np.stack([table[:, ids].sum(axis=1) for ids in queries])
-
-
-def _sums(rows: Floats, labels: Ints) -> Floats:
-    """Sum of the rows of each task, ``[T, width]``."""
-    sums = np.zeros((int(labels.max()) + 1, rows.shape[1]))
-    np.add.at(sums, labels, rows)
-    return sums

@@ -14,12 +14,11 @@ from benchmarks.clips.caption_tfidf import CaptionTfidf
 from benchmarks.reporting.markdown_tables import markdown_table
 from benchmarks.routing.caption_splits import CaptionFold, caption_folds, read_captions
 from benchmarks.routing.evidence_models import (
-    gaussian_evidence,
+    caption_evidence,
     logistic_evidence,
     multinomial_evidence,
     profile_evidence,
     token_counts,
-    within_task_precision,
 )
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_texts
@@ -32,7 +31,9 @@ __all__ = ["RoutingResult", "TextEncoder", "compare_routing", "routing_table"]
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
-PROFILE_WEIGHT = 0.5  # nats of the Gaussian evidence per nat of the routing profiles
+PROFILE_WEIGHT = (
+    0.5  # weight of the profiles relative to mean captions, as in the recipe of the method analytic
+)
 _ROUTED_TASKS = (1, 2, 3)
 _TEXTS = 64  # texts per forward
 
@@ -140,15 +141,15 @@ def _fold_evidence(fold: CaptionFold, encoder: TextEncoder) -> dict[str, Floats]
     }
     background = encoder.backbone.text_background
     if background is not None:
-        mean, precision = background.mean.double().numpy(), background.precision.double().numpy()
-        generic = gaussian_evidence(vectors, labels, query_vectors, mean, precision)
-        shared = within_task_precision(vectors, labels, np.linalg.inv(precision))
-        within = gaussian_evidence(vectors, labels, query_vectors, mean, shared)
+        generic, within = (
+            caption_evidence(vectors, labels, query_vectors, background, within_tasks=flag)
+            for flag in (False, True)
+        )
         evidence |= {
-            "Gaussian, generic covariance": generic,
-            "Gaussian, generic covariance, and profiles": generic + profiles,
-            "Gaussian, covariance within tasks": within,
-            "Gaussian, covariance within tasks, and profiles": within + PROFILE_WEIGHT * profiles,
+            "mean captions, generic covariance": generic,
+            "mean captions, generic covariance, and profiles": generic + PROFILE_WEIGHT * profiles,
+            "mean captions, covariance within tasks": within,
+            "mean captions, covariance within tasks, and profiles": within + PROFILE_WEIGHT * profiles,
         }
     tfidf = CaptionTfidf(texts)
     evidence["logistic regression on TF-IDF, all tasks at once"] = logistic_evidence(

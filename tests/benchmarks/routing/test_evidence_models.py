@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from benchmarks.routing.evidence_models import (
-    BACKGROUND_CAPTIONS,
-    gaussian_evidence,
+    caption_evidence,
     logistic_evidence,
     multinomial_evidence,
     profile_evidence,
     token_counts,
-    within_task_precision,
 )
+from models.backbones.backbone import TextBackground
 
 LABELS = np.array([0, 0, 1])
 
@@ -34,31 +34,21 @@ def test_evidence_of_tokens() -> None:
     )
 
 
-def test_gaussian_evidence_is_the_log_likelihood_ratio() -> None:
+def test_evidence_of_mean_captions_is_a_log_likelihood_ratio() -> None:
     rng = np.random.default_rng(0)
     vectors, queries, mean = rng.normal(size=(3, 2)), rng.normal(size=(4, 2)), rng.normal(size=2)
     precision = np.array([[2.0, 0.5], [0.5, 1.0]])
-    evidence = gaussian_evidence(vectors, LABELS, queries, mean, precision)
-    # The mean of a task includes one caption at the background mean.
-    centers = np.stack([(vectors[:2].sum(axis=0) + mean) / 3, (vectors[2] + mean) / 2])
+    background = TextBackground(torch.from_numpy(mean), torch.from_numpy(precision))
+    evidence = caption_evidence(vectors, LABELS, queries, background, within_tasks=False)
+    centers = np.stack([vectors[:2].sum(axis=0) / 3, vectors[2] / 2])
 
     def log_density(center: np.ndarray) -> np.ndarray:
         return -0.5 * np.einsum("qi,ij,qj->q", queries - center, precision, queries - center)
 
     expected = np.stack([log_density(center) - log_density(mean) for center in centers], axis=1)
     np.testing.assert_allclose(evidence, expected)
-
-
-def test_covariance_within_tasks_is_shrunk_to_the_background() -> None:
-    vectors = np.array([[1.0, 0.0], [3.0, 0.0], [9.0, 9.0]])
-    precision = within_task_precision(vectors, LABELS, np.eye(2))
-    # Scatter 2 in the first dimension, none in the second, and 3 - 2 degrees of freedom.
-    total = 1 + BACKGROUND_CAPTIONS
-    np.testing.assert_allclose(
-        precision, np.diag([total / (2 + BACKGROUND_CAPTIONS), total / BACKGROUND_CAPTIONS])
-    )
-    np.testing.assert_allclose(
-        within_task_precision(vectors[2:], np.array([0]), 4 * np.eye(2)), np.eye(2) / 4
+    assert not np.allclose(
+        caption_evidence(vectors, LABELS, queries, background, within_tasks=True), expected
     )
 
 
