@@ -1,7 +1,7 @@
 """TF-IDF vectors of captions.
 
-The weight of a word in a text is (1 + ln tf) · idf, with idf = ln((1 + n) / (1 + df)) + 1; texts have unit length. tf is
-the number of occurrences of the word in the text, df the number of the n fitted documents with the word (Manning,
+The weight of a word in a text is (1 + ln tf) · idf, with idf = ln((1 + n) / (1 + df)) + 1; texts have unit length. tf
+is the number of occurrences of the word in the text, df the number of the n fitted documents with the word (Manning,
 Raghavan and Schütze, *Introduction to Information Retrieval*, 2008, sections 6.2 and 6.4, with smoothed idf).
 """
 

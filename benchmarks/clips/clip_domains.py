@@ -51,8 +51,8 @@ def _read_domain(folder: Path, manifest: Path) -> SourceTask:
     for split, name in (("train", "training"), ("test", "test")):
         if not any(video.split == split and video.captions for video in domain.videos):
             raise ProtocolError(
-                f'{manifest} has no {name} clip with a caption; set "split" to "train" or "test" for each clip, or list '
-                f"at least {_MIN_HELD_OUT + 1} clips without any split"
+                f'{manifest} has no {name} clip with a caption; set "split" to "train" or "test" for each clip, or '
+                f"list at least {_MIN_HELD_OUT + 1} clips without any split"
             )
     return domain
 

@@ -1,7 +1,7 @@
 """Bootstrap interval of the mean difference of two methods on the same queries.
 
-Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), section 13.3, percentile interval. Queries are resampled
-within each domain, and each difference is that of one query, so that the difficulty of a query cancels.
+Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), section 13.3, percentile interval. Queries are
+resampled within each domain, and each difference is that of one query, so that the difficulty of a query cancels.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ def clip_tables(methods: Sequence[ClipRun], rivals: Sequence[ClipRun]) -> str:
     order = sorted(rivals[0].order)
     queries = sum(len(rivals[0].ranks["local"][name]) for name in order)
     parts = [
-        f"{len(order)} domains, {sum(rivals[0].clips.values())} clips, {queries} queries (first caption of each test clip). "
-        "R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds. Ratio and difference "
-        f"compare the means over domains with {rivals[0].label}; the interval is the 95 % interval of a paired bootstrap "
-        "over queries.\n"
+        f"{len(order)} domains, {sum(rivals[0].clips.values())} clips, {queries} queries (first caption of each test "
+        "clip). R@k in percent: mean over domains (mean over queries), ± standard deviation over seeds. Ratio and "
+        f"difference compare the means over domains with {rivals[0].label}; the interval is the 95 % interval of a "
+        "paired bootstrap over queries.\n"
     ]
     for gallery, title in _TITLES.items():
         header = [

@@ -46,7 +46,7 @@ class RoutingResult:
         name: Name of the split.
         tasks: Number of tasks.
         queries: Number of routed captions.
-        has_training_captions: Whether the split has training captions; otherwise two folds of the test captions are used.
+        has_training_captions: Whether the split has training captions; otherwise the test captions form two folds.
         accuracies: Routing accuracy@1, @2, @3 in percent by kind of evidence.
     """
 
