@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = ["WordRouting"]
 
 
@@ -12,5 +15,9 @@ class WordRouting:
 
     routing_identity = ""
 
-    def routing_evidence(self, texts: Sequence[str], tasks: Sequence[str]) -> None:
+    def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Token ids, which the absent evidence does not need."""
+        return [np.empty(0, np.int64) for _ in texts]
+
+    def routing_evidence(self, texts: Sequence[npt.NDArray[np.int64]], tasks: Sequence[str]) -> None:
         """Return no evidence."""

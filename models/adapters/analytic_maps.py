@@ -22,10 +22,10 @@ from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
 
-__all__ = ["AnalyticQueryMap", "AnalyticVideoMap", "VectorLayout"]
+__all__ = ["MIN_LENGTH", "AnalyticQueryMap", "AnalyticVideoMap", "VectorLayout"]
 
 _COMPLETIONS = 2  # coordinates that complete queries and videos to unit length
-_EPSILON = 1e-8
+MIN_LENGTH = 1e-8  # lower bound of lengths that vectors are divided by
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class AnalyticVideoMap(_TensorFields):
         semantic, lexical = mapped[:, : layout.semantic], mapped[:, layout.semantic :]
         frozen = backbone.project_features(features)[:, : layout.semantic]
         semantic = F.normalize(semantic + self.zero_shot_weight * frozen, dim=-1)
-        return layout.join(semantic, F.normalize(lexical, dim=-1, eps=_EPSILON), is_video=True)
+        return layout.join(semantic, F.normalize(lexical, dim=-1, eps=MIN_LENGTH), is_video=True)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class AnalyticQueryMap(_TensorFields):
         tokens: Ids of the domain's tokens, ascending, ``[V]`` int64.
         token_weights: Inverse document frequency of each token, ``[V]``.
         unknown_token_weight: Weight of a token that no caption of the domain contains, ``[]``.
-        lexicon: Lexical vector of each token, ``[V, lexical]``.
+        lexicon: Lexical vector of each token, ``[V, lexical]``; half precision when learned, half the memory.
     """
 
     center: Tensor
@@ -164,5 +164,5 @@ class AnalyticQueryMap(_TensorFields):
         weights = torch.where(is_known, self.token_weights[place], self.unknown_token_weight) * (
             presence >= 0
         )
-        length = weights.square().sum(dim=1, keepdim=True).sqrt().clamp(min=_EPSILON)
-        return torch.einsum("nl,nld->nd", weights * is_known / length, self.lexicon[place])
+        length = weights.square().sum(dim=1, keepdim=True).sqrt().clamp(min=MIN_LENGTH)
+        return torch.einsum("nl,nld->nd", weights * is_known / length, self.lexicon[place].float())

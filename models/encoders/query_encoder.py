@@ -31,6 +31,7 @@ __all__ = [
     "QueryEncoderInputs",
     "TokenIds",
     "adapter_identity",
+    "thread_pool",
 ]
 
 Vectors = npt.NDArray[np.float32]
@@ -187,16 +188,21 @@ class QueryEncoder(ABC):
                 encode_rows(part)
 
         # The calling thread works too: it already has a core, while a woken thread may have to wait for one.
-        others = [_thread_pool().submit(encode_remaining) for _ in range(min(threads, len(parts)) - 1)]
+        others = [thread_pool().submit(encode_remaining) for _ in range(min(threads, len(parts)) - 1)]
         encode_remaining()
         for other in others:
             other.result()
         return encoded
 
-    def routing_evidence(self, texts: Sequence[str], tasks: Sequence[str]) -> Vectors | None:
-        """Evidence of the texts for tasks in addition to that of their words, in nats, ``[n, len(tasks)]``.
+    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
+        """Evidence of the texts for tasks in addition to that of their words.
 
-        None if the family has no such evidence.
+        Args:
+            texts: Token ids of each text, from :meth:`tokenize`.
+            tasks: Identifiers of the tasks.
+
+        Returns:
+            Evidence in nats, ``[n, len(tasks)]``; None if the family has no such evidence.
         """
         return None
 
@@ -272,7 +278,8 @@ def adapter_identity(settings: Sequence[object], tensors: Mapping[str, Tensor]) 
 
 
 @cache
-def _thread_pool() -> ThreadPoolExecutor:
+def thread_pool() -> ThreadPoolExecutor:
+    """Threads that encode texts, one per core."""
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="encode")
 
 

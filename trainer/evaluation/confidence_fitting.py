@@ -198,7 +198,7 @@ def _evidence(
     nats, token_counts = [], []
     for chunk in chunks(texts, _TEXTS):
         presence = encoder.token_presence(chunk)
-        further = encoder.routing_evidence(chunk, tasks)
+        further = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
         nats.append(presence @ profiles.T + (0 if further is None else further))
         token_counts.append((presence > 0).sum(axis=1))
     return np.concatenate(nats).astype(np.float64), np.concatenate(token_counts)

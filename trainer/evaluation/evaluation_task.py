@@ -154,7 +154,7 @@ def _evidence(encoder: Encoder, queries: Sequence[str], names: Sequence[str], pr
     scores: Floats = np.stack(
         [np.bincount(texts, values * profile[tokens], len(presence)) for profile in profiles], axis=1
     )
-    further = encoder.routing_evidence(queries, names)
+    further = encoder.routing_evidence(encoder.tokenize(queries), names)
     if further is not None:
         scores += further
     fill_silent(scores, silent_tasks(profiles))

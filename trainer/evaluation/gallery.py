@@ -27,6 +27,7 @@ __all__ = [
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+TokenIds = npt.NDArray[np.int64]
 
 
 class Encoder(Protocol):
@@ -37,7 +38,9 @@ class Encoder(Protocol):
 
     def token_presence(self, texts: Sequence[str]) -> Vectors: ...
 
-    def routing_evidence(self, texts: Sequence[str], tasks: Sequence[str]) -> Vectors | None: ...
+    def tokenize(self, texts: Sequence[str]) -> list[TokenIds]: ...
+
+    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None: ...
 
     @property
     def routing_identity(self) -> str: ...

@@ -207,7 +207,7 @@ class Analytic(Method):
             tokens=lexicon.tokens,
             token_weights=lexicon.weights.float(),
             unknown_token_weight=torch.tensor(lexicon.unknown_weight),
-            lexicon=lexicon.vectors.float(),
+            lexicon=lexicon.vectors.half(),
         )
 
     def _set_video_map(

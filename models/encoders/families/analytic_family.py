@@ -6,7 +6,8 @@ hardly depends on the number of its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from threading import Lock
 
 import numpy as np
@@ -14,12 +15,21 @@ import numpy.typing as npt
 import torch
 from cachetools import LRUCache
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from models.adapters.analytic_map_set import AnalyticMapSet
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
+from models.backbones.precision import mixed_precision
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, TokenIds, adapter_identity
+from models.encoders.query_encoder import (
+    QueryEncoder,
+    QueryEncoderInputs,
+    TokenIds,
+    adapter_identity,
+    thread_pool,
+)
 from models.encoders.tower_forward import encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
@@ -56,19 +66,34 @@ class AnalyticQueryEncoder(QueryEncoder):
     """The frozen text tower, with the query map of each shard's release, or with the newest map for all tasks."""
 
     modes = ("latest", "pinned")
+    _pinned: AnalyticMapSet
+    _caption_means: list[Tensor]  # empty tensors for tasks without one
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
         backbone, release = inputs.backbone, inputs.release
         self._layout = VectorLayout.for_backbone(backbone, release.config["semantic_weight"])
-        self._newest = self._load(release)
         reused = inputs.previous if isinstance(inputs.previous, AnalyticQueryEncoder) else None
-        self._pinned: list[AnalyticQueryMap | None] = [
-            reused._pinned[reused._position[task]]
-            if reused and task in inputs.unchanged_tasks
-            else self._load(inputs.pinned_release(task))
-            for task in self.tasks
-        ]
+        newest = self._load(release)
+        self._newest = self._map_set([newest])
+        # The maps of the common first tasks are shared with the previous encoder, not copied.
+        pairs = zip(self.tasks, reused.tasks if reused else (), strict=False)
+        unchanged = inputs.unchanged_tasks
+        first = len(list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] in unchanged, pairs)))
+        self._pinned = reused._pinned.part(0, first) if reused else self._map_set([])
+        self._caption_means = reused._caption_means[:first] if reused else []
+        added: list[AnalyticQueryMap | None] = []
+        for task in self.tasks[first:]:
+            if reused and task in unchanged:
+                place = reused._position[task]
+                self._pinned += self._map_set(added) + reused._pinned.part(place, place + 1)
+                self._caption_means.append(reused._caption_means[place])
+                added = []
+                continue
+            query_map = self._load(inputs.pinned_release(task))
+            added.append(query_map)
+            self._caption_means.append(query_map.caption_mean if query_map is not None else torch.empty(0))
+        self._pinned += self._map_set(added)
         # Vectors of texts that were encoded alone (searches) and in batches (evaluation), which differ in rounding.
         self._single: TextVectorCache = reused._single if reused else TextVectorCache(_CACHED_TEXTS)
         self._batched: TextVectorCache = reused._batched if reused else TextVectorCache(_CACHED_TEXTS)
@@ -77,41 +102,42 @@ class AnalyticQueryEncoder(QueryEncoder):
     def encoding_identity(self, task: str, mode: str) -> str | None:
         if mode != "pinned":
             return None
-        query_map = self._pinned[self._position[task]]
-        if query_map is None:
+        tensors = self._pinned.tensors(self._position[task])
+        if tensors is None:
             return self._backbone.fingerprint
-        return adapter_identity(
-            [self._backbone.fingerprint, self._layout.semantic_weight], query_map.tensors()
-        )
+        return adapter_identity([self._backbone.fingerprint, self._layout.semantic_weight], tensors)
 
     def is_task_independent(self, mode: str) -> bool:
         return mode == "latest"
 
+    @torch.inference_mode()
+    def encode_pairs(self, texts: Sequence[TokenIds], tasks: Sequence[str], mode: str = "latest") -> Vectors:
+        # A text passes the tower once for all its tasks, and alone: its vector does not depend on other requests.
+        positions = self._positions(tasks, mode)
+        if not texts:
+            return np.empty((0, self._backbone.dim), np.float32)
+        places: dict[bytes, int] = {}
+        rows = [places.setdefault(text.tobytes(), len(places)) for text in texts]
+        distinct = [np.frombuffer(text, np.int64) for text in places]
+        frozen = self._encode_texts(distinct)
+        words = [torch.from_numpy(np.unique(text[1:-1])) for text in distinct]
+        tokens = pad_sequence(words, batch_first=True, padding_value=-1)
+        vectors = self._apply(frozen, tokens, torch.tensor(rows), torch.tensor(positions), mode)
+        return np.ascontiguousarray(vectors.float().cpu().numpy())
+
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
         frozen, tokens = self._encode_batch(ids), self._distinct_tokens(ids)
-        maps = [self._newest] if mode == "latest" else [self._pinned[place] for place in positions]
-        return torch.stack([self._apply(query_map, frozen, tokens) for query_map in maps])
-
-    def encode_each(self, ids: Tensor, positions: Tensor, mode: str) -> Tensor:
-        # A text passes the tower once for all its tasks, and alone: its vector does not depend on other requests.
-        rows, tokens = ids.cpu().numpy(), self._distinct_tokens(ids)
-        ends = self._backbone.end_of_text(ids).tolist()
-        frozen = torch.stack([self._encode_text(row[: end + 1]) for row, end in zip(rows, ends, strict=True)])
-        if mode == "latest":
-            return self._apply(self._newest, frozen, tokens)
-        vectors = torch.empty_like(frozen)
-        for position in set(positions.tolist()):
-            chosen = (positions == position).nonzero()[:, 0]
-            vectors[chosen] = self._apply(self._pinned[position], frozen[chosen], tokens[chosen])
-        return vectors
+        chosen = torch.tensor([0] if mode == "latest" else positions)
+        rows = torch.arange(len(ids)).repeat(len(chosen))
+        vectors = self._apply(frozen, tokens, rows, chosen.repeat_interleave(len(ids)), mode)
+        return vectors.view(len(chosen), len(ids), -1)
 
     @torch.inference_mode()
-    def routing_evidence(self, texts: Sequence[str], tasks: Sequence[str]) -> Vectors | None:
+    def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
         if self._caption_evidence is None or not texts:
             return None
         positions = torch.tensor([self._position[task] for task in tasks])
-        vectors = torch.stack([self._encode_text(text) for text in self.tokenize(texts)])
-        return np.asarray(self._caption_evidence(vectors, positions).numpy(), np.float32)
+        return np.asarray(self._caption_evidence(self._encode_texts(texts), positions).numpy(), np.float32)
 
     @property
     def routing_identity(self) -> str:
@@ -123,24 +149,39 @@ class AnalyticQueryEncoder(QueryEncoder):
             return None
         tensors = tensors_with_prefix(_ROUTING, release.tensors)
         scatter, factor = CaptionScatter.from_tensors(tensors), release.config["caption_evidence"]
-        means = [
-            query_map.caption_mean if query_map is not None and len(query_map.caption_mean) else None
-            for query_map in self._pinned
-        ]
+        means = [mean if len(mean) else None for mean in self._caption_means]
         self._routing_identity = adapter_identity([self._backbone.fingerprint, factor], tensors)
         return CaptionEvidence(scatter, background, means, factor) if means else None
 
-    def _apply(self, query_map: AnalyticQueryMap | None, frozen: Tensor, tokens: Tensor) -> Tensor:
-        return frozen if query_map is None else query_map(frozen, tokens, self._layout)
+    def _map_set(self, maps: Sequence[AnalyticQueryMap | None]) -> AnalyticMapSet:
+        return AnalyticMapSet.of(maps, self._layout, self._backbone.vocabulary, self._backbone.device)
 
-    def _encode_text(self, text: TokenIds) -> Tensor:
-        """Frozen vector ``[dim]`` of a text without padding."""
-        key = text.astype(np.int64).tobytes()
-        found = self._single.find(key)
-        if found is None:
-            ids = torch.from_numpy(text.astype(np.int64))[None]
-            found = self._single.put(key, encode_texts(self._backbone, ids)[0, 0])
-        return found
+    def _apply(self, frozen: Tensor, tokens: Tensor, rows: Tensor, positions: Tensor, mode: str) -> Tensor:
+        """Vectors ``[P, dim]`` of pairs of a text and a task, see :class:`AnalyticMapSet`."""
+        device = self._backbone.device
+        rows, positions = rows.to(device), positions.to(device)
+        if mode == "latest":
+            return self._newest(frozen, tokens.to(device), rows, torch.zeros_like(positions))
+        return self._pinned(frozen, tokens.to(device), rows, positions)
+
+    def _encode_texts(self, texts: Sequence[TokenIds]) -> Tensor:
+        """Frozen vectors ``[n, dim]`` of texts, each encoded alone, in parallel where torch itself uses one thread."""
+        keys = [text.tobytes() for text in texts]
+        found = {key: vector for key in keys if (vector := self._single.find(key)) is not None}
+        missing = [key for key in dict.fromkeys(keys) if key not in found]
+        if len(missing) > 1 and self._backbone.device.type == "cpu" and torch.get_num_threads() == 1:
+            encoded: Iterable[Tensor] = thread_pool().map(self._encode_text, missing)
+        else:
+            encoded = map(self._encode_text, missing)
+        found.update(zip(missing, encoded, strict=True))
+        return torch.stack([found[key] for key in keys])
+
+    def _encode_text(self, key: bytes) -> Tensor:
+        """Frozen vector ``[dim]`` of a text without padding, whose token ids are given as bytes."""
+        ids = torch.from_numpy(np.frombuffer(key, np.int64).copy())[None]
+        # Both contexts apply only to the thread that enters them.
+        with torch.inference_mode(), mixed_precision(enabled=self._uses_mixed_precision):
+            return self._single.put(key, encode_texts(self._backbone, ids)[0, 0])
 
     def _encode_batch(self, ids: Tensor) -> Tensor:
         """Frozen vectors ``[n, dim]`` of padded texts."""

@@ -226,10 +226,23 @@ class SearchSnapshot:
 
     def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
         """Log weight of each text's tasks, by falling weight. The weights of a text sum to one."""
-        return [
-            self._route_text(text, tokens, task_ids)
-            for text, tokens, task_ids in zip(texts, self.query_vectors.tokens(texts), tasks, strict=True)
-        ]
+        tokens = self.query_vectors.tokens(texts)
+        routing: list[list[tuple[str, float]]] = [[] for _ in texts]
+        groups: dict[
+            tuple[str, ...], list[int]
+        ] = {}  # texts that share their tasks share a call of the encoder
+        for number, task_ids in enumerate(tasks):
+            groups.setdefault(tuple(task_ids), []).append(number)
+        for task_ids, numbers in groups.items():
+            positions = self._positions(task_ids)
+            further = self._encoder_evidence([tokens[number] for number in numbers], task_ids)
+            for number, evidence in zip(numbers, further, strict=True):
+                words = distinct_tokens(tokens[number])
+                weights = self.router.log_weights(words, positions, evidence)
+                order = np.argsort(-weights, kind="stable")
+                ordered = [task_ids[place] for place in order.tolist()]
+                routing[number] = list(zip(ordered, weights[order].tolist(), strict=True))
+        return routing
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
         """Hits of each scan, in order.
@@ -271,21 +284,17 @@ class SearchSnapshot:
     def routing_evidence(self, text: str, tasks: Sequence[str]) -> tuple[Vector, int]:
         """Routing evidence of a text for tasks in nats, ``[len(tasks)]``, and its number of distinct tokens."""
         (tokens,) = self.query_vectors.tokens([text])
-        words = distinct_tokens(tokens)
-        positions, further = self._routing_inputs(text, tasks)
-        return self.router.evidence(words, positions, further), len(words)
+        words, (further,) = distinct_tokens(tokens), self._encoder_evidence([tokens], tasks)
+        return self.router.evidence(words, self._positions(tasks), further), len(words)
 
-    def _routing_inputs(self, text: str, tasks: Sequence[str]) -> tuple[npt.NDArray[np.int64], Vector | None]:
-        """Positions of the tasks in the router, and the evidence that the query encoder adds to that of the words."""
-        positions = np.array([self.router_positions[task] for task in tasks], np.int64)
-        further = self.query_vectors.encoder.routing_evidence([text], tasks)
-        return positions, further[0] if further is not None else None
+    def _positions(self, tasks: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Positions of the tasks in the router."""
+        return np.array([self.router_positions[task] for task in tasks], np.int64)
 
-    def _route_text(self, text: str, tokens: TokenIds, tasks: Sequence[str]) -> list[tuple[str, float]]:
-        positions, further = self._routing_inputs(text, tasks)
-        weights = self.router.log_weights(distinct_tokens(tokens), positions, further)
-        order = np.argsort(-weights, kind="stable")
-        return list(zip([tasks[place] for place in order.tolist()], weights[order].tolist(), strict=True))
+    def _encoder_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Sequence[Vector | None]:
+        """Evidence that the query encoder adds to that of the words of each text."""
+        further = self.query_vectors.encoder.routing_evidence(texts, tasks)
+        return [None] * len(texts) if further is None else list(further)
 
 
 def _search_rows(

@@ -1,0 +1,138 @@
+"""The analytic query encoder encodes each text once, and pinned vectors never change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
+from models.backbones.backbone import Backbone
+from models.backbones.backbone_loading import load_backbone
+from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.release_state import ReleaseState
+from tests.models.encoders.small_releases import small_release
+
+TEXTS = ["a man lifts a bar", "two dogs run", "a woman plays the violin on a stage in front of many people"]
+WEIGHT = 0.6
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return load_backbone("small", frames=2)
+
+
+@pytest.fixture(scope="module")
+def releases(backbone: Backbone) -> dict[str, ReleaseState]:
+    """Releases of six tasks by task; the third is frozen."""
+    return {f"t{n}": _release(backbone, n) for n in range(6)}
+
+
+def _release(backbone: Backbone, number: int) -> ReleaseState:
+    layout, drawn = VectorLayout.for_backbone(backbone, WEIGHT), torch.Generator().manual_seed(number)
+    tokens = backbone.tokenize(TEXTS[: 1 + number % 3]).unique()
+    mean = torch.randn(layout.semantic, generator=drawn) / 20
+    query_map = AnalyticQueryMap(
+        center=mean,
+        caption_mean=mean,
+        tokens=tokens,
+        token_weights=torch.rand(len(tokens), generator=drawn) + 1,
+        unknown_token_weight=torch.tensor(3.0),
+        lexicon=(torch.randn(len(tokens), layout.lexical, generator=drawn) / 12).half(),
+    )
+    tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
+    tensors |= {
+        "evidence.scatter": torch.eye(layout.semantic) * (1 + number),
+        "evidence.freedom": torch.tensor(9.0),
+    }
+    kind = "frozen" if number == 2 else "analytic"
+    release = small_release(backbone, kind, tensors, [f"t{n}" for n in range(number + 1)])
+    return replace(release, config={"semantic_weight": WEIGHT, "caption_evidence": 0.5})
+
+
+def _encode(encoder: QueryEncoder, texts: list[str], tasks: list[str], mode: str = "pinned") -> np.ndarray:
+    pairs = [(text, task) for text in texts for task in tasks]
+    tokens = encoder.tokenize([text for text, _ in pairs])
+    return encoder.encode_pairs(tokens, [task for _, task in pairs], mode).reshape(len(texts), len(tasks), -1)
+
+
+def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[str, ReleaseState]) -> None:
+    encoder = open_query_encoder(backbone, releases["t5"], releases)
+    found = _encode(encoder, TEXTS, encoder.tasks)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS, encoder.tasks, "pinned"), atol=1e-6)
+    frozen = torch.from_numpy(encoder.encode_with_backbone(TEXTS))
+    np.testing.assert_allclose(found[:, 2], frozen.numpy(), atol=1e-6)
+    layout = VectorLayout.for_backbone(backbone, WEIGHT)
+    for task in (0, 1, 3, 4, 5):
+        tensors = releases[f"t{task}"].tensors
+        query_map = AnalyticQueryMap(
+            **{name[6:]: t for name, t in tensors.items() if name.startswith("query.")}
+        )
+        for row, ids in enumerate(encoder.tokenize(TEXTS)):
+            words = torch.from_numpy(np.unique(ids[1:-1]))[None]
+            expected = query_map(frozen[row : row + 1], words, layout)[0]
+            np.testing.assert_allclose(found[row, task], expected.numpy(), atol=1e-6)
+
+
+def test_pinned_vectors_do_not_depend_on_the_batch_or_the_release(
+    backbone: Backbone, releases: dict[str, ReleaseState]
+) -> None:
+    previous = open_query_encoder(backbone, releases["t3"], releases)
+    before = _encode(previous, TEXTS, previous.tasks)
+    for encoder in (
+        open_query_encoder(backbone, releases["t5"], releases),
+        open_query_encoder(backbone, releases["t5"], releases, previous, previous.tasks),
+        open_query_encoder(backbone, releases["t5"], releases, previous, ["t0", "t2", "t3"]),
+    ):
+        assert np.array_equal(_encode(encoder, TEXTS, encoder.tasks)[:, :4], before)
+        for row, text in enumerate(TEXTS):
+            assert np.array_equal(_encode(encoder, [text], ["t1"])[0, 0], before[row, 1])
+        for task in previous.tasks:
+            assert encoder.encoding_identity(task, "pinned") == previous.encoding_identity(task, "pinned")
+
+
+def test_latest_vectors_are_those_of_the_newest_map(
+    backbone: Backbone, releases: dict[str, ReleaseState]
+) -> None:
+    encoder = open_query_encoder(backbone, releases["t4"], releases)
+    assert np.array_equal(
+        _encode(encoder, TEXTS, ["t0"], "latest")[:, 0], _encode(encoder, TEXTS, ["t4"])[:, 0]
+    )
+
+
+def test_a_text_passes_the_tower_once(
+    backbone: Backbone, releases: dict[str, ReleaseState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = open_query_encoder(backbone, releases["t5"], releases)
+    passes: list[int] = []
+    text_states = backbone.text_states
+    monkeypatch.setattr(backbone, "text_states", lambda ids: passes.append(len(ids)) or text_states(ids))
+    tokens = encoder.tokenize(TEXTS)
+    encoder.routing_evidence(tokens, encoder.tasks)
+    encoder.routing_evidence(tokens[:1], ["t0", "t1"])
+    _encode(encoder, TEXTS, encoder.tasks)
+    _encode(encoder, TEXTS, ["t1"])
+    assert passes == [1, 1, 1]
+    following = open_query_encoder(backbone, releases["t5"], releases, encoder, encoder.tasks)
+    _encode(following, TEXTS, following.tasks)
+    assert passes == [1, 1, 1]
+
+
+def test_evidence_of_some_tasks_equals_that_of_all(
+    backbone: Backbone, releases: dict[str, ReleaseState]
+) -> None:
+    encoder = open_query_encoder(backbone, releases["t5"], releases)
+    tokens = encoder.tokenize(TEXTS)
+    every, some = (encoder.routing_evidence(tokens, tasks) for tasks in (encoder.tasks, ["t4", "t0"]))
+    assert every is not None
+    assert some is not None
+    np.testing.assert_allclose(some, every[:, [4, 0]], rtol=1e-6)
+    assert (every[:, 2] == 0).all()  # a frozen release has no mean caption
+
+
+def test_no_texts_have_no_vectors(backbone: Backbone, releases: dict[str, ReleaseState]) -> None:
+    encoder = open_query_encoder(backbone, releases["t1"], releases)
+    assert encoder.encode_pairs([], [], "pinned").shape == (0, backbone.dim)
