@@ -14,7 +14,7 @@ from trainer.evaluation.evaluation_task import EvaluationTask, build_evaluation_
 from trainer.evaluation.gallery import Gallery, task_gallery
 from trainer.evaluation.mode_evaluation import ModeEvaluation
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
-from trainer.methods import METHODS, start_method
+from trainer.methods import start_method
 from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 
@@ -58,7 +58,7 @@ def run_variant(
     prior = DEFAULT_PRIOR if variant.prior is None else variant.prior
     matrices: dict[str, Matrix] = {"local": [], "global": []}
     galleries: list[Gallery] = []
-    is_joint = METHODS[variant.method].requires_all_videos
+    is_joint = variant.is_joint
     for number, part in enumerate([ordered] if is_joint else [[task] for task in ordered], 1):
         with meter.phase("training"):
             if is_joint:

@@ -97,7 +97,9 @@ class Campaign:
     def identity(self, run: Run) -> str:
         """Identity of all inputs of a result except the code: data, method, settings, prior and re-indexing."""
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
-        return run_identity(self.data, run.variant.method, config, self._prior(run), run.variant.reindex)
+        variant = run.variant
+        jointly = ("jointly",) if variant.jointly else ()
+        return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *jointly)
 
     def existing_result(self, run: Run) -> RunResult | None:
         """Result of an earlier campaign on the same data with the same settings; None if there is none."""
@@ -151,6 +153,7 @@ class Campaign:
                 settings=self.protocol.settings_of(run.variant),
                 prior=self._prior(run),
                 reindex=run.variant.reindex,
+                jointly=run.variant.jointly,
                 queries=self.protocol.queries,
                 report=lambda line: report(run, line),
             )
@@ -243,6 +246,7 @@ class Campaign:
             "protocol": self.protocol.model_dump(mode="json", exclude={"methods"}),
             "prior": self._prior(run),
             "reindex": run.variant.reindex,
+            "jointly": run.variant.is_joint,
             "videos": {
                 task.task_id: {"train": len(task.train), "val": len(task.val), "test": len(task.test)}
                 for task in self.tasks

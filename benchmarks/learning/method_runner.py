@@ -50,6 +50,7 @@ def run_method(
     settings: Mapping[str, Any] | None = None,
     prior: float = DEFAULT_PRIOR,
     reindex: bool = False,
+    jointly: bool = False,
     queries: QuerySelection = "first",
     report: Callable[[str], None] = lambda line: None,
 ) -> RunOutcome:
@@ -63,13 +64,14 @@ def run_method(
         settings: Settings of the method, over those of its recipe.
         prior: Routing prior in the global gallery; 0 merges raw cosines.
         reindex: Whether the videos of all tasks are embedded again after every task with the current encoder.
+        jointly: Whether the method learns the union of all tasks at once.
         queries: Captions of a held-out video that are used as queries: the first one or all.
         report: Called with one line per finished task.
     """
     run = _MethodRun(
         name, backbone, tasks, {**(settings or {}), "seed": seed}, prior, reindex, queries, report
     )
-    if METHODS[name].requires_all_videos:
+    if jointly or METHODS[name].requires_all_videos:
         run.learn_jointly()
     else:
         run.learn_in_sequence()

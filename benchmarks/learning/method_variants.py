@@ -1,7 +1,8 @@
 """Method variants: the methods of a protocol with their settings.
 
 The short form of a variant on the command line, in protocol files and in tables is
-``method@setting=value@setting=value``. ``reindex`` and ``prior`` are settings of the measurement, not of the method.
+``method@setting=value@setting=value``. ``reindex``, ``prior`` and ``jointly`` are settings of the measurement, not of the
+method.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trainer.methods import METHODS
 
 __all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
 
-_MEASUREMENT_SETTINGS = ("reindex", "prior")
+_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly")
 
 
 class MethodVariant(BaseModel):
@@ -29,6 +30,8 @@ class MethodVariant(BaseModel):
         settings: Settings of the method, over those of the protocol.
         reindex: Whether all galleries are embedded again with the current encoder after every task.
         prior: Routing prior in the global gallery; 0 merges raw cosines, None uses that of the protocol.
+        jointly: Whether the method learns the union of all tasks at once, as joint training does, which measures its
+            architecture and recipe without the continual scheme.
         seeds: Number of seeds; None uses that of the protocol.
     """
 
@@ -39,7 +42,13 @@ class MethodVariant(BaseModel):
     settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
     reindex: bool = False
     prior: float | None = Field(default=None, ge=0)
+    jointly: bool = False
     seeds: int | None = Field(default=None, ge=1)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether all tasks are learned at once."""
+        return self.jointly or METHODS[self.method].requires_all_videos
 
     @model_validator(mode="before")
     @classmethod

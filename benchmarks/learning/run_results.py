@@ -134,7 +134,7 @@ class RunResult:
         method = METHODS.get(self.method)
         return (
             method is None or method.is_trainable,
-            method is not None and method.requires_all_videos,
+            bool(self.facts.get("jointly")) or (method is not None and method.requires_all_videos),
             self.label,
             self.seed,
         )

@@ -166,6 +166,7 @@ def test_specific_settings_override_general_ones(write: Callable[..., str]) -> N
         (["finetune@seed=3"], "--seeds"),
         (["finetune@prior=-1"], "prior: "),
         (["finetune@reindex=maybe"], "reindex: "),
+        (["finetune@jointly=maybe"], "jointly: "),
     ],
 )
 def test_invalid_variants_raise_with_their_name(names: list[str], message: str) -> None:

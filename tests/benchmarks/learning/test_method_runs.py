@@ -393,6 +393,13 @@ def test_failed_run_does_not_stop_the_others(campaign: Campaign, monkeypatch: py
     assert not log.exists()
 
 
+def test_any_method_can_learn_the_union_of_all_tasks(run: RunMethod) -> None:
+    joint = run("joint")
+    alike = run("finetune", jointly=True)
+    assert alike.rows == joint.rows
+    assert alike.losses == joint.losses
+
+
 @pytest.mark.slow
 def test_parallel_processes_execute_all_runs(campaign: Campaign) -> None:
     runs = campaign.runs([parse_variant("zero_shot"), parse_variant("zero_shot@prior=0")], seeds=1)

@@ -49,7 +49,9 @@ def test_settings_take_precedence(
     settings_factory: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _publish(monkeypatch, json.dumps({"backbone": "tiny"}))
-    settings_factory(tmp_path / "data", upgraded=False, backbone="open_clip:ViT-B-32/openai", method="ffa_tame")
+    settings_factory(
+        tmp_path / "data", upgraded=False, backbone="open_clip:ViT-B-32/openai", method="ffa_tame"
+    )
     assert library_backbone() == "open_clip:ViT-B-32/openai"
     assert default_method() == "ffa_tame"
 
