@@ -39,9 +39,9 @@ class DemoWorld:
     """
 
     domains: tuple[str, ...] = tuple(SCENE_DOMAINS)
-    train: int = 64
-    val: int = 8
-    test: int = 32
+    train: int = 45
+    val: int = 5
+    test: int = 30
 
     def resized(self, **sizes: int | None) -> Self:
         """A copy with other sizes; values of None are ignored, and ``domains`` is the number of domains."""

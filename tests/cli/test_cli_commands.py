@@ -294,10 +294,10 @@ def test_idempotency_key_depends_on_the_videos() -> None:
 
 def test_demo_world_sizes() -> None:
     world = DemoWorld()
-    assert (world.train, world.val, world.test, len(world.domains)) == (64, 8, 32, 3)
+    assert (world.train, world.val, world.test, len(world.domains)) == (45, 5, 30, 3)
     small = world.resized(domains=2, test=2)
     assert len(small.domains) == 2
-    assert small.video_count(Path(), small.domains[0]) == 64 + 8 + 2
+    assert small.video_count(Path(), small.domains[0]) == 45 + 5 + 2
 
 
 def test_conditions_are_parsed() -> None:

@@ -14,12 +14,9 @@ def _steam(canvas: Canvas, x: float, y: float, phase: float) -> None:
     for plume in range(3):
         rise = (phase + plume / 3) % 1
         top = y - 26 * rise
-        sway = 5 * math.sin(2 * math.pi * (rise + plume / 3))
-        points = [
-            (x + 9 * (plume - 1), top),
-            (x + 9 * (plume - 1) + sway, top - 7),
-            (x + 9 * (plume - 1) - sway, top - 14),
-        ]
+        sway = 4 * math.sin(2 * math.pi * (rise + plume / 3))
+        foot = x + 9 * (plume - 1)
+        points = [(foot + sway * (-1) ** bend, top - 8 * bend) for bend in range(4)]
         canvas.curve(points, (255, 255, 255), 3.6, 0.75 * (1 - rise))
 
 
@@ -47,10 +44,9 @@ def _mug(canvas: Canvas, color: Color, phase: float) -> None:
     _steam(canvas, 48, 44, phase)
     for shade, width in ((darken(color, 0.25), 12), (lighten(color, 0.1), 7)):
         canvas.curve([(84, 60), (108, 58), (114, 78), (104, 98), (84, 98)], shade, width)
-    canvas.blob(
-        [(8, 44), (10, 84), (14, 114), (48, 121), (82, 114), (86, 84), (88, 44)],
-        Gradient(lighten(color, 0.35), darken(color, 0.3), "across"),
-    )
+    left = [(8, 44), (8, 60), (10, 84), (13, 106), (26, 117)]
+    right = [(96 - x, y) for x, y in reversed(left)]
+    canvas.blob([*left, (48, 120), *right], Gradient(lighten(color, 0.35), darken(color, 0.3), "across"))
     canvas.ellipse(48, 44, 40, 11, lighten(color, 0.3))
     canvas.ellipse(48, 45, 35, 8.5, Gradient((96, 58, 34), (60, 34, 22)))
     canvas.ellipse(44, 44, 14, 3, (190, 140, 96), 0.7)
@@ -182,7 +178,7 @@ def _pot(canvas: Canvas, color: Color, phase: float) -> None:
 
 KITCHEN_THINGS = {
     "teapot": Subject((152, 130), _teapot, "steams", "pot of tea"),
-    "mug": Subject((118, 128), _mug, "steams", "cup of coffee"),
+    "coffee mug": Subject((118, 128), _mug, "waits", "cup of coffee"),
     "birthday cake": Subject((136, 130), _cake, "stands", "cake with candles"),
     "toaster": Subject((146, 122), _toaster, "pops up toast", "toaster with two slices"),
     "vase of flowers": Subject((100, 144), _vase, "stands", "flower vase"),

@@ -29,7 +29,8 @@ _Ink = int | tuple[int, int, int, int]
 _ToPixels = Callable[[Sequence[Point]], list[float]]
 _Draw = Callable[[ImageDraw.ImageDraw, _Ink, _ToPixels], None]
 
-_OVERSAMPLING = 2  # within a canvas; frames are composed at twice the size of a video as well
+# From black in the center or at the top to white.
+_RADIAL, _LINEAR = Image.radial_gradient("L"), Image.linear_gradient("L")
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,18 @@ class Canvas:
         width: Width in units.
         height: Height in units.
         detail: Pixels per unit in the finished picture.
+        oversampling: Drawn pixels per side of a finished pixel; edges are smooth from 2.
     """
 
-    def __init__(self, width: float, height: float, detail: float) -> None:
-        self._scale = detail * _OVERSAMPLING
-        size = [max(_OVERSAMPLING, round(length * detail) * _OVERSAMPLING) for length in (width, height)]
-        self._image = Image.new("RGBA", (size[0], size[1]))
+    def __init__(self, width: float, height: float, detail: float, oversampling: int = 2) -> None:
+        self._oversampling = oversampling
+        self._scale = detail * oversampling
+        sides = [max(1, round(length * detail)) * oversampling for length in (width, height)]
+        self._image = Image.new("RGBA", (sides[0], sides[1]))
 
     def finish(self) -> Image.Image:
-        """The picture, RGBA with smooth edges."""
-        return self._image.reduce(_OVERSAMPLING)
+        """The picture, RGBA."""
+        return self._image if self._oversampling == 1 else self._image.reduce(self._oversampling)
 
     def polygon(self, points: Sequence[Point], fill: Fill, alpha: float = 1.0) -> None:
         """Polygon through corners."""
@@ -160,10 +163,6 @@ class Canvas:
         """Soft shadow on the ground."""
         self._soft(x, y, rx, ry, (8, 10, 24), strength)
 
-    def paste(self, picture: Image.Image) -> None:
-        """Cover the canvas with an opaque picture."""
-        self._image.paste(picture.convert("RGB").resize(self._image.size, Image.Resampling.BICUBIC))
-
     def multiply(self, texture: Image.Image) -> None:
         """Multiply all colors by a gray texture; transparency stays."""
         gray = texture.resize(self._image.size, Image.Resampling.BICUBIC)
@@ -173,9 +172,7 @@ class Canvas:
 
     def _soft(self, x: float, y: float, rx: float, ry: float, color: Color, strength: float) -> None:
         # The radial gradient of Pillow is 0 in the center and 179 at the nearest point of its sides.
-        fade = Image.radial_gradient("L").point(
-            [round(255 * strength * max(0.0, 1 - v / 179) ** 2) for v in range(256)]
-        )
+        fade = _RADIAL.point([round(255 * strength * max(0.0, 1 - v / 179) ** 2) for v in range(256)])
         size = (max(1, round(2 * rx * self._scale)), max(1, round(2 * ry * self._scale)))
         layer = Image.new("RGBA", size, color)
         layer.putalpha(fade.resize(size))
@@ -231,20 +228,24 @@ def grain(seed: int, size: tuple[int, int], strength: float, coarse: tuple[int, 
 
 def _paint(fill: Fill, size: tuple[int, int]) -> Image.Image:
     if not isinstance(fill, Gradient):
-        return Image.new("RGBA", size, (*fill, 255))
+        return Image.new("RGB", size, fill)
     if fill.kind == "ball":
         # The center moves to the upper left; a side of 180 of its 256 pixels stays within the gradient.
-        share = Image.radial_gradient("L").transform(
+        share = _RADIAL.transform(
             size,
             Image.Transform.AFFINE,
             (180 / size[0], 0, 128 - 0.36 * 180, 0, 180 / size[1], 128 - 0.3 * 180),
             Image.Resampling.BILINEAR,
         )
-    else:
-        share = Image.linear_gradient("L")
-        share = share.transpose(Image.Transpose.ROTATE_90) if fill.kind == "across" else share
-        share = share.resize(size)
-    start, end = (Image.new("RGBA", size, (*color, 255)) for color in (fill.start, fill.end))
+        return _blend(fill, share)
+    if fill.kind == "down":
+        return _blend(fill, _LINEAR.resize((1, size[1]))).resize(size, Image.Resampling.NEAREST)
+    across = _LINEAR.transpose(Image.Transpose.ROTATE_90).resize((size[0], 1))
+    return _blend(fill, across).resize(size, Image.Resampling.NEAREST)
+
+
+def _blend(fill: Gradient, share: Image.Image) -> Image.Image:
+    start, end = (Image.new("RGB", share.size, color) for color in (fill.start, fill.end))
     return Image.composite(end, start, share)
 
 

@@ -27,7 +27,7 @@ __all__ = ["FRAMES", "FRAMES_PER_SECOND", "render_scene"]
 FRAMES_PER_SECOND = 12
 FRAMES = 30
 _OVERSAMPLING = 2
-_PHASES = 6  # drawings of a movement that repeats
+_PHASES = 5  # drawings of a movement that repeats
 _CYCLES = 3  # repetitions of the movement in a video
 _SIZE = (FRAME_WIDTH * _OVERSAMPLING, FRAME_HEIGHT * _OVERSAMPLING)
 
@@ -65,7 +65,7 @@ def render_scene(scene: Scene) -> npt.NDArray[np.uint8]:
 
 
 def _backdrop(domain: SceneDomain, scene: Scene, rng: np.random.Generator) -> Image.Image:
-    canvas = Canvas(FRAME_WIDTH, FRAME_HEIGHT, _OVERSAMPLING)
+    canvas = Canvas(FRAME_WIDTH, FRAME_HEIGHT, _OVERSAMPLING, oversampling=1)
     domain.backdrops[scene.backdrop].paint(canvas, rng)
     return canvas.finish().convert("RGB")
 

@@ -24,7 +24,7 @@ def _parts(scene: Scene) -> tuple[str, str, str, str]:
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_captions_of_held_out_videos_combine_words_of_training_captions(domain: str) -> None:
-    scenes = make_scenes(domain, train=64, val=8, test=32)
+    scenes = make_scenes(domain, train=45, val=5, test=30)
     learned = {word for s in scenes if s.split == "train" for c in s.captions for word in c.lower().split()}
     held_out = [scene for scene in scenes if scene.split == "test"]
     assert {word for s in held_out for c in s.captions for word in c.lower().split()} <= learned
@@ -34,7 +34,7 @@ def test_captions_of_held_out_videos_combine_words_of_training_captions(domain: 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_every_caption_names_subject_and_color(domain: str) -> None:
-    for scene in make_scenes(domain, train=64, val=8, test=32):
+    for scene in make_scenes(domain, train=45, val=5, test=30):
         assert scene.captions[0].startswith(f"A {scene.color} {scene.subject} ")
         assert all(scene.color in caption for caption in scene.captions)
         assert len(set(scene.captions)) == 3
