@@ -23,7 +23,8 @@ class Lexicon:
         tokens: Token ids, ascending, ``[V]``.
         weights: Inverse document frequency of each token, ``[V]``.
         unknown_weight: Weight of a token that occurs in no video of the domain.
-        vectors: Weight times basis vector of each token, ``[V, dim]``.
+        vectors: Vector of each token: its row of the basis, ``[V, dim]``. A text has the sum over its tokens, each times
+            its weight and divided by the length of the text's TF-IDF vector.
         targets: Centered lexical vectors of the videos, ``[n, dim]``.
     """
 
@@ -65,7 +66,7 @@ def build_lexicon(documents: Sequence[Sequence[int]], dim: int, center: float) -
     basis = torch.zeros(len(tokens), dim, dtype=torch.float64)
     leading = _right_singular_vectors(centered)[:, :dim]
     basis[:, : leading.shape[1]] = leading
-    return Lexicon(tokens, weights, math.log(1 + n) + 1, weights[:, None] * basis, centered @ basis)
+    return Lexicon(tokens, weights, math.log(1 + n) + 1, basis, centered @ basis)
 
 
 def _right_singular_vectors(matrix: Tensor) -> Tensor:
