@@ -11,7 +11,7 @@ import torch
 from open_clip.model import CLIP
 from torch import Tensor
 
-from models.backbones.backbone import Backbone, FrameSpec
+from models.backbones.backbone import Backbone, FrameSpec, TextBackground
 from models.backbones.open_clip_backbone import OpenClipBackbone
 from models.backbones.tokenizer import small_tokenizer
 from models.releases.release_state import ReleaseState
@@ -23,6 +23,7 @@ FRAMES, SIDE = 2, 16  # frames per video and their size in pixels
 TEXTS = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
 
 _CONTEXT, _VOCABULARY = 32, 8192
+_DIM, _RESERVED = 16, 6  # coordinates of the joint space, and those of them that a ReservedBackbone reserves
 #: Small values of settings that determine the cost of a step; a method uses those that it has.
 _SMALL_SETTINGS: dict[str, Any] = {
     "dropout": 0.0,
@@ -53,11 +54,36 @@ def interrupt_at(step: int) -> Callable[[TrainingProgress], None]:
     return report
 
 
+class ReservedBackbone(OpenClipBackbone):
+    """A backbone with reserved coordinates, which its weights never use, and a distribution of generic texts."""
+
+    @property
+    def reserved_dims(self) -> int:
+        return _RESERVED
+
+    @property
+    def text_background(self) -> TextBackground:
+        return TextBackground(torch.full((_DIM - _RESERVED,), 0.05), 10 * torch.eye(_DIM - _RESERVED))
+
+
 def random_backbone(seed: int = 0) -> Backbone:
     """Return an untrained CLIP with two blocks of width 32 per tower, which uses the recipes of ``tiny``."""
+    return _wrap(OpenClipBackbone, _random_clip(seed))
+
+
+def reserved_backbone(seed: int = 0) -> Backbone:
+    """Return a :func:`random_backbone` whose last coordinates are reserved for maps in closed form."""
+    clip = _random_clip(seed)
+    with torch.no_grad():
+        clip.visual.proj[:, -_RESERVED:] = 0
+        clip.text_projection[:, -_RESERVED:] = 0
+    return _wrap(ReservedBackbone, clip)
+
+
+def _random_clip(seed: int) -> Any:
     torch.manual_seed(seed)
-    clip = CLIP(
-        embed_dim=16,
+    return CLIP(
+        embed_dim=_DIM,
         vision_cfg={"image_size": SIDE, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2},
         text_cfg={
             "context_length": _CONTEXT,
@@ -67,9 +93,12 @@ def random_backbone(seed: int = 0) -> Backbone:
             "layers": 2,
         },
     )
+
+
+def _wrap(backbone_class: type[OpenClipBackbone], clip: Any) -> Backbone:
     tokenizer = small_tokenizer(_VOCABULARY, _CONTEXT)
     spec = FrameSpec(FRAMES, SIDE)
-    return OpenClipBackbone("tiny", clip, tokenizer, spec, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return backbone_class("tiny", clip, tokenizer, spec, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
 
 def random_frames(seed: int, videos: int = len(TEXTS)) -> Tensor:

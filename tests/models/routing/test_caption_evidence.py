@@ -1,0 +1,124 @@
+"""Routing evidence of mean captions against a slow reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.backbones.backbone import TextBackground
+from models.routing.caption_evidence import CaptionEvidence, CaptionScatter
+
+DIM = 4
+SIZES = (6, 1, 9)  # captions per task
+
+
+def _background() -> TextBackground:
+    rng = np.random.default_rng(10)
+    root = rng.normal(size=(DIM, DIM)) * 0.3
+    precision = np.linalg.inv(root @ root.T + 0.05 * np.eye(DIM))
+    return TextBackground(
+        torch.tensor(rng.normal(size=DIM) * 0.1).float(), torch.tensor((precision + precision.T) / 2).float()
+    )
+
+
+def _captions() -> list[Tensor]:
+    rng = np.random.default_rng(11)
+    return [torch.tensor(rng.normal(size=(n, DIM)) + rng.normal(size=DIM)).float() for n in SIZES]
+
+
+def _scatter() -> CaptionScatter:
+    scatter = CaptionScatter.empty(DIM)
+    for captions in _captions():
+        scatter = scatter.add(captions)
+    return scatter
+
+
+def _reference(texts: Tensor, means: list[Tensor | None], factor: float) -> np.ndarray:
+    """Log-likelihood ratios of normal distributions, up to the common covariance, one text and task at a time."""
+    background, captions = _background(), _captions()
+    total = 200 * np.linalg.inv(background.precision.double().numpy())
+    freedom = 200
+    for group in captions:
+        mean = group.double().numpy().mean(axis=0)
+        for caption in group.double().numpy():
+            total += np.outer(caption - mean, caption - mean)
+        freedom += len(group) - 1
+    precision = np.linalg.inv(total / freedom)
+    generic = background.mean.double().numpy()
+
+    def log_likelihood(text: np.ndarray, mean: np.ndarray) -> float:
+        return float(-(text - mean) @ precision @ (text - mean) / 2)
+
+    return np.array(
+        [
+            [
+                0.0
+                if mean is None
+                else factor * (log_likelihood(text, mean.double().numpy()) - log_likelihood(text, generic))
+                for mean in means
+            ]
+            for text in texts.double().numpy()
+        ]
+    )
+
+
+def test_evidence_is_the_log_likelihood_ratio_to_generic_texts() -> None:
+    means: list[Tensor | None] = [group.mean(0) for group in _captions()]
+    means.insert(1, None)
+    texts = torch.tensor(np.random.default_rng(12).normal(size=(5, DIM + 3))).float()
+    evidence = CaptionEvidence(_scatter(), _background(), means, 0.5)
+    expected = _reference(texts[:, :DIM], means, 0.5)
+    np.testing.assert_allclose(evidence(texts, torch.arange(4)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        evidence(texts, torch.tensor([3, 0])), expected[:, [3, 0]], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_task_without_captions_has_no_evidence() -> None:
+    evidence = CaptionEvidence(_scatter(), _background(), [None, torch.ones(DIM)], 1.0)
+    values = evidence(torch.randn(3, DIM, generator=torch.Generator().manual_seed(0)), torch.arange(2))
+    assert not values[:, 0].any()
+    assert values[:, 1].all()
+
+
+def test_text_halfway_between_generic_texts_and_a_task_has_no_evidence() -> None:
+    background, mean = _background(), torch.tensor([1.0, -1.0, 0.5, 2.0])
+    evidence = CaptionEvidence(_scatter(), background, [mean], 1.0)
+    texts = torch.stack([(background.mean + mean) / 2, mean, background.mean])
+    halfway, own, generic = evidence(texts, torch.tensor([0]))[:, 0].tolist()
+    assert halfway == pytest.approx(0, abs=1e-6)
+    assert own == pytest.approx(-generic, rel=1e-5)
+    assert own > 0
+
+
+def test_precision_without_captions_is_that_of_the_background() -> None:
+    precision = CaptionScatter.empty(DIM).precision(_background())
+    torch.testing.assert_close(precision.float(), _background().precision, rtol=1e-4, atol=1e-4)
+
+
+def test_scatter_is_that_within_tasks_and_independent_of_their_order() -> None:
+    forward, backward = _scatter(), CaptionScatter.empty(DIM)
+    for captions in reversed(_captions()):
+        backward = backward.add(captions)
+    torch.testing.assert_close(forward.scatter, backward.scatter)
+    assert float(forward.freedom) == float(backward.freedom) == sum(SIZES) - len(SIZES)
+    # A shift of all captions of a task does not change the scatter.
+    shifted = CaptionScatter.empty(DIM)
+    for number, captions in enumerate(_captions()):
+        shifted = shifted.add(captions + 3 * number)
+    torch.testing.assert_close(shifted.scatter, forward.scatter, rtol=1e-4, atol=1e-4)
+
+
+def test_single_caption_adds_nothing_to_the_scatter() -> None:
+    before = _scatter()
+    after = before.add(torch.ones(1, DIM))
+    assert torch.equal(after.scatter, before.scatter)
+    assert float(after.freedom) == float(before.freedom)
+
+
+def test_scatter_survives_storage() -> None:
+    scatter = _scatter()
+    loaded = CaptionScatter.from_tensors(scatter.tensors())
+    assert torch.equal(loaded.precision(_background()), scatter.precision(_background()))

@@ -1,0 +1,122 @@
+"""Ridge regression against a textbook solution and values computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.methods.shared.ridge import RegressionSums, fit_ridge
+
+Doubles = npt.NDArray[np.float64]
+
+
+def _videos(seed: int, videos: int, features: int = 7, targets: int = 3) -> tuple[Tensor, Tensor]:
+    """Features of different scales and offsets, and targets."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(videos, features)) * np.linspace(0.1, 4, features) + np.linspace(-2, 5, features)
+    return torch.tensor(x), torch.tensor(rng.normal(size=(videos, targets)) + 0.5)
+
+
+def _textbook_ridge(features: Tensor, targets: Tensor, penalty: float) -> tuple[Doubles, Doubles]:
+    """Ridge regression on standardized features with an offset that is not penalized."""
+    x, y = features.numpy(), targets.numpy()
+    std = x.std(axis=0) + 0.02 * math.sqrt((x**2).mean())
+    z = (x - x.mean(axis=0)) / std
+    weights = np.linalg.inv(z.T @ z + penalty * np.eye(x.shape[1])) @ z.T @ (y - y.mean(axis=0))
+    return weights / std[:, None], y.mean(axis=0) - (x.mean(axis=0) / std) @ weights
+
+
+def _assert_equal(found: tuple[Tensor, Tensor], expected: tuple[Doubles | Tensor, Doubles | Tensor]) -> None:
+    for left, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(left.numpy(), np.asarray(right), rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1.0, 1000.0])
+@pytest.mark.parametrize("videos", [3, 7, 40])
+def test_solution_is_the_textbook_ridge(videos: int, penalty: float) -> None:
+    features, targets = _videos(0, videos)
+    expected = _textbook_ridge(features, targets, penalty)
+    _assert_equal(RegressionSums.empty(7, 3).add(features, targets).solve(penalty), expected)
+    _assert_equal(fit_ridge(features, targets, penalty), expected)
+
+
+def test_solution_of_two_videos_by_hand() -> None:
+    x = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+    weight, offset = RegressionSums.empty(1, 1).add(x, x).solve(3.0)
+    std = 1 + 0.02 * math.sqrt(2)  # standard deviation 1, root mean square √2
+    assert weight.item() == pytest.approx(2 / (2 + 3 * std**2))
+    assert offset.item() == pytest.approx(1 - weight.item())
+
+
+def test_sums_over_two_tasks_equal_sums_over_their_union() -> None:
+    (x1, y1), (x2, y2) = _videos(1, 12), _videos(2, 30)
+    one_by_one = RegressionSums.empty(7, 3).add(x1, y1).add(x2, y2)
+    union = torch.cat([x1, x2]), torch.cat([y1, y2])
+    assert float(one_by_one.count) == 42
+    _assert_equal(one_by_one.solve(10.0), _textbook_ridge(*union, 10.0))
+    alone = RegressionSums.empty(7, 3).add(x2, y2).solve(10.0)
+    assert not torch.allclose(one_by_one.solve(10.0)[0], alone[0], rtol=0.01)
+
+
+def test_adding_videos_does_not_change_earlier_sums() -> None:
+    sums = RegressionSums.empty(7, 3).add(*_videos(1, 5))
+    before = sums.solve(1.0)
+    sums.add(*_videos(2, 5))
+    _assert_equal(sums.solve(1.0), before)
+
+
+def test_sums_survive_storage() -> None:
+    sums = RegressionSums.empty(7, 3).add(*_videos(3, 25))
+    stored = sums.tensors()
+    assert {name: tensor.dtype for name, tensor in stored.items()} == dict.fromkeys(stored, torch.float32)
+    assert stored["products"].shape == (7 * 8 // 2,)  # one triangle
+    loaded = RegressionSums.from_tensors(stored)
+    torch.testing.assert_close(loaded.products, sums.products, rtol=1e-6, atol=0)
+    assert torch.equal(loaded.products, loaded.products.T)
+    for left, right in zip(loaded.solve(1.0), sums.solve(1.0), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    again = RegressionSums.from_tensors(loaded.tensors())
+    assert all(
+        torch.equal(left, right) for left, right in zip(again.solve(1.0), loaded.solve(1.0), strict=True)
+    )
+
+
+def test_no_videos_give_zero_weights() -> None:
+    weight, offset = RegressionSums.empty(7, 3).solve(1.0)
+    assert (weight.shape, offset.shape) == ((7, 3), (3,))
+    assert not weight.any()
+    assert not offset.any()
+
+
+def test_single_video_predicts_its_own_target() -> None:
+    features, targets = _videos(4, 1)
+    for weight, offset in (
+        fit_ridge(features, targets, 1.0),
+        RegressionSums.empty(7, 3).add(features, targets).solve(1.0),
+    ):
+        torch.testing.assert_close(features @ weight + offset, targets)
+        assert weight.abs().max() < 1e-6
+
+
+def test_constant_features_get_no_weight() -> None:
+    features, targets = _videos(5, 20)
+    features[:, 2] = 3.0
+    for weight, offset in (
+        fit_ridge(features, targets, 1.0),
+        RegressionSums.empty(7, 3).add(features, targets).solve(1.0),
+    ):
+        assert weight.isfinite().all()
+        assert offset.isfinite().all()
+        assert weight[2].abs().max() < 1e-6
+
+
+def test_dual_equals_primal_with_fewer_videos_than_features() -> None:
+    features, targets = _videos(6, 9, features=200)
+    _assert_equal(
+        fit_ridge(features, targets, 5.0), RegressionSums.empty(200, 3).add(features, targets).solve(5.0)
+    )
