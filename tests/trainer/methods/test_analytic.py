@@ -1,0 +1,204 @@
+"""The analytic method: joint solutions of sequential tasks, neutral maps, and the cache of features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.tower_forward import encode_texts
+from models.errors import ReleaseError
+from tests.trainer.methods.method_driver import (
+    create_method,
+    index_task,
+    learn_steps,
+    random_frames,
+    reserved_backbone,
+    write_task,
+)
+from trainer.sequential_learning import SequentialLearner
+
+DAY = ["a red circle moves left", "a square vanishes", "two stars spin", "the ring bounces"]
+NIGHT = ["a dog barks", "an owl flies over the barn", "a cat sleeps"]
+SEMANTIC, LEXICAL = 10, 4
+SETTINGS = {"semantic_penalty": 3.0, "lexical_penalty": 2.0}
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return reserved_backbone()
+
+
+def _captions(backbone: Backbone, texts: list[str]) -> Tensor:
+    return encode_texts(backbone, backbone.tokenize(texts))[0][:, :SEMANTIC]
+
+
+def _learn(backbone: Backbone, *tasks: tuple[int, list[str]], **settings: Any) -> Any:
+    """Method after tasks, each given by the seed of its frames and its captions, one per video."""
+    method = create_method("analytic", backbone, **SETTINGS, **settings)
+    for seed, texts in tasks:
+        learn_steps(method, f"task-{seed}", [seed], texts)
+    return method
+
+
+def _semantic_weight(method: Any) -> Tensor:
+    return method.video_tensors()["video.weight"][:, :SEMANTIC]
+
+
+def test_second_task_has_the_joint_semantic_solution_of_both(backbone: Backbone) -> None:
+    tasks = ((1, DAY), (2, NIGHT))
+    features = torch.cat([backbone.video_features(random_frames(seed, len(texts))) for seed, texts in tasks])
+    targets = _captions(backbone, DAY + NIGHT) - 0.3 * backbone.project_features(features)[:, :SEMANTIC]
+    x, y = features.double().numpy(), targets.double().numpy()
+    std = x.std(axis=0) + 0.02 * np.sqrt((x**2).mean())
+    z = (x - x.mean(axis=0)) / std
+    joint = np.linalg.solve(z.T @ z + 3.0 * np.eye(z.shape[1]), z.T @ (y - y.mean(axis=0))) / std[:, None]
+
+    sequential = _learn(backbone, *tasks)
+    np.testing.assert_allclose(_semantic_weight(sequential), joint, rtol=1e-3, atol=1e-4)
+    reverse = _learn(backbone, *tasks[::-1])
+    torch.testing.assert_close(_semantic_weight(reverse), _semantic_weight(sequential), rtol=1e-3, atol=1e-4)
+    alone = _learn(backbone, tasks[1])
+    assert not np.allclose(_semantic_weight(alone), joint, rtol=0.1, atol=1e-3)
+
+
+def test_continuing_a_release_equals_continuing_the_method(backbone: Backbone) -> None:
+    first = _learn(backbone, (1, DAY))
+    resumed = create_method("analytic", backbone, first.release(), **SETTINGS)
+    for method in (first, resumed):
+        learn_steps(method, "second", [2], NIGHT)
+    tensors = first.state_dict()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in resumed.state_dict().items())
+
+
+def test_result_does_not_depend_on_the_batches_of_observation(backbone: Backbone) -> None:
+    whole = _learn(backbone, (1, DAY))
+    method = create_method("analytic", backbone, **SETTINGS)
+    method.begin_task("one", "one")
+    frames = random_frames(1, len(DAY))
+    for row, text in enumerate(DAY):
+        method.observe(frames[row : row + 1], [[text]])
+    method.end_task()
+    for name, tensor in whole.state_dict().items():
+        torch.testing.assert_close(method.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_training_videos_are_predicted_around_a_share_of_their_mean(backbone: Backbone) -> None:
+    """The unnormalized predictions of n training videos have the mean (1 − n / (n + k)) times that of the targets."""
+    method = _learn(backbone, (1, DAY))
+    features = backbone.video_features(random_frames(1, len(DAY)))
+    tensors = method.video_tensors()
+    predicted = features @ tensors["video.weight"] + tensors["video.offset"]
+    semantic = predicted[:, :SEMANTIC] + 0.3 * backbone.project_features(features)[:, :SEMANTIC]
+    mean_target = F.normalize(_captions(backbone, DAY), dim=-1).mean(0)
+    share = len(DAY) / (len(DAY) + 4)
+    torch.testing.assert_close(semantic.mean(0), (1 - share) * mean_target, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(method.state_dict()["query.center"], share * mean_target, rtol=1e-4, atol=1e-5)
+
+
+def test_mean_caption_of_the_evidence_counts_one_generic_caption(backbone: Backbone) -> None:
+    method = _learn(backbone, (1, DAY))
+    mean = _captions(backbone, DAY).mean(0)
+    stored = method.state_dict()["query.caption_mean"]
+    torch.testing.assert_close(stored, mean * len(DAY) / (len(DAY) + 1), rtol=1e-4, atol=1e-5)
+    freedom = method.state_dict()["evidence.freedom"]
+    assert float(freedom) == len(DAY) - 1
+
+
+def test_task_without_captions_before_any_other_has_the_vectors_of_the_backbone(backbone: Backbone) -> None:
+    method = create_method("analytic", backbone, **SETTINGS)
+    index_task(method, "silent")
+    frames = random_frames(5, 3)
+    vectors = method.encode_videos(frames)
+    frozen = backbone.project_features(backbone.video_features(frames))[:, :SEMANTIC]
+    torch.testing.assert_close(F.normalize(vectors[:, :SEMANTIC], dim=-1), frozen)
+    assert not vectors[:, SEMANTIC : SEMANTIC + LEXICAL].any()
+    encoder = method.query_encoder()
+    assert not encoder.routing_evidence(encoder.tokenize(DAY), ["silent"]).any()
+
+
+def test_task_without_captions_predicts_with_the_map_of_earlier_tasks(backbone: Backbone) -> None:
+    method = _learn(backbone, (1, DAY))
+    learned = method.state_dict()
+    index_task(method, "silent")
+    neutral = method.state_dict()
+    torch.testing.assert_close(neutral["video.weight"][:, :SEMANTIC], learned["video.weight"][:, :SEMANTIC])
+    assert not neutral["video.weight"][:, SEMANTIC:].any()
+    for name in ("sums.products", "sums.cross", "sums.count", "evidence.scatter", "evidence.freedom"):
+        assert torch.equal(neutral[name], learned[name]), name
+    learn_steps(method, "second", [2], NIGHT)
+    direct = _learn(backbone, (1, DAY), (2, NIGHT))
+    assert torch.equal(_semantic_weight(method), _semantic_weight(direct))
+
+
+def test_lexical_map_belongs_to_its_task_alone(backbone: Backbone) -> None:
+    alone, second = _learn(backbone, (2, NIGHT)), _learn(backbone, (1, DAY), (2, NIGHT))
+    for name in ("query.tokens", "query.token_weights", "query.lexicon"):
+        assert torch.equal(second.state_dict()[name], alone.state_dict()[name]), name
+    weights = [method.video_tensors()["video.weight"][:, SEMANTIC:] for method in (alone, second)]
+    torch.testing.assert_close(*weights)
+
+
+def test_word_evidence_scales_the_routing_profile(backbone: Backbone) -> None:
+    half, whole = (_learn(backbone, (1, DAY), word_evidence=factor) for factor in (0.5, 1.0))
+    dense = whole.profiles.to_dense()
+    assert dense.any()
+    np.testing.assert_allclose(half.profiles.to_dense(), 0.5 * dense, rtol=2e-3)
+
+
+def test_features_of_a_video_are_computed_once(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, original = [], backbone.video_features
+
+    def count(frames: Tensor) -> Tensor:
+        counted.append(len(frames))
+        return original(frames)
+
+    monkeypatch.setattr(backbone, "video_features", count)
+    task = write_task(tmp_path, "day", [[text] for text in DAY], ["test"])
+    learner = SequentialLearner("analytic", backbone, {})
+    learner.train(task)
+    assert sum(counted) == len(DAY) - 1
+    learner.index(task)
+    assert sum(counted) == len(DAY)
+
+
+def test_own_caption_finds_its_video_in_a_small_domain(backbone: Backbone, tmp_path: Path) -> None:
+    learner = SequentialLearner("analytic", backbone, SETTINGS)
+    tasks = [write_task(tmp_path, name, [[t] for t in texts]) for name, texts in (("d", DAY), ("n", NIGHT))]
+    learner.learn(tasks)
+    encoder = learner.query_encoder()
+    for task, texts in zip(tasks, (DAY, NIGHT), strict=True):
+        queries = encoder.encode(texts, [task.task_id], "pinned")[:, 0]
+        scores = queries @ learner.shards[task.task_id].vectors(np.arange(len(texts))).T
+        assert scores.argmax(axis=1).tolist() == list(range(len(texts)))
+
+
+def test_pinned_queries_do_not_change_with_later_tasks(backbone: Backbone) -> None:
+    method = _learn(backbone, (1, DAY))
+    release = method.release()
+    before = method.query_encoder().encode(DAY, ["task-1"], "pinned")
+    learn_steps(method, "task-2", [2], NIGHT)
+    later = method.query_encoder({"task-1": release, "task-2": method.release()})
+    assert np.array_equal(later.encode(DAY, ["task-1"], "pinned"), before)
+
+
+@pytest.mark.parametrize("damage", ["missing", "narrow"])
+def test_unfit_query_map_is_refused(backbone: Backbone, damage: str) -> None:
+    release = _learn(backbone, (1, DAY)).release()
+    if damage == "missing":
+        del release.tensors["query.center"]
+        message = "no tensor 'center'"
+    else:
+        release.tensors["query.lexicon"] = release.tensors["query.lexicon"][:, :-1]
+        message = "10 semantic and 3 lexical coordinates, but 'tiny' has 10 and 4"
+    with pytest.raises(ReleaseError, match=message):
+        open_query_encoder(backbone, release, {"task-1": release})
