@@ -74,6 +74,7 @@ bench-search: $(VENV)/.runtime ## Measure searches against bounds and rivals (OU
 	@$(PIP_INSTALL) -q -e '.[cpu,bench]'
 	@$(PIP_INSTALL) -q hnswlib || echo "hnswlib is skipped: it needs a C++ compiler."
 	@$(BIN)/python -m benchmarks.search.search_cost --out $(OUT)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.shared_word_cost --out $(OUT)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.search.scan_rivals --structures --out $(OUT)
 	@$(BIN)/python -m benchmarks.search.query_encoding | tee $(OUT)/query-forward.md
 	@$(BIN)/python -m benchmarks.search.hot_swap --out $(OUT)/hot-swap.json

@@ -14,6 +14,7 @@ class WordRouting:
     """Routing without evidence in addition to that of the words."""
 
     routing_identity = ""
+    shares_text_encoding = False
 
     def tokenize(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
         """Token ids, which the absent evidence does not need."""

@@ -88,6 +88,7 @@ class QueryEncoder(ABC):
     Attributes:
         tasks: Identifiers of the learned tasks, in order.
         modes: Query modes that the encoder family offers; the mode with the least forgetting is last.
+        shares_text_encoding: Whether a text passes the tower once for all tasks, so that a further task costs little.
 
     Raises:
         ReleaseError: The release was learned on another backbone, its tensors do not fit, or a pinned release is
@@ -95,6 +96,7 @@ class QueryEncoder(ABC):
     """
 
     modes: ClassVar[tuple[str, ...]] = ("latest",)
+    shares_text_encoding: ClassVar[bool] = False
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         backbone, release = inputs.backbone, inputs.release
@@ -210,6 +212,11 @@ class QueryEncoder(ABC):
     def routing_identity(self) -> str:
         """Identity of the weights of :meth:`routing_evidence`; empty if the family has no such evidence."""
         return ""
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Memory of the pinned weights of all tasks; 0 if the family does not report it."""
+        return 0
 
     def is_task_independent(self, mode: str) -> bool:
         """Whether a text has the same vector for all tasks."""

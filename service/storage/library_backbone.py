@@ -6,24 +6,27 @@ import json
 
 from index.errors import ShardStoreError
 from index.files.store_folder import StoreFolder
-from service.core.settings import DEFAULT_BACKBONE, settings
+from service.core.settings import DEFAULT_BACKBONE, Settings, settings
 
 __all__ = ["default_method", "library_backbone"]
 
 _CLOSED_FORM_BACKBONE = "small"
 
 
-def library_backbone() -> str:
+def library_backbone(of: Settings | None = None) -> str:
     """Return the configured backbone; without one, that of the library's release, or the default for a new library.
 
     A library keeps the backbone that it began with: vectors of different backbones cannot be compared.
+
+    Args:
+        of: Settings of the library; those of the process by default.
     """
-    configured = settings().backbone
-    if configured is not None:
-        return configured
+    chosen = of or settings()
+    if chosen.backbone is not None:
+        return chosen.backbone
     try:
-        folder = StoreFolder(settings().index_dir)
-        release = folder.manifest().release if settings().index_dir.exists() else None
+        folder = StoreFolder(chosen.index_dir)
+        release = folder.manifest().release if chosen.index_dir.exists() else None
         if release is not None:
             description = json.loads((folder.release_folder(release) / "release.json").read_text())
             return str(description["backbone"])

@@ -66,6 +66,7 @@ class AnalyticQueryEncoder(QueryEncoder):
     """The frozen text tower, with the query map of each shard's release, or with the newest map for all tasks."""
 
     modes = ("latest", "pinned")
+    shares_text_encoding = True
     _pinned: AnalyticMapSet
     _caption_means: list[Tensor]  # empty tensors for tasks without one
 
@@ -142,6 +143,10 @@ class AnalyticQueryEncoder(QueryEncoder):
     @property
     def routing_identity(self) -> str:
         return self._routing_identity
+
+    @property
+    def pinned_bytes(self) -> int:
+        return self._pinned.bytes
 
     def _open_caption_evidence(self, release: ReleaseState) -> CaptionEvidence | None:
         background, self._routing_identity = self._backbone.text_background, ""

@@ -284,7 +284,7 @@ class SnapshotManager:
     def _load_newest(self) -> SearchSnapshot | None:
         """The newest generation as a new snapshot; None where the current snapshot is up to date."""
         if self.backbone is None:
-            backbone = load_backbone(library_backbone(), self._settings.frames).to(self._device)
+            backbone = load_backbone(library_backbone(self._settings), self._settings.frames).to(self._device)
             backbone.query_precision = self._settings.query_precision
             self.backbone = backbone
         previous = self._current

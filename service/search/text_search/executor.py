@@ -20,7 +20,7 @@ from service.search.requests.video_filters import NO_FILTER, VideoFilter, find_p
 from service.search.snapshots.search_snapshot import SearchSnapshot, ShardScan
 from service.search.snapshots.video_grouping import has_moments
 from service.search.text_search.best_moments import find_best_moments
-from service.search.text_search.planner import WavePlanner
+from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.result_confidence import (
     applicable_calibration,
     compute_confidences,
@@ -101,6 +101,7 @@ def start_searches(
         [request.text for request, _, _ in resolved], [tasks for _, tasks, _ in resolved]
     )
     route_ms = 1000 * (time.perf_counter() - start) / max(1, len(resolved))
+    limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     states: list[SearchState] = []
     for (request, tasks, mode), log_weights in zip(resolved, routing, strict=True):
         start = time.perf_counter()
@@ -117,6 +118,7 @@ def start_searches(
             depth,
             min_score=None if is_calibrated else request.query.min_score,
             routes=request.routes,
+            limits=limits,
             tasks_in_first_page=cursor.tasks_in_first_page if cursor else None,
         )
         wave = planner.next_wave()

@@ -10,8 +10,8 @@ points to tasks, and not from the number of tasks.
 ``routes``  searched tasks
 ==========  =========================================================================================================
 ``all``     Every task, except where even a cosine of 1 could not enter the results. Exact.
-``auto``    As ``all``, with a likely bound of the cosine: the highest cosine of this query so far plus
-            :data:`COSINE_SLACK`; at most the :data:`MAX_LIKELY_TASKS` likeliest tasks, once there are enough hits.
+``auto``    As ``all``, with a likely bound of the cosine: the highest cosine of this query so far plus a slack; at
+            most a limited number of the likeliest tasks, once there are enough hits (:class:`WaveLimits`).
 a number    That many of the likeliest tasks.
 ==========  =========================================================================================================
 
@@ -19,11 +19,15 @@ a number    That many of the likeliest tasks.
 (another seed than the reported one, 60 domains that share much of their vocabulary) it keeps 99.5 % with whole
 captions, and all with captions cut to 6 or 4 words, and searches 2.4, 4.2 and 7.4 of the 60 domains; ``all`` searches
 17, and 50 with 4 words.
+
+Encoders that share one pass of the text tower between tasks have wider limits: a further task costs the scan of its
+shard alone, and few large waves cost less than many small ones. See ``docs/search.md`` for measurements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,13 +35,36 @@ from index.hits import Hit, Hits, merge_hits
 from models.routing.router import COSINE_LIMIT, can_reach_score
 from service.search.requests.search_request import Routes
 
-__all__ = ["COSINE_SLACK", "MAX_LIKELY_TASKS", "WavePlanner"]
+__all__ = ["SEPARATE_ENCODINGS", "SHARED_ENCODING", "WaveLimits", "WavePlanner"]
 
-COSINE_SLACK = 0.05
-MAX_LIKELY_TASKS = 16
-# The first wave: tasks whose lift differs from the highest one by at most this value, up to this number of tasks.
-_FIRST_WAVE_MARGIN = 0.1
-MAX_FIRST_WAVE = 8
+
+@dataclass(frozen=True)
+class WaveLimits:
+    """Sizes of waves, and limits of ``auto``.
+
+    Attributes:
+        cosine_slack: Difference of the likely bound to the highest cosine so far.
+        max_likely_tasks: Maximum number of tasks of ``auto``, once there are enough hits.
+        first_wave_margin: The first wave has the tasks whose lift differs from the highest one by at most this value.
+        max_first_wave: Maximum number of tasks in the first wave.
+        growth: Size of a wave in relation to the number of tasks searched before it.
+    """
+
+    cosine_slack: float
+    max_likely_tasks: int
+    first_wave_margin: float
+    max_first_wave: int
+    growth: int
+
+
+# Every task costs a pass of the text tower. The number of searched tasks doubles with each wave: few superfluous tasks.
+SEPARATE_ENCODINGS = WaveLimits(
+    cosine_slack=0.05, max_likely_tasks=16, first_wave_margin=0.1, max_first_wave=8, growth=1
+)
+# All tasks share a pass of the text tower, which takes as long as the scans of many small shards.
+SHARED_ENCODING = WaveLimits(
+    cosine_slack=0.15, max_likely_tasks=128, first_wave_margin=0.2, max_first_wave=16, growth=4
+)
 
 
 class WavePlanner:
@@ -51,6 +78,7 @@ class WavePlanner:
         depth: Number of hits to find, each of another video.
         min_score: Lowest score of a hit; None accepts all scores.
         routes: Selection of tasks.
+        limits: Limits for the encoder of the snapshot.
         tasks_in_first_page: With ``auto``, the number of likeliest tasks that the first page of the list took into
             account; None on the first page. Their hits precede those of all other tasks, so that a list does
             not depend on the sizes of its pages.
@@ -68,6 +96,7 @@ class WavePlanner:
         *,
         min_score: float | None = None,
         routes: Routes = "all",
+        limits: WaveLimits = SEPARATE_ENCODINGS,
         tasks_in_first_page: int | None = None,
     ) -> None:
         self.searched: set[str] = set()
@@ -78,13 +107,13 @@ class WavePlanner:
         self._min_score = -np.inf if min_score is None else min_score
         self._uses_likely_bound = routes == "auto" and tasks_in_first_page is None
         # Tasks of equal lift are equally likely, so none of them is cut off: tasks without captions have equal lifts.
-        self._min_lift = routing[MAX_LIKELY_TASKS - 1][1] if len(routing) >= MAX_LIKELY_TASKS else -np.inf
+        most = limits.max_likely_tasks
+        self._min_lift = routing[most - 1][1] if len(routing) >= most else -np.inf
+        self._limits = limits
         self._tiers = _split_tiers(routing, set(searchable), routes, tasks_in_first_page)
         highest_lift = routing[0][1] if routing else 0.0
-        self._wave_size = min(
-            MAX_FIRST_WAVE,
-            sum(lift >= highest_lift - _FIRST_WAVE_MARGIN for _, lift in routing[:MAX_FIRST_WAVE]),
-        )
+        lowest_lift = highest_lift - limits.first_wave_margin
+        self._wave_size = sum(lift >= lowest_lift for _, lift in routing[: limits.max_first_wave])
         self._hits_by_task: dict[str, Hits] = {}  # of the current tier
         self._earlier_hits: list[Hit] = []  # of the tiers before it
         self._tier_hits: list[Hit] = []  # best hits of the current tier
@@ -108,8 +137,7 @@ class WavePlanner:
             if wave:
                 self._tiers[0] = tier[len(wave) :]
                 self.searched.update(wave)
-                # The number of searched tasks doubles with each wave: few waves, and few superfluous tasks.
-                self._wave_size = len(self.searched)
+                self._wave_size = self._limits.growth * len(self.searched)
                 return wave
             if len(self._tiers) == 1 or len(self._earlier_hits) + len(self._tier_hits) >= self._depth:
                 return []
@@ -151,7 +179,7 @@ class WavePlanner:
         """Upper bound of the cosine of further videos; only a likely one with ``auto``."""
         if not self._uses_likely_bound or self._highest_cosine is None:
             return COSINE_LIMIT
-        return min(COSINE_LIMIT, self._highest_cosine + COSINE_SLACK)
+        return min(COSINE_LIMIT, self._highest_cosine + self._limits.cosine_slack)
 
 
 def _split_tiers(

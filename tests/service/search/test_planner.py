@@ -14,7 +14,7 @@ from index.vector_ids import moment_ids
 from models.routing.router import COSINE_LIMIT
 from service.search.requests.search_request import Routes, parse_routes
 from service.search.snapshots.video_grouping import best_per_video, nearest_videos
-from service.search.text_search.planner import COSINE_SLACK, MAX_LIKELY_TASKS, WavePlanner
+from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 
 Shards = dict[str, list[tuple[int, float]]]  # task → ids and cosines
 
@@ -253,7 +253,7 @@ def test_task_is_skipped_only_where_no_cosine_can_reach_the_results() -> None:
 
 def test_auto_skips_tasks_that_need_a_higher_cosine_than_the_likely_bound() -> None:
     shards: Shards = {"near": [(0, 0.5), (1, 0.375)], "far": [(2, 0.5)]}
-    edge = 0.375 - (0.5 + COSINE_SLACK)
+    edge = 0.375 - (0.5 + SEPARATE_ENCODINGS.cosine_slack)
     for lift, is_searched in ((edge - 0.01, False), (edge + 0.01, True)):
         planner = WavePlanner([("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto")
         searched = {task for wave in _search(planner, shards, 2) for task in wave}
@@ -272,7 +272,7 @@ def test_auto_limits_the_number_of_likely_tasks() -> None:
     enough = WavePlanner(_routing(lifts), list(shards), 5, routes="auto")
     waves = _search(enough, shards, 5)
     assert [len(wave) for wave in waves] == [8, 8]
-    assert enough.reached_tasks == MAX_LIKELY_TASKS
+    assert enough.reached_tasks == SEPARATE_ENCODINGS.max_likely_tasks
     many = WavePlanner(_routing(lifts), list(shards), 50, routes="auto")
     _search(many, shards, 50)
     assert len(many.hits()) == 50
@@ -313,3 +313,29 @@ def test_number_of_routes_includes_tasks_of_equal_lift() -> None:
 )
 def test_routes_parameter_is_parsed(value: object, expected: Routes | None) -> None:
     assert parse_routes(value) == expected
+
+
+def test_encoders_with_a_shared_encoding_search_in_few_large_waves() -> None:
+    lifts = {f"t{n}": -n / 1000 for n in range(120)}
+    sizes: list[list[int]] = []
+    for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
+        planner = WavePlanner(_routing(lifts), list(lifts), 5, routes="all", limits=limits)
+        sizes.append([])
+        while wave := planner.next_wave():
+            sizes[-1].append(len(wave))
+            planner.add_hits({})
+    assert sizes == [[8, 8, 16, 32, 56], [16, 64, 40]]
+
+
+def test_encoders_with_a_shared_encoding_search_further_likely_tasks() -> None:
+    lift = 0.385 - (0.5 + SHARED_ENCODING.cosine_slack)
+    hits = Hits(np.array([1, 2]), np.array([0.5, 0.375], np.float32))
+    searched = []
+    for limits in (SEPARATE_ENCODINGS, SHARED_ENCODING):
+        planner = WavePlanner(
+            [("near", 0.0), ("far", lift)], ["near", "far"], 2, routes="auto", limits=limits
+        )
+        assert planner.next_wave() == ["near"]
+        planner.add_hits({"near": hits})
+        searched.append(planner.next_wave())
+    assert searched == [[], ["far"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -14,7 +15,8 @@ from service.core.settings import Settings
 from service.search import engine as engine_module
 from service.search.engine import SearchEngine
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search import planner
+from service.search.text_search import executor
+from service.search.text_search.planner import SEPARATE_ENCODINGS
 from tests.service.search.caption_library import BIRDS, SEA, Library
 
 
@@ -67,7 +69,7 @@ def test_running_search_finishes_on_its_snapshot_and_delays_no_later_search(
     library: Library, configured: Settings, monkeypatch: pytest.MonkeyPatch, one_lane: None
 ) -> None:
     """A search of all domains, one per wave, while a newer release is loaded."""
-    monkeypatch.setattr(planner, "MAX_FIRST_WAVE", 1)
+    monkeypatch.setattr(executor, "SEPARATE_ENCODINGS", replace(SEPARATE_ENCODINGS, max_first_wave=1))
     library.add_task("sea", SEA)
     search_engine = SearchEngine(configured)
     assert search_engine.refresh()

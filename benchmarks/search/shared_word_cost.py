@@ -1,0 +1,225 @@
+"""Cost of a search in libraries whose domains share their words; a part of ``make bench-search``.
+
+    python -m benchmarks.search.shared_word_cost --out DIR
+
+The command writes shared-words.json and shared-words.md: latency, searched tasks and recall with 1, 10, 100 and 1,000
+domains of the default method. Queries of all libraries alternate, and ratios are medians over rounds, since other load
+on the machine affects all libraries equally. Every timed text is new to the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import structlog
+import torch
+
+from benchmarks.reporting.markdown_tables import markdown_table
+from benchmarks.search.search_latency import K, recall_by_routing, start_engine
+from benchmarks.search.shared_word_library import make_shared_word_library
+from benchmarks.search.synthetic_library import SyntheticLibrary
+from models.backbones.backbone_loading import load_backbone
+from service.catalog.migrations import upgrade
+from service.core.settings import settings
+from service.search.engine import SearchEngine
+
+__all__ = ["CostRow", "measure_costs"]
+
+_ROUTES = ("auto", "all")
+_WARM_UP = 3  # searches of each library before the first measurement
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """Cost of searches in one library.
+
+    Attributes:
+        tasks: Number of domains.
+        routing: Share of the queries whose domain is the likeliest one.
+        p50: Median latency of ``auto`` in milliseconds, over rounds.
+        p99: 99th percentile of the latency of ``auto`` in milliseconds, over all queries.
+        p50_all: Median latency of ``all`` in milliseconds, over rounds.
+        encoding: Median time in milliseconds of the encoding of the text alone.
+        searched: Mean share of the domains that ``auto`` searches.
+        searched_all: Mean share of the domains that ``all`` searches.
+        recall: R@10 of ``auto``.
+        recall_all: R@10 of ``all``.
+        ratio: p50 over that of the first library, median over rounds.
+        ratio_all: The same with ``all``.
+        bytes_per_task: Memory of the query map of a domain.
+    """
+
+    tasks: int
+    routing: float
+    p50: float
+    p99: float
+    p50_all: float
+    encoding: float
+    searched: float
+    searched_all: float
+    recall: float
+    recall_all: float
+    ratio: float
+    ratio_all: float
+    bytes_per_task: float
+
+
+def measure_costs(libraries: Sequence[SyntheticLibrary], rounds: int) -> list[CostRow]:
+    """Latency, searched tasks and recall of each library.
+
+    Args:
+        libraries: Libraries to compare; ratios refer to the first one.
+        rounds: Number of rounds. The queries of a library are distributed over them.
+    """
+    engines = [start_engine(library) for library in libraries]
+    size = min(len(library.queries) for library in libraries) // rounds
+    times: dict[tuple[int, str], list[list[float]]] = {}
+    searched: dict[tuple[int, str], list[float]] = {}
+    encoding: list[float] = []
+    for engine, library in zip(engines, libraries, strict=True):
+        for number in range(_WARM_UP):
+            engine.search(f"{library.queries[number].text} {number}", K)
+    for number in range(rounds):
+        for places in (times.setdefault((i, r), []) for i in range(len(engines)) for r in _ROUTES):
+            places.append([])
+        for row in range(number * size, (number + 1) * size):
+            for place, (engine, library) in enumerate(zip(engines, libraries, strict=True)):
+                for routes in _ROUTES:
+                    text = f"{library.queries[row].text} {routes}"  # a new text for each timed search
+                    start = time.perf_counter()
+                    response = engine.search(text, K, routes=routes)
+                    times[place, routes][-1].append(1000 * (time.perf_counter() - start))
+                    share = sum(route.searched for route in response.routing) / library.tasks
+                    searched.setdefault((place, routes), []).append(share)
+            encoding.append(_encoding_time(engines[0], f"{libraries[0].queries[row].text} alone"))
+    rows = []
+    for place, (engine, library) in enumerate(zip(engines, libraries, strict=True)):
+        medians = {routes: [median(each) for each in times[place, routes]] for routes in _ROUTES}
+        first = {routes: [median(each) for each in times[0, routes]] for routes in _ROUTES}
+        ratios = {
+            routes: median(a / b for a, b in zip(medians[routes], first[routes], strict=True))
+            for routes in _ROUTES
+        }
+        recalls = recall_by_routing(engine, library.queries, list(_ROUTES))
+        encoder = engine.snapshots.current().query_vectors.encoder
+        rows.append(
+            CostRow(
+                tasks=library.tasks,
+                routing=_routing_accuracy(engine, library),
+                p50=median(medians["auto"]),
+                p99=float(np.percentile(np.concatenate(times[place, "auto"]), 99)),
+                p50_all=median(medians["all"]),
+                encoding=median(encoding),
+                searched=float(np.mean(searched[place, "auto"])),
+                searched_all=float(np.mean(searched[place, "all"])),
+                recall=recalls["auto"],
+                recall_all=recalls["all"],
+                ratio=ratios["auto"],
+                ratio_all=ratios["all"],
+                bytes_per_task=encoder.pinned_bytes / library.tasks,
+            )
+        )
+    return rows
+
+
+def _encoding_time(engine: SearchEngine, text: str) -> float:
+    """Time in milliseconds of the encoding of one new text by the frozen tower, with tokenization."""
+    encoder = engine.snapshots.current().query_vectors.encoder
+    start = time.perf_counter()
+    encoder.encode_with_backbone([text])
+    return 1000 * (time.perf_counter() - start)
+
+
+def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
+    """Share of the queries whose domain is the likeliest one."""
+    snapshot = engine.snapshots.current()
+    task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
+    tasks = list(snapshot.shards)
+    routing = snapshot.route([query.text for query in library.queries], [tasks] * len(library.queries))
+    likeliest = [ranked[0][0] for ranked in routing]
+    return float(np.mean([task_of[q.target] == t for q, t in zip(library.queries, likeliest, strict=True)]))
+
+
+def _table(rows: Sequence[CostRow]) -> str:
+    header = ["domains", "routing@1", "p50 in ms", "p99", "p50 over one domain", "domains searched"]
+    header += [
+        f"R@{K} over that of `all`",
+        f"R@{K} of `all`",
+        "p50 of `all` over one domain",
+        "memory per domain",
+    ]
+    cells = [
+        [
+            f"{row.tasks:,}",
+            f"{100 * row.routing:.0f} %",
+            f"{row.p50:.1f}",
+            f"{row.p99:.1f}",
+            f"{row.ratio:.2f}",
+            f"{100 * row.searched:.0f} %",
+            f"{row.recall / row.recall_all:.3f}",
+            f"{100 * row.recall_all:.1f}",
+            f"{row.ratio_all:.2f}",
+            f"{row.bytes_per_task / 1024:.0f} KiB",
+        ]
+        for row in rows
+    ]
+    return markdown_table(header, cells)
+
+
+def main() -> None:
+    """Make the libraries, measure them, print and write the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.search.shared_word_cost", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, default=Path("bench-search"), help="folder of the results")
+    parser.add_argument("--tasks", type=int, nargs="+", default=[1, 10, 100, 1000], help="numbers of domains")
+    parser.add_argument("--videos", type=int, default=100, help="videos per domain")
+    parser.add_argument("--queries", type=int, default=100, help="queries per library")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of the measurement")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the libraries")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    torch.set_num_threads(1)  # as the service does
+    with tempfile.TemporaryDirectory(prefix="cinestrata-bench-") as folder:
+        os.environ |= {"CINESTRATA_DATA_DIR": folder, "CINESTRATA_LOG_LEVEL": "ERROR"}
+        settings.cache_clear()
+        upgrade(settings())
+        backbone = load_backbone("small")
+        libraries: list[SyntheticLibrary] = []
+        for tasks in options.tasks:
+            libraries.append(
+                make_shared_word_library(
+                    Path(folder) / f"shared-{tasks}",
+                    backbone,
+                    tasks=tasks,
+                    videos=options.videos,
+                    queries=options.queries,
+                    first_id=1 + sum(library.vectors for library in libraries),
+                    seed=options.seed * 10_000 + tasks,
+                )
+            )
+        rows = measure_costs(libraries, options.rounds)
+    table = _table(rows)
+    note = f"The encoding of a text alone takes {rows[0].encoding:.1f} ms, the median of the same run."
+    print(table + "\n" + note)
+    (options.out / "shared-words.md").write_text(f"{table}\n{note}\n", encoding="utf-8")
+    facts = {
+        "rows": [asdict(row) for row in rows],
+        "arguments": {n: str(v) for n, v in vars(options).items()},
+    }
+    (options.out / "shared-words.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Synthetic libraries of the analytic method whose domains share their words, as those of real captions do.
+
+All domains draw words from one vocabulary with Zipf weights; each domain prefers some of them and has a few words of
+its own. The preference is set so that routing finds the domain of 45 % of the queries among a hundred domains, as on
+the published captions of MSR-VTT. Text vectors, query maps, lexicons and routing evidence are those that the method
+computes from the captions; queries are further captions. The vector of a video is a mixture of the vectors of two
+captions and noise, so that a domain contains videos that resemble the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.search.synthetic_library import (
+    Rng,
+    SyntheticLibrary,
+    TargetedQuery,
+    insert_catalog_rows,
+    whole_words,
+)
+from index.shard_store import ShardStore
+from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
+from models.backbones.backbone import Backbone
+from models.encoders.families.analytic_family import ANALYTIC_FAMILY
+from models.encoders.tower_forward import encode_texts
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease, ReleaseTask
+from models.releases.release_state import ReleaseState
+from models.routing.caption_evidence import CaptionScatter
+from models.routing.routing_profiles import RoutingProfiles
+from models.routing.token_statistics import token_presence, token_profile
+from service.core.settings import settings
+from trainer.methods.analytic import AnalyticConfig
+from trainer.methods.shared.lexicon import build_lexicon
+
+__all__ = ["make_shared_word_library"]
+
+_SHARED_WORDS, _OWN_WORDS = 800, 10
+_PREFERENCE = 1.3  # standard deviation of the logarithm of a word's weight between domains
+_OWN_SHARE = 0.05  # of the words of a caption
+_WORDS = 8  # per caption
+_CAPTIONS = 20  # per domain, that the maps are computed from
+# Weights of the target caption, of another caption of the domain, and of noise in the vector of a video.
+_TARGET, _OTHER, _NOISE = 0.5, 0.55, 0.8
+_TEXTS = 64  # captions per forward of the text tower
+
+
+def make_shared_word_library(
+    folder: Path, backbone: Backbone, *, tasks: int, videos: int, queries: int, first_id: int, seed: int
+) -> SyntheticLibrary:
+    """Write a library of ``tasks`` domains with ``videos`` videos each.
+
+    Args:
+        folder: Data folder of the library. The catalog is that of this process.
+        backbone: Backbone with reserved coordinates and a distribution of generic texts.
+        tasks: Number of tasks.
+        videos: Videos per task.
+        queries: Number of queries over all tasks.
+        first_id: First vector id; libraries in one catalog must not share ids.
+        seed: Seed of all random numbers.
+    """
+    rng, config = np.random.default_rng(seed), AnalyticConfig()
+    layout = VectorLayout.for_backbone(backbone, config.semantic_weight)
+    words = whole_words(backbone)
+    shared = [words[index] for index in rng.permutation(len(words))[:_SHARED_WORDS]]
+    store = ShardStore(folder / "index")
+    learned: list[ReleaseTask] = []
+    profiles = RoutingProfiles.from_dense(np.empty((0, backbone.vocabulary), np.float32))
+    scatter = CaptionScatter.empty(layout.semantic)
+    targets: list[TargetedQuery] = []
+    parent: ParentRelease | None = None
+    for number in range(tasks):
+        task = ReleaseTask(f"{folder.name}-{number}", f"{folder.name} {number}", f"{number:064x}")
+        learned.append(task)
+        query_count = min(videos, queries // tasks + (number < queries % tasks))
+        texts = _captions(shared, words, _CAPTIONS + query_count, rng)
+        frozen, tokens = _encode(backbone, texts)
+        query_map = _query_map(frozen[:_CAPTIONS], tokens[:_CAPTIONS], layout, config)
+        scatter = scatter.add(frozen[:_CAPTIONS, : layout.semantic])
+        presence = _presence(backbone, texts[:_CAPTIONS])
+        profile = (token_profile(presence) * config.word_evidence).half().float()
+        profiles = profiles.append_tasks(RoutingProfiles.from_dense(profile[None].numpy()))
+        tensors = {f"query.{name}": tensor for name, tensor in query_map.tensors().items()}
+        if number == tasks - 1:  # the newest release has the evidence of all tasks
+            tensors |= {f"evidence.{name}": tensor for name, tensor in scatter.tensors().items()}
+        state = ReleaseState(
+            method="analytic",
+            kind=ANALYTIC_FAMILY.kind,
+            backbone=backbone.name,
+            backbone_fingerprint=backbone.fingerprint,
+            fingerprint=task.fingerprint,
+            frames=backbone.spec.frames,
+            tasks=list(learned),
+            config=config.model_dump(),
+            profiles=profiles,
+            tensors=tensors,
+        )
+        with store.staging() as staged:
+            write_release(staged, state, parent=parent)
+            release = store.adopt_release(staged)
+        captions = query_map(frozen, _padded(tokens), layout)
+        shard = store.write_shard(
+            task=task.task_id,
+            release=release.id,
+            fingerprint=task.fingerprint,
+            ids=np.arange(first_id, first_id + videos),
+            vectors=_videos(captions, query_count, videos, rng),
+        )
+        store.publish(release=release, shards=[shard])
+        parent = ParentRelease(release.id, len(learned))
+        targets += [TargetedQuery(text, first_id + row) for row, text in enumerate(texts[_CAPTIONS:])]
+        insert_catalog_rows(task, first_id, videos, "analytic")
+        first_id += videos
+    return SyntheticLibrary(
+        settings=settings().model_copy(update={"data_dir": folder, "backbone": backbone.name}),
+        tasks=tasks,
+        vectors=tasks * videos,
+        queries=[targets[index] for index in rng.permutation(len(targets))],
+        vague_queries=[],
+        bytes=2 * tasks * videos * backbone.dim,
+    )
+
+
+def _captions(shared: Sequence[str], words: Sequence[str], count: int, rng: Rng) -> list[str]:
+    """Captions of one domain: shared words with Zipf weights and the domain's preference, and some of its own."""
+    weights = np.exp(_PREFERENCE * rng.standard_normal(len(shared))) / (5 + np.arange(len(shared)))
+    own = [words[index] for index in rng.choice(len(words), _OWN_WORDS, replace=False)]
+    captions: list[str] = []
+    for _ in range(count):
+        drawn = rng.choice(shared, _WORDS, replace=False, p=weights / weights.sum())
+        is_own = rng.random(_WORDS) < _OWN_SHARE
+        captions.append(" ".join(np.where(is_own, rng.choice(own, _WORDS), drawn)))
+    return captions
+
+
+@torch.inference_mode()
+def _encode(backbone: Backbone, texts: Sequence[str]) -> tuple[Tensor, list[list[int]]]:
+    """Frozen vectors ``[n, dim]`` and the tokens of each text without the start and end tokens."""
+    ids = backbone.tokenize(texts)
+    vectors = torch.cat([encode_texts(backbone, chunk)[0] for chunk in ids.split(_TEXTS)])
+    ends = backbone.end_of_text(ids).tolist()
+    return vectors, [row[1:end].tolist() for row, end in zip(ids, ends, strict=True)]
+
+
+def _presence(backbone: Backbone, texts: Sequence[str]) -> Tensor:
+    """Number of texts with each token, ``[V]``."""
+    ids = backbone.tokenize(texts)
+    return token_presence(ids, backbone.end_of_text(ids), backbone.vocabulary).sum(dim=0)
+
+
+def _padded(tokens: Sequence[Sequence[int]]) -> Tensor:
+    """Distinct tokens of each text, padded with −1."""
+    distinct = [torch.tensor(sorted(set(text))) for text in tokens]
+    return torch.nn.utils.rnn.pad_sequence(distinct, batch_first=True, padding_value=-1)
+
+
+def _query_map(
+    frozen: Tensor, tokens: list[list[int]], layout: VectorLayout, config: AnalyticConfig
+) -> AnalyticQueryMap:
+    """Query map of a domain with one caption per video, as :mod:`trainer.methods.analytic` computes it."""
+    share = len(frozen) / (len(frozen) + config.center_captions)
+    mean = frozen[:, : layout.semantic].mean(0)
+    lexicon = build_lexicon(tokens, layout.lexical, share)
+    return AnalyticQueryMap(
+        center=share * mean,
+        caption_mean=mean * len(frozen) / (len(frozen) + 1),
+        tokens=lexicon.tokens,
+        token_weights=lexicon.weights.float(),
+        unknown_token_weight=torch.tensor(lexicon.unknown_weight),
+        lexicon=lexicon.vectors.half(),
+    )
+
+
+def _videos(captions: Tensor, targets: int, videos: int, rng: Rng) -> np.ndarray:
+    """Unit vectors ``[videos, dim]``: first the targets of the last captions, then videos like any captions."""
+    described = captions.clone()
+    described[:, -1] = 0  # the coordinate that completes queries to unit length
+    own = torch.from_numpy(rng.integers(0, len(captions), videos))
+    own[:targets] = torch.arange(len(captions) - targets, len(captions))
+    other = torch.from_numpy(rng.integers(0, len(captions), videos))
+    noise = torch.from_numpy(rng.standard_normal((videos, captions.shape[1]), np.float32))
+    noise[:, -1] = 0
+    mixed = _TARGET * described[own] + _OTHER * described[other] + _NOISE * F.normalize(noise, dim=-1)
+    return np.asarray(F.normalize(mixed, dim=-1).numpy(), np.float32)
