@@ -83,12 +83,15 @@ def _learn_and_search(
 
     record = _report_forgetting(client)
     searches = [_report_search(client, *query) for query in videos.sample_queries(client, media_root)]
-    first = sum(search["rank"] == 1 for search in searches)
-    console.print(
-        f"{first} of {len(searches)} sample searches over all {sum(task.counts.accepted for task in tasks)} videos "
-        "rank the described video first.",
-        soft_wrap=True,
-    )
+    if searches:
+        first = sum(search["rank"] == 1 for search in searches)
+        count = sum(task.counts.accepted for task in tasks)
+        console.print(
+            f"{first} of {len(searches)} sample searches over all {count} videos rank the described video first.",
+            soft_wrap=True,
+        )
+    else:
+        console.print("No held-out video has a caption of its own, so there are no sample searches.")
     timer.finish_stage("search")
     return {
         "tasks": [task_record(task, seconds[task.id]) for task in tasks],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -88,17 +89,23 @@ class OwnVideos:
         return len(self.videos[domain])
 
     def sample_queries(self, client: HttpServiceClient, media_root: Path) -> list[SampleQuery]:
-        """First captions of held-out videos, the first of every domain before the second of any."""
+        """First captions of held-out videos, the first of every domain before the second of any.
+
+        Captions of several videos are skipped, since they describe no single video.
+        """
         rounds = zip_longest(*(self._held_out(client, domain) for domain in self.domains))
         return [query for queries in rounds for query in queries if query][:SAMPLE_SEARCHES]
 
     def _held_out(self, client: HttpServiceClient, domain: str) -> list[SampleQuery]:
+        uses = Counter(caption for video in self.videos[domain] for caption in set(video.captions))
         queries: list[SampleQuery] = []
         for video in self.videos[domain]:
             if len(queries) == SAMPLE_SEARCHES:
                 break
+            if not video.captions or uses[video.captions[0]] > 1:
+                continue
             # Without given splits, the service has chosen the held-out videos.
-            if video.captions and client.video(str(video.id)).effective_split == "test":
+            if client.video(str(video.id)).effective_split == "test":
                 queries.append(SampleQuery(video.captions[0], str(video.id)))
         return queries
 

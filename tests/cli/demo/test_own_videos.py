@@ -122,6 +122,13 @@ def test_sample_queries_are_first_captions_of_held_out_videos(tmp_path: Path) ->
     assert queries[0].text == "bird number 1"
 
 
+def test_captions_of_several_videos_are_no_sample_queries(tmp_path: Path) -> None:
+    _domain(tmp_path / "birds", "file,caption\n0.mp4,a bird\n1.mp4,a bird\n2.mp4,an owl\n")
+    client: Any = SimpleNamespace(video=lambda name: SimpleNamespace(effective_split="test"))
+    queries = OwnVideos.read(tmp_path).sample_queries(client, tmp_path)
+    assert [query.text for query in queries] == ["an owl"]
+
+
 def test_recall_table_names_galleries_and_means(capsys: pytest.CaptureFixture[str]) -> None:
     good = RecallFigures(queries=4, r1=0.5, r5=1, r10=1)
     newest = {name: [good, None] for name in ("local", "local_all", "global", "global_all")}
