@@ -10,6 +10,7 @@ import { isFinal, isSearchable } from "./task_states.js";
 const STAGES = ["probing", "training", "indexing", "evaluating"];
 const MAX_STREAMS = 2; // browsers open six connections per server; other tasks are polled with the page
 const MAX_REJECTED = 200; // shown entries
+const SMALL_DOMAIN = 10; // training videos, as in the learning job
 const EVENT_DELAY_MILLISECONDS = 250;
 const rows = new Map();
 const streams = new Map();
@@ -235,6 +236,9 @@ function finalFacts(task) {
   const { unmeasured } = task.progress;
   return joinFacts([
     task.trained ? `learned with ${task.method}` : "indexed without training, because it has no captions",
+    task.trained &&
+      task.counts.train < SMALL_DOMAIN &&
+      `small domain (${count(task.counts.train, "training video")}): more captioned videos improve the search`,
     `searchable ${total} after it was added, ${timeAgo(task.finished_at)}`,
     task.held_out === "derived" && "a share of the videos was held out for evaluation",
     unmeasured && `not measured: ${unmeasured}`,

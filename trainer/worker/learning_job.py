@@ -55,6 +55,8 @@ __all__ = ["load_worker_backbone", "process_claim", "publish_task", "run_learnin
 
 log = structlog.get_logger(__name__)
 
+_SMALL_DOMAIN = 10  # captioned training videos; a domain with fewer teaches little besides its own captions
+
 
 @celery_app.task(name=LEARN, ignore_result=True)
 def run_learning_job(task_id: str) -> None:
@@ -127,6 +129,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         fencing_token=claim.token,
         report=report_training,
     )
+    if trained:
+        _log_small_domain(claim, task)
     claim.advance("indexing")
     task = remaining_videos(task)
     if not task.clips:
@@ -170,6 +174,17 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         trained=trained,
     )
     save_ledger(library, ledger)
+
+
+def _log_small_domain(claim: Claim, task: TaskData) -> None:
+    """Add a message to a task with few captioned training videos."""
+    count = sum(bool(clip.captions) for clip in task.train)
+    if count < _SMALL_DOMAIN:
+        videos = "1 captioned video" if count == 1 else f"{count} captioned videos"
+        claim.log(
+            f"Learned from {videos}; the videos of so small a domain are found mainly by the words of these captions "
+            "and by the backbone. More captioned videos improve the search."
+        )
 
 
 def _complete_catalog(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
