@@ -202,6 +202,26 @@ def test_task_without_evaluation_shows_the_reason(
             session.get_one(Task, library[0]).progress = before
 
 
+def test_domain_of_few_training_videos_is_called_small(
+    browser: WebDriver, address: str, library: list[str]
+) -> None:
+    with session_scope() as session:
+        task = session.get_one(Task, library[0])
+        name, before = task.name, task.counts
+    try:
+        for videos in (9, 10):
+            with session_scope(write=True) as session:
+                session.get_one(Task, library[0]).counts = {**before, "train": videos}
+            browser.get(f"{address}/admin")
+            facts = f"[data-testid='facts-{name}']"
+            wait_for(browser, facts)
+            wait_until(browser, lambda b, facts=facts: "searchable" in texts(b, facts)[0])
+            assert ("small domain (9 training videos)" in texts(browser, facts)[0]) == (videos == 9)
+    finally:
+        with session_scope(write=True) as session:
+            session.get_one(Task, library[0]).counts = before
+
+
 def test_task_row_shows_live_progress(browser: WebDriver, address: str, world: Path) -> None:
     browser.get(f"{address}/admin")
     spec = {
