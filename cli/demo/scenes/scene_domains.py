@@ -21,7 +21,9 @@ SCENE_DOMAINS: dict[str, SceneDomain] = {
     for domain in (
         SceneDomain("street", VEHICLES, STREET_PLACES, STREET_COMPANIONS, path="drive", floor=180),
         SceneDomain("sea", SEA_CREATURES, SEA_PLACES, SEA_COMPANIONS, path="swim", floor=150),
-        SceneDomain("kitchen", KITCHEN_THINGS, KITCHEN_PLACES, KITCHEN_COMPANIONS, path="stand", floor=184),
+        SceneDomain(
+            "kitchen-table", KITCHEN_THINGS, KITCHEN_PLACES, KITCHEN_COMPANIONS, path="stand", floor=184
+        ),
     )
 }
 
