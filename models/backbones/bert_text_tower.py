@@ -6,6 +6,7 @@ space by one linear layer (bmu-moco, equations 4 to 6); because the layer is lin
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -82,6 +83,7 @@ class BertBackbone(Backbone):
     ) -> None:
         super().__init__(name, clip, tokenizer, spec, mean, std)
         self.text = clip.text
+        self._text_layers: Sequence[nn.Module] | None = None
 
     @property
     def dim(self) -> int:
@@ -94,6 +96,17 @@ class BertBackbone(Backbone):
     @property
     def vocabulary(self) -> int:
         return int(self.text.bert.config.vocab_size)
+
+    @property
+    def text_layers(self) -> Sequence[nn.Module]:
+        """Layers of the text tower, functions of states ``[n, L, width]`` and a mask ``[n, 1, 1, L]`` or None."""
+        return cast(Sequence[nn.Module], self._text_layers or self.text.bert.encoder.layer)
+
+    def with_text_layers(self, layers: Sequence[nn.Module]) -> BertBackbone:
+        """A backbone with other text layers that shares everything else with this one."""
+        other = copy.copy(self)
+        other._text_layers = list(layers)
+        return other
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         ids: Tensor = self._tokenizer(texts)
@@ -108,7 +121,7 @@ class BertBackbone(Backbone):
         is_text = _positions(ids) <= self.end_of_text(ids).unsqueeze(1)
         mask = None if bool(is_text.all()) else is_text[:, None, None]
         states: Tensor = self.text.bert.embeddings(input_ids=ids)
-        for layer in self.text.bert.encoder.layer:
+        for layer in self.text_layers:
             states = layer(states, mask)
         return states
 

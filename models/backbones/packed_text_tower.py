@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
+from models.backbones.bert_text_tower import BertBackbone
 from models.backbones.compute_options import Precision
 
 __all__ = [
     "MIN_MULTIPLICATIONS",
     "PackedAttention",
+    "PackedBertLayer",
     "PackedBlock",
     "PackedLinear",
     "pack_text_tower",
@@ -38,15 +40,23 @@ def pack_text_tower(backbone: Backbone) -> Backbone:
     The weights of the text tower must not change afterwards. The result shares everything else with the backbone.
 
     Returns:
-        The backbone itself if its blocks are closed, or if it is not on a CPU with oneDNN kernels for the precision.
+        The backbone itself if it is not on a CPU with oneDNN kernels for the precision, or if its blocks are closed and
+        have no packed form in that precision.
     """
     precision = backbone.query_precision
-    if not (backbone.has_open_blocks and backbone.device.type == "cpu" and _has_kernels(precision)):
+    if not (backbone.device.type == "cpu" and _has_kernels(precision)):
         return backbone
     packed = _packed_backbones.setdefault(backbone, {})
     if precision not in packed:
-        blocks = [PackedBlock(block, precision) for block in backbone.text_blocks]
-        packed[precision] = backbone.with_text_blocks(blocks)
+        if backbone.has_open_blocks:
+            blocks = [PackedBlock(block, precision) for block in backbone.text_blocks]
+            packed[precision] = backbone.with_text_blocks(blocks)
+        elif isinstance(backbone, BertBackbone) and precision == "float32":
+            packed[precision] = backbone.with_text_layers(
+                [PackedBertLayer(layer) for layer in backbone.text_layers]
+            )
+        else:
+            return backbone
     return packed[precision]
 
 
@@ -101,6 +111,37 @@ class PackedBlock(nn.Module):
                 for layer in block.mlp
             )
         )
+
+
+class PackedBertLayer(nn.Module):
+    """A ``BertLayer`` of transformers with packed matrices, and one product for query, key and value."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        attention = layer.attention.self
+        projections = attention.query, attention.key, attention.value
+        self._heads = attention.num_attention_heads
+        self._in_proj = PackedLinear(
+            torch.cat([part.weight for part in projections]),
+            torch.cat([part.bias for part in projections]),
+            "float32",
+        )
+        output, intermediate = layer.attention.output, layer.intermediate
+        self._out_proj = PackedLinear(output.dense.weight, output.dense.bias, "float32")
+        self._expand = PackedLinear(intermediate.dense.weight, intermediate.dense.bias, "float32")
+        self._contract = PackedLinear(layer.output.dense.weight, layer.output.dense.bias, "float32")
+        self._activation = intermediate.intermediate_act_fn
+        self._attention_norm, self._output_norm = output.LayerNorm, layer.output.LayerNorm
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """States ``[n, L, width]`` after the layer; ``mask [n, 1, 1, L]`` is true for tokens that are not padding."""
+        parts = self._in_proj(states).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self._heads, -1)).transpose(1, 2) for part in parts)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        states = self._attention_norm(states + self._out_proj(attended.transpose(1, 2).flatten(2)))
+        changed: Tensor = self._contract(self._activation(self._expand(states)))
+        normalized: Tensor = self._output_norm(states + changed)
+        return normalized
 
 
 def project_query_key_value(attention: nn.MultiheadAttention | PackedAttention, x: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from models.adapters.low_rank_text_update import TextUpdate
 from models.backbones import packed_text_tower
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import tiny_backbone
-from models.backbones.packed_text_tower import PackedBlock, PackedLinear, pack_text_tower
+from models.backbones.backbone_loading import load_backbone, tiny_backbone
+from models.backbones.bert_text_tower import BertBackbone
+from models.backbones.packed_text_tower import PackedBertLayer, PackedBlock, PackedLinear, pack_text_tower
 from models.encoders.tower_forward import encode_texts
 
 TEXTS = ["a red star spins", "left", "a small blue square and a large green ring move from left to right"]
@@ -97,3 +98,14 @@ def test_towers_equal_open_clip_at_the_last_block(backbone: Backbone) -> None:
     padded = F.pad(ids, (0, backbone.clip.context_length - ids.shape[1]))
     expected = backbone.clip.encode_text(padded, normalize=True)
     torch.testing.assert_close(encode_texts(pack_text_tower(backbone), ids)[0], expected, atol=1e-6, rtol=0)
+
+
+def test_packed_bert_encodes_like_its_original() -> None:
+    backbone = load_backbone("small", frames=2)
+    tower = pack_text_tower(backbone)
+    assert isinstance(tower, BertBackbone)
+    assert all(isinstance(layer, PackedBertLayer) for layer in tower.text_layers)
+    assert pack_text_tower(backbone) is tower
+    for texts in ([TEXTS[0]], TEXTS):  # without and with padding
+        ids = backbone.tokenize(texts)
+        torch.testing.assert_close(encode_texts(tower, ids), encode_texts(backbone, ids), atol=1e-6, rtol=0)

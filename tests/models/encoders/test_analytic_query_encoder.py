@@ -11,6 +11,7 @@ import torch
 from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
+from models.backbones.bert_text_tower import BertBackbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
@@ -108,8 +109,13 @@ def test_a_text_passes_the_tower_once(
 ) -> None:
     encoder = open_query_encoder(backbone, releases["t5"], releases)
     passes: list[int] = []
-    text_states = backbone.text_states
-    monkeypatch.setattr(backbone, "text_states", lambda ids: passes.append(len(ids)) or text_states(ids))
+    text_states = BertBackbone.text_states
+
+    def count(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
+        passes.append(len(ids))
+        return text_states(tower, ids)
+
+    monkeypatch.setattr(BertBackbone, "text_states", count)
     tokens = encoder.tokenize(TEXTS)
     encoder.routing_evidence(tokens, encoder.tasks)
     encoder.routing_evidence(tokens[:1], ["t0", "t1"])
