@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from benchmarks.search.shared_word_library import make_shared_word_library
 from benchmarks.search.synthetic_library import SyntheticLibrary
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
+from models.backbones.bert_text_tower import BertBackbone
+from service.core.schemas import SearchQuery
 from service.core.settings import Settings
+from service.search.text_search import executor
+from service.search.text_search.planner import SHARED_ENCODING
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +62,24 @@ def test_costs_are_measured_for_each_library(libraries: list[SyntheticLibrary]) 
     assert rows[0].ratio == rows[0].searched == rows[0].routing == 1
     assert all(0 < row.searched <= row.searched_all <= 1 for row in rows)
     assert all(row.bytes_per_task > 0 for row in rows)
+
+
+def test_searches_encode_each_text_once(
+    libraries: list[SyntheticLibrary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start_engine(libraries[1])
+    one_task_per_wave = replace(SHARED_ENCODING, max_first_wave=1, growth=1)
+    monkeypatch.setattr(executor, "SHARED_ENCODING", one_task_per_wave)
+    passes: list[int] = []
+    text_states = BertBackbone.text_states
+
+    def count(tower: BertBackbone, ids: torch.Tensor) -> torch.Tensor:
+        passes.append(len(ids))
+        return text_states(tower, ids)
+
+    monkeypatch.setattr(BertBackbone, "text_states", count)
+    assert sum(route.searched for route in engine.search("a man", 20, routes="all").routing) == 3
+    assert passes == [1]
+    texts = ["two dogs", "a man", "a red car", "two dogs"]
+    engine.search_many([SearchQuery(q=text, k=20, routes="all") for text in texts])
+    assert passes == [1, 1, 1]
