@@ -1,8 +1,8 @@
 """Method variants: the methods of a protocol with their settings.
 
 The short form of a variant on the command line, in protocol files and in tables is
-``method@setting=value@setting=value``. ``reindex``, ``prior`` and ``jointly`` are settings of the measurement, not of the
-method.
+``method@setting=value@setting=value``. ``reindex``, ``prior`` and ``jointly`` are settings of the measurement, not of
+the method.
 """
 
 from __future__ import annotations

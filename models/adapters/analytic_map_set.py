@@ -5,8 +5,8 @@ in a few *blocks* of concatenated tensors, so that the number of operations does
 are immutable and share blocks: a set with a further task gets a new block, and blocks of similar size are joined. T
 tasks, added one by one, occupy at most 1 + log₂ T blocks, and each map is copied at most log₂ T times.
 
-The vector of a pair is the same bit for bit in any batch and in any block: all steps are elementwise, sums over a row of
-fixed length, or sums over the tokens of a text in their order.
+The vector of a pair is the same bit for bit in any batch and in any block: all steps are elementwise, sums over a row
+of fixed length, or sums over the tokens of a text in their order.
 """
 
 from __future__ import annotations

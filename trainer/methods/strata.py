@@ -8,8 +8,8 @@ domains:
 - The image tower has Frame Fusion Adapters, which add attention across frames, and low-rank updates of every matrix of
   its blocks. It is not needed after the videos of the domain are embedded.
 - The text tower learns the embeddings of the tokens in the domain's captions, with a learning rate 2.5 to 10 times
-  higher than that of the other weights, and one low-rank update per attention projection. Both belong to one task and are
-  small enough to be stored forever.
+  higher than that of the other weights, and one low-rank update per attention projection. Both belong to one task and
+  are small enough to be stored forever.
 - The updates of both towers start from half of the previous domain's updates: shared knowledge is not learned again,
   and domain-specific knowledge is reduced.
 - Routing by the words of the query (``models.routing.router``) selects the shards, since the cosines of encoders of

@@ -23,8 +23,8 @@ class Lexicon:
         tokens: Token ids, ascending, ``[V]``.
         weights: Inverse document frequency of each token, ``[V]``.
         unknown_weight: Weight of a token that occurs in no video of the domain.
-        vectors: Vector of each token: its row of the basis, ``[V, dim]``. A text has the sum over its tokens, each times
-            its weight and divided by the length of the text's TF-IDF vector.
+        vectors: Vector of each token: its row of the basis, ``[V, dim]``. A text has the sum over its tokens, each
+            times its weight and divided by the length of the text's TF-IDF vector.
         targets: Centered lexical vectors of the videos, ``[n, dim]``.
     """
 
