@@ -196,6 +196,13 @@ class QueryEncoder(ABC):
             other.result()
         return encoded
 
+    def prepare_texts(self, texts: Sequence[TokenIds]) -> None:  # noqa: B027 (optional hook)
+        """Encode texts that :meth:`routing_evidence` and :meth:`encode_pairs` will use, where tasks share an encoding.
+
+        Args:
+            texts: Token ids of each text, from :meth:`tokenize`.
+        """
+
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
         """Evidence of the texts for tasks in addition to that of their words.
 

@@ -134,6 +134,11 @@ class AnalyticQueryEncoder(QueryEncoder):
         return vectors.view(len(chosen), len(ids), -1)
 
     @torch.inference_mode()
+    def prepare_texts(self, texts: Sequence[TokenIds]) -> None:
+        if texts:
+            self._encode_texts(texts)
+
+    @torch.inference_mode()
     def routing_evidence(self, texts: Sequence[TokenIds], tasks: Sequence[str]) -> Vectors | None:
         if self._caption_evidence is None or not texts:
             return None

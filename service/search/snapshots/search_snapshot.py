@@ -224,6 +224,10 @@ class SearchSnapshot:
         """The unit vector ``float32 [dim]`` of each (text, mode, task)."""
         return self.query_vectors(pairs)
 
+    def prepare_texts(self, texts: Sequence[str]) -> None:
+        """Encode texts before they are routed, where all tasks share an encoding."""
+        self.query_vectors.encoder.prepare_texts(self.query_vectors.tokens(texts))
+
     def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
         """Log weight of each text's tasks, by falling weight. The weights of a text sum to one."""
         tokens = self.query_vectors.tokens(texts)

@@ -96,11 +96,13 @@ def start_searches(
             for task, ids in find_passing_videos(video_filter, states, cache, field_prefix).items()
         }
 
+    texts = [request.text for request, _, _ in resolved]
     start = time.perf_counter()
-    routing = snapshot.route(
-        [request.text for request, _, _ in resolved], [tasks for _, tasks, _ in resolved]
-    )
-    route_ms = 1000 * (time.perf_counter() - start) / max(1, len(resolved))
+    snapshot.prepare_texts(texts)
+    prepared = time.perf_counter()
+    routing = snapshot.route(texts, [tasks for _, tasks, _ in resolved])
+    count = max(1, len(resolved))
+    encode_ms, route_ms = 1000 * (prepared - start) / count, 1000 * (time.perf_counter() - prepared) / count
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     states: list[SearchState] = []
     for (request, tasks, mode), log_weights in zip(resolved, routing, strict=True):
@@ -135,7 +137,9 @@ def start_searches(
                 depth=depth,
                 can_have_next_page=end < request_limits.MAX_PAGED_RESULTS,
                 wave=wave,
-                times=StageTimes(route=route_ms, search=1000 * (time.perf_counter() - start)),
+                times=StageTimes(
+                    route=route_ms, encode=encode_ms, search=1000 * (time.perf_counter() - start)
+                ),
             )
         )
     return states
