@@ -60,6 +60,7 @@ def service(machine: Machine, environment: dict[str, object]) -> Iterator[httpx.
     log.close()
 
 
+@pytest.mark.slow
 def test_processes_of_the_images_learn_and_search_a_domain(
     machine: Machine, environment: dict[str, object], service: httpx.Client
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from benchmarks.learning.pretraining_recipe import PretrainingRecipe, pretrain
 
 
+@pytest.mark.slow
 def test_pretraining_reduces_the_loss_and_is_reproducible(tmp_path: Path) -> None:
     losses: list[float] = []
     recipe = PretrainingRecipe(steps=40, batch_size=4)

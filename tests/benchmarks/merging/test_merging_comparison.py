@@ -181,6 +181,7 @@ def test_learn_shards_refuses_joint_training_and_tasks_without_captions(tasks: l
         learn_shards("zero_shot", backbone, [tasks[0], silent], {})
 
 
+@pytest.mark.slow
 def test_merging_command_agrees_with_the_method_runner(
     write: Callable[..., str], tasks: list[TaskData], tmp_path: Path
 ) -> None:

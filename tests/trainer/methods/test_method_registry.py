@@ -47,7 +47,9 @@ def test_settings_override_the_recipe_of_the_backbone() -> None:
 
 
 def test_unknown_method_is_refused_with_all_names() -> None:
-    with pytest.raises(MethodError, match="unknown method 'magic': choose one of base_moco, bmu_moco"):
+    with pytest.raises(
+        MethodError, match="unknown method 'magic': choose one of analytic, base_moco, bmu_moco"
+    ):
         configure("magic", "tiny", {})
 
 
