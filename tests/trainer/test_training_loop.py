@@ -144,7 +144,8 @@ def test_method_resumes_second_task_to_the_same_bits(backbone: Backbone, tmp_pat
         assert torch.equal(tensor, expected.tensors[key]), key
 
 
-@pytest.mark.parametrize("name", ["strata", pytest.param("ffa_tame", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["strata", "ffa_tame"])
 def test_two_threads_learn_the_same_bits_every_time(backbone: Backbone, task: TaskData, name: str) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

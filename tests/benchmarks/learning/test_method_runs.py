@@ -166,6 +166,7 @@ def test_joint_training_learns_the_union_of_all_tasks(
     assert outcome.before == [None, None]
 
 
+@pytest.mark.slow
 def test_reindexing_embeds_all_galleries_with_the_current_encoder(
     run: RunMethod, backbone: Backbone, tasks: list[TaskData]
 ) -> None:
