@@ -64,7 +64,7 @@ def test_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_write_world_creates_missing_files_only(tmp_path: Path, workers: int) -> None:
     seen: list[tuple[int, int]] = []
     counts = {"train": 1, "val": 1, "test": 2, "categories": 2, "captions": 2}

@@ -135,6 +135,7 @@ def test_peak_memory_is_that_of_the_phase() -> None:
     assert after < before + 100
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_results(run: RunMethod, backbone: Backbone, tasks: list[TaskData]) -> None:
     one = run("finetune")
     again, other = (run_method("finetune", backbone, tasks, seed=seed, settings=SETTINGS) for seed in (1, 2))

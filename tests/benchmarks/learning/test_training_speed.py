@@ -18,6 +18,8 @@ from models.encoders.tower_forward import encode_texts
 from trainer.methods import start_method
 from trainer.task_data import load_frames
 
+pytestmark = pytest.mark.slow  # each test trains; the loop itself is tested in tests/trainer
+
 PLAN = SpeedPlan(batch=2, frames=2, steps=2, repeats=2)
 
 
@@ -26,7 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("videos")
 
 
-@pytest.mark.slow
 def test_report_has_rates_and_ratios_of_every_loop(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +112,6 @@ def _with_two_frozen_blocks(name: str, backbone: Any, settings: dict[str, Any], 
     return start_method(name, backbone, {**settings, "ffa_layers": 2}, previous)
 
 
-@pytest.mark.slow
 def test_peak_memory_grows_with_the_batch(folder: Path) -> None:
     small, large = (
         training_speed.measure_peak(LOOPS[1], SpeedPlan(batch=b, frames=2), folder, 1) for b in (2, 24)
