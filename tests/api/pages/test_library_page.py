@@ -23,6 +23,8 @@ from service.tasks import commands, lifecycle
 from tests.api.browser import refresh_library_page, screen_size, serve, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
+pytestmark = pytest.mark.slow  # drives a browser
+
 
 def test_search_shows_results_with_thumbnails(browser: WebDriver, address: str) -> None:
     browser.get(address)

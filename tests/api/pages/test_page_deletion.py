@@ -24,6 +24,8 @@ from service.tasks import commands
 from tests.api.browser import refresh_library_page, texts, wait_for, wait_until
 from tests.api.learned_library import FIRST, SECOND
 
+pytestmark = pytest.mark.slow  # drives a browser
+
 
 def _find(browser: WebDriver, css: str) -> WebElement:
     return browser.find_element(By.CSS_SELECTOR, css)

@@ -23,6 +23,8 @@ from service.catalog.tables import Video
 from tests.api.browser import screen_size, texts, wait_for, wait_until
 from tests.api.learned_library import SECOND
 
+pytestmark = pytest.mark.slow  # drives a browser
+
 RESULT = "[data-testid=result]"
 
 
