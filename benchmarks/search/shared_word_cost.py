@@ -146,7 +146,7 @@ def _routing_accuracy(engine: SearchEngine, library: SyntheticLibrary) -> float:
     task_of = {video: task for task, shard in snapshot.shards.items() for video in shard.ids.tolist()}
     tasks = list(snapshot.shards)
     routing = snapshot.route([query.text for query in library.queries], [tasks] * len(library.queries))
-    likeliest = [ranked[0][0] for ranked in routing]
+    likeliest = [routed.log_weights[0][0] for routed in routing]
     return float(np.mean([task_of[q.target] == t for q, t in zip(library.queries, likeliest, strict=True)]))
 
 

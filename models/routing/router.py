@@ -19,6 +19,7 @@ __all__ = [
     "can_reach_score",
     "distinct_tokens",
     "fill_silent",
+    "log_probabilities",
     "log_weights",
     "silent_tasks",
 ]
@@ -69,7 +70,15 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
         presence: ``[n, V]``, see :func:`~models.routing.token_statistics.token_presence`.
         profiles: ``[T, V]``, see :func:`~models.routing.token_statistics.token_profile`.
     """
-    return _normalize(presence @ profiles.T, silent_tasks(profiles))
+    scores = presence @ profiles.T
+    fill_silent(scores, silent_tasks(profiles))
+    return log_probabilities(scores)
+
+
+def log_probabilities(evidence: Floats) -> Floats:
+    """Log-probability of each task by the evidence ``[..., T]`` of all of them, in nats."""
+    scores = evidence - evidence.max(axis=-1, keepdims=True)
+    return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)), np.float32)
 
 
 class Router:
@@ -85,23 +94,10 @@ class Router:
         self._ends = np.cumsum(np.bincount(profiles.tokens, minlength=profiles.vocabulary))
         self._silent = profiles.silent
 
-    def log_weights(
-        self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], further: Floats | None = None
-    ) -> Floats:
-        """Log-probabilities of some tasks for one text, ``[len(tasks)]``; see :func:`log_weights`.
-
-        Args:
-            tokens: Distinct token ids of the text.
-            tasks: Positions of the tasks.
-            further: Evidence in addition to that of the tokens, in nats, ``[len(tasks)]``.
-        """
-        scores = self.evidence(tokens, tasks, further)[None]
-        return np.asarray(_normalize(scores, np.zeros(len(tasks), np.bool_))[0], np.float32)
-
     def evidence(
         self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64], further: Floats | None = None
     ) -> Floats:
-        """Routing evidence of one text for some tasks, in nats, ``[len(tasks)]``: log weights before normalization.
+        """Routing evidence of one text for some tasks, in nats, ``[len(tasks)]``; see :func:`log_probabilities`.
 
         Args:
             tokens: Distinct token ids of the text.
@@ -136,10 +132,3 @@ def fill_silent(scores: npt.NDArray[np.floating], silent: npt.NDArray[np.bool_])
     """
     if silent.any() and not silent.all():
         scores[:, silent] = scores[:, ~silent].max(axis=1, keepdims=True)
-
-
-def _normalize(scores: Floats, silent: npt.NDArray[np.bool_]) -> Floats:
-    """Log-softmax of scores ``[n, T]`` over the tasks."""
-    fill_silent(scores, silent)
-    scores -= scores.max(axis=1, keepdims=True)
-    return np.asarray(scores - np.log(np.exp(scores).sum(axis=1, keepdims=True)), np.float32)

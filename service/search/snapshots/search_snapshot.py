@@ -22,8 +22,8 @@ from models.encoders.query_encoder import TokenIds
 from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
-from models.routing.confidence_model import ConfidenceModel
-from models.routing.router import Router, distinct_tokens
+from models.routing.confidence_model import ConfidenceModel, familiarity
+from models.routing.router import Router, distinct_tokens, log_probabilities
 from service.core.errors import Unavailable
 from service.search.snapshots.pinned_releases import PinnedQueryReleases
 from service.search.snapshots.query_vector_cache import QueryVectorCache
@@ -31,7 +31,7 @@ from service.search.snapshots.release_validation import check_probes
 from service.search.snapshots.snapshot_lineage import SnapshotLineage
 from service.search.snapshots.video_grouping import best_per_video, has_moments, nearest_videos
 
-__all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan"]
+__all__ = ["DEGRADED_RETRY_SECONDS", "SearchSnapshot", "ShardScan", "TextRouting"]
 
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -60,6 +60,18 @@ class ShardScan(NamedTuple):
     among: Ids | None = None
     group: Grouping | None = best_per_video
     exclude: Sequence[int] = ()
+
+
+class TextRouting(NamedTuple):
+    """Routing of one text.
+
+    Attributes:
+        log_weights: Tasks and their log weights, by falling weight. The weights sum to one.
+        familiarity: See :func:`models.routing.confidence_model.familiarity`.
+    """
+
+    log_weights: list[tuple[str, float]]
+    familiarity: float
 
 
 class _BatchScan(NamedTuple):
@@ -228,25 +240,26 @@ class SearchSnapshot:
         """Encode texts before they are routed, where all tasks share an encoding."""
         self.query_vectors.encoder.prepare_texts(self.query_vectors.tokens(texts))
 
-    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
-        """Log weight of each text's tasks, by falling weight. The weights of a text sum to one."""
+    def route(self, texts: Sequence[str], tasks: Sequence[Sequence[str]]) -> list[TextRouting]:
+        """Route each text to its tasks."""
         tokens = self.query_vectors.tokens(texts)
-        routing: list[list[tuple[str, float]]] = [[] for _ in texts]
-        groups: dict[
-            tuple[str, ...], list[int]
-        ] = {}  # texts that share their tasks share a call of the encoder
+        routing: dict[int, TextRouting] = {}
+        # Texts that share their tasks share a call of the encoder.
+        groups: dict[tuple[str, ...], list[int]] = {}
         for number, task_ids in enumerate(tasks):
             groups.setdefault(tuple(task_ids), []).append(number)
         for task_ids, numbers in groups.items():
             positions = self._positions(task_ids)
             further = self._encoder_evidence([tokens[number] for number in numbers], task_ids)
-            for number, evidence in zip(numbers, further, strict=True):
+            for number, part in zip(numbers, further, strict=True):
                 words = distinct_tokens(tokens[number])
-                weights = self.router.log_weights(words, positions, evidence)
+                evidence = self.router.evidence(words, positions, part)
+                weights = log_probabilities(evidence)
                 order = np.argsort(-weights, kind="stable")
                 ordered = [task_ids[place] for place in order.tolist()]
-                routing[number] = list(zip(ordered, weights[order].tolist(), strict=True))
-        return routing
+                ranked = list(zip(ordered, weights[order].tolist(), strict=True))
+                routing[number] = TextRouting(ranked, familiarity(evidence, len(words)))
+        return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
         """Hits of each scan, in order.
@@ -284,12 +297,6 @@ class SearchSnapshot:
             except ShardStoreError as error:
                 self.set_aside(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
-
-    def routing_evidence(self, text: str, tasks: Sequence[str]) -> tuple[Vector, int]:
-        """Routing evidence of a text for tasks in nats, ``[len(tasks)]``, and its number of distinct tokens."""
-        (tokens,) = self.query_vectors.tokens([text])
-        words, (further,) = distinct_tokens(tokens), self._encoder_evidence([tokens], tasks)
-        return self.router.evidence(words, self._positions(tasks), further), len(words)
 
     def _positions(self, tasks: Sequence[str]) -> npt.NDArray[np.int64]:
         """Positions of the tasks in the router."""

@@ -100,12 +100,12 @@ def start_searches(
     start = time.perf_counter()
     snapshot.prepare_texts(texts)
     prepared = time.perf_counter()
-    routing = snapshot.route(texts, [tasks for _, tasks, _ in resolved])
+    routings = snapshot.route(texts, [tasks for _, tasks, _ in resolved])
     count = max(1, len(resolved))
     encode_ms, route_ms = 1000 * (prepared - start) / count, 1000 * (time.perf_counter() - prepared) / count
     limits = SHARED_ENCODING if snapshot.query_vectors.encoder.shares_text_encoding else SEPARATE_ENCODINGS
     states: list[SearchState] = []
-    for (request, tasks, mode), log_weights in zip(resolved, routing, strict=True):
+    for (request, tasks, mode), routing in zip(resolved, routings, strict=True):
         start = time.perf_counter()
         is_calibrated = applicable_calibration(snapshot, mode, request.routing_prior) is not None
         cursor = request.cursor
@@ -115,7 +115,7 @@ def start_searches(
         depth = max(end + 1, CONFIDENCE_DEPTH) if is_calibrated else end + 1
         allowed_ids = find_allowed_ids(request.filter, tasks, request.field_prefix)
         planner = WavePlanner(
-            [(task, request.routing_prior * log_weight) for task, log_weight in log_weights],
+            [(task, request.routing_prior * log_weight) for task, log_weight in routing.log_weights],
             [task for task in tasks if task in allowed_ids],
             depth,
             min_score=None if is_calibrated else request.query.min_score,
@@ -129,7 +129,7 @@ def start_searches(
                 snapshot=snapshot,
                 request=request,
                 mode=mode,
-                routing=log_weights,
+                routing=routing,
                 allowed_ids=allowed_ids,
                 planner=planner,
                 offset=offset,

@@ -8,10 +8,10 @@ from itertools import islice
 import numpy as np
 
 from index.hits import Hit
-from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, familiarity
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core.errors import InvalidInput
 from service.search.requests.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 
 __all__ = ["applicable_calibration", "compute_confidences", "list_confidence", "require_calibration"]
 
@@ -28,7 +28,7 @@ def compute_confidences(
     snapshot: SearchSnapshot,
     hits: Sequence[Hit],
     request: SearchRequest,
-    routing: Sequence[tuple[str, float]],
+    routing: TextRouting,
     mode: str,
 ) -> dict[int, float]:
     """Probability that each hit is the requested video.
@@ -37,18 +37,17 @@ def compute_confidences(
         snapshot: Snapshot that found the hits.
         hits: Hits of a list, from its first hit on.
         request: Request that the hits answer.
-        routing: Log weights of the candidate tasks, by falling weight.
+        routing: Routing of the text to the candidate tasks.
         mode: Query mode.
 
     Returns:
         Vector ID → confidence in list order; empty where the release is not calibrated.
     """
     model = applicable_calibration(snapshot, mode, request.routing_prior)
-    if model is None or not routing:
+    if model is None or not routing.log_weights:
         return {}
-    evidence, token_count = snapshot.routing_evidence(request.text, [task for task, _ in routing])
-    text_familiarity = familiarity(evidence, token_count)
-    probabilities = model(np.array([hit.score for hit in hits]), text_familiarity, routing[0][1])
+    scores = np.array([hit.score for hit in hits])
+    probabilities = model(scores, routing.familiarity, routing.log_weights[0][1])
     return {hit.id: float(probability) for hit, probability in zip(hits, probabilities, strict=True)}
 
 

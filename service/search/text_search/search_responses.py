@@ -62,7 +62,7 @@ def _response(state: SearchState, results: list[SearchResult], catalog_ms: float
                 weight=math.exp(log_weight),
                 searched=task in state.planner.searched,
             )
-            for place, (task, log_weight) in enumerate(state.routing)
+            for place, (task, log_weight) in enumerate(state.routing.log_weights)
             if place < _LISTED_TASKS or task in state.planner.searched
         ],
         timing_ms=SearchTiming(

@@ -12,7 +12,7 @@ from index.hits import Hit
 from service.core.schemas import MomentMatch
 from service.core.settings import QueryMode
 from service.search.requests.search_request import SearchRequest
-from service.search.snapshots.search_snapshot import SearchSnapshot
+from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner
 
 __all__ = ["SearchState", "StageTimes"]
@@ -39,7 +39,7 @@ class SearchState:
         snapshot: Snapshot that answers the search from its first wave to its response.
         request: The request.
         mode: Query mode.
-        routing: Candidate tasks and their log weights, by falling weight.
+        routing: Routing of the text to the candidate tasks.
         allowed_ids: Task ID → IDs that pass the filter, with those of moments; None where all pass. Tasks without a
             passing video are left out.
         planner: Order of the tasks, and the hits so far.
@@ -58,7 +58,7 @@ class SearchState:
     snapshot: SearchSnapshot
     request: SearchRequest
     mode: QueryMode
-    routing: list[tuple[str, float]]
+    routing: TextRouting
     allowed_ids: dict[str, Ids | None]
     planner: WavePlanner
     offset: int

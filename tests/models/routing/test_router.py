@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.backbones.backbone_loading import tiny_backbone
-from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_weights
+from models.routing.router import COSINE_LIMIT, Router, can_reach_score, log_probabilities, log_weights
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 
@@ -64,7 +64,7 @@ def test_router_equals_dense_log_weights() -> None:
     for tasks in ([0, 1, 2, 3, 4], [4, 2, 1], [2], [3, 0]):
         many = log_weights(presence, profiles[tasks])
         for row, text in zip(many, presence, strict=True):
-            one = router.log_weights(np.flatnonzero(text), np.array(tasks))
+            one = log_probabilities(router.evidence(np.flatnonzero(text), np.array(tasks)))
             np.testing.assert_allclose(one, row, atol=1e-5)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
 from models.routing.defaults import DEFAULT_PRIOR
-from models.routing.router import Router, distinct_tokens
+from models.routing.router import Router, distinct_tokens, log_probabilities
 from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import Clip, TaskData
 
@@ -132,8 +132,9 @@ def _ranks(learner: SequentialLearner, task: TaskData) -> list[tuple[str, int, i
     assert evidence is not None
     ranks = []
     for row, text in enumerate(texts):
-        lifts = DEFAULT_PRIOR * router.log_weights(
-            distinct_tokens(tokens[row]), np.arange(len(names)), evidence[row]
+        words = distinct_tokens(tokens[row])
+        lifts = DEFAULT_PRIOR * log_probabilities(
+            router.evidence(words, np.arange(len(names)), evidence[row])
         )
         cosines = [
             vectors[row, place] @ learner.shards[name].vectors(learner.shards[name].ids).T
