@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
-from models.backbones.backbone_loading import frame_spec
+from models.backbones.backbone_loading import FrameSpec, frame_spec
 from service.catalog.tables import Task, Video
 from service.core import request_limits
 from service.core.errors import DataFolderNotWritable
@@ -54,10 +54,10 @@ def probe(claim: Claim) -> None:
 
 
 def _probe_videos(claim: Claim) -> None:
-    pending, hashes, total = _load_videos(claim)
+    spec = frame_spec(library_backbone(), settings().frames)
+    pending, hashes, total = _load_videos(claim, spec)
     done, started = total - len(pending), time.monotonic()
-    limits = VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)
-    with VideoDecoder(limits) as decoder:
+    with VideoDecoder(VideoLimits(max_bytes=request_limits.MAX_VIDEO_BYTES)) as decoder:
         for number, video in enumerate(pending):
             elapsed = time.monotonic() - started
             claim.progress(
@@ -68,16 +68,15 @@ def _probe_videos(claim: Claim) -> None:
                 videos_per_second=number / elapsed if number else None,
                 eta_seconds=elapsed / number * (len(pending) - number) if number else None,
             )
-            _probe_video(claim, decoder, limits, video, hashes)
+            _probe_video(claim, decoder, spec, video, hashes)
     claim.progress("probing", 1.0, done=total, total=total)
 
 
-def _load_videos(claim: Claim) -> tuple[list[_PendingVideo], dict[str, str], int]:
+def _load_videos(claim: Claim, spec: FrameSpec) -> tuple[list[_PendingVideo], dict[str, str], int]:
     """Load the pending videos, the URIs of accepted videos by content hash, and the number of all videos.
 
     An accepted video without its frame cache is pending again.
     """
-    spec = frame_spec(library_backbone(), settings().frames)
     with claim.transaction() as session:
         videos = session.scalars(
             select(Video).where(Video.task_id == claim.task.id).order_by(Video.vector_id)
@@ -93,11 +92,11 @@ def _load_videos(claim: Claim) -> tuple[list[_PendingVideo], dict[str, str], int
 
 
 def _probe_video(
-    claim: Claim, decoder: VideoDecoder, limits: VideoLimits, video: _PendingVideo, hashes: dict[str, str]
+    claim: Claim, decoder: VideoDecoder, spec: FrameSpec, video: _PendingVideo, hashes: dict[str, str]
 ) -> None:
     try:
         path = library_paths.resolve_video_path(video.uri)
-        limits.check_file(path, video.uri)
+        decoder.limits.check_file(path, video.uri)
         digest = content_hash(path)
     except MediaError as error:
         _reject(claim, video, error.reason)
@@ -112,7 +111,7 @@ def _probe_video(
         _reject(claim, video, SAME_CONTENT + hashes[digest])
         return
     try:
-        info = _decode(decoder, path, video)
+        info = _decode(decoder, spec, path, video)
         if info.content_hash != digest:
             raise MediaError("The file changed while it was read.")
     except MediaError as error:
@@ -122,8 +121,7 @@ def _probe_video(
     hashes[digest] = video.uri
 
 
-def _decode(decoder: VideoDecoder, path: Path, video: _PendingVideo) -> VideoInfo:
-    spec = frame_spec(library_backbone(), settings().frames)
+def _decode(decoder: VideoDecoder, spec: FrameSpec, path: Path, video: _PendingVideo) -> VideoInfo:
     try:
         return decoder.decode(
             path,
