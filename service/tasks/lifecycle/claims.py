@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.settings import settings
+from service.storage import index_manifest
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
 from service.tasks.lifecycle.state_machine import record_lost_worker
 from service.tasks.task_events import record
@@ -68,7 +69,8 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         if token is None:
             return None
         if former_owner is not None:
-            record_lost_worker(session, task_id, former_owner)
+            published = index_manifest.is_published(task_id)
+            record_lost_worker(session, task_id, former_owner, published=published)
         task = _begin(session, task_id, owner)
     return Claim(task, owner, token)
 

@@ -115,7 +115,7 @@ def _settle(session: Session, task: Task) -> str:
         clear_lease(task)
         task.attempts = min(task.attempts, settings().max_attempts - 1)
         task.cancel_requested = False
-        record_lost_worker(session, task.id, owner)
+        record_lost_worker(session, task.id, owner, published=True)
         return "recovered"
     if task.cancel_requested:
         set_state(session, task, "cancelled")
@@ -132,5 +132,5 @@ def _settle(session: Session, task: Task) -> str:
         )
         return "failed"
     clear_lease(task)
-    record_lost_worker(session, task.id, owner)
+    record_lost_worker(session, task.id, owner, published=False)
     return "recovered"

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now
 from service.catalog.tables import ACTIVE_STATES, FINAL_STATES, PositionCounter, Task
 from service.core.errors import LeaseLost, NotFound
-from service.storage import index_manifest
 from service.tasks.task_events import record
 
 __all__ = [
@@ -79,21 +78,21 @@ def clear_lease(task: Task) -> None:
     task.fencing_token += 1
 
 
-def record_lost_worker(session: Session, task_id: str, owner: str | None) -> None:
+def record_lost_worker(session: Session, task_id: str, owner: str | None, *, published: bool) -> None:
     """Record that the lease of a task expired, and that the task is due again.
 
     Args:
         session: Session with the locked task.
         task_id: Identifier of the task.
         owner: Name of the worker that lost the lease.
-
-    Raises:
-        Unavailable: the manifest cannot be read.
+        published: Whether the manifest lists a shard of the task.
     """
-    message = f"Lost its worker ({owner}); the task continues from its last checkpoint."
-    if index_manifest.is_published(task_id):
-        message = f"Lost its worker ({owner}); the shard is published, and the task will be finished."
-    record(session, task_id, "log", {"message": message})
+    continuation = (
+        "the shard is published, and the task will be finished"
+        if published
+        else "the task continues from its last checkpoint"
+    )
+    record(session, task_id, "log", {"message": f"Lost its worker ({owner}); {continuation}."})
 
 
 def first_active_task(session: Session) -> Task | None:

@@ -366,7 +366,7 @@ def test_interruptions_are_handled_by_the_claim(
 
 
 def test_tasks_become_visible_in_queue_order(catalog: Settings, post: Post) -> None:
-    """Tasks become visible in the order of positions, so no task overtakes one that is still being stored."""
+    """Tasks become visible in the order of positions; a task never overtakes an earlier task that is being stored."""
     names = [f"task {n}" for n in range(12)]
     threads = [threading.Thread(target=post, args=(name, 1)) for name in names]
     seen: list[list[int]] = []
