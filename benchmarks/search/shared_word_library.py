@@ -25,6 +25,7 @@ from benchmarks.search.synthetic_library import (
     whole_words,
 )
 from index.shard_store import ShardStore
+from models.adapters.analytic_map_set import AnalyticMapSet
 from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
 from models.backbones.backbone import Backbone
 from models.encoders.families.analytic_family import ANALYTIC_FAMILY
@@ -36,7 +37,7 @@ from models.routing.caption_evidence import CaptionScatter
 from models.routing.routing_profiles import RoutingProfiles
 from models.routing.token_statistics import token_presence, token_profile
 from service.core.settings import settings
-from trainer.methods.analytic import AnalyticConfig
+from trainer.methods.analytic import AnalyticConfig, build_query_map
 from trainer.methods.shared.lexicon import build_lexicon
 
 __all__ = ["make_shared_word_library"]
@@ -104,7 +105,9 @@ def make_shared_word_library(
         with store.staging() as staged:
             write_release(staged, state, parent=parent)
             release = store.adopt_release(staged)
-        captions = query_map(frozen, _padded(tokens), layout)
+        captions = AnalyticMapSet.of([query_map], layout, backbone.vocabulary)(
+            frozen, _padded(tokens), torch.arange(len(frozen)), torch.zeros(len(frozen), dtype=torch.int64)
+        )
         shard = store.write_shard(
             task=task.task_id,
             release=release.id,
@@ -163,18 +166,10 @@ def _padded(tokens: Sequence[Sequence[int]]) -> Tensor:
 def _query_map(
     frozen: Tensor, tokens: list[list[int]], layout: VectorLayout, config: AnalyticConfig
 ) -> AnalyticQueryMap:
-    """Query map of a domain with one caption per video, as :mod:`trainer.methods.analytic` computes it."""
+    """Query map of a domain with one caption per video."""
     share = len(frozen) / (len(frozen) + config.center_captions)
-    mean = frozen[:, : layout.semantic].mean(0)
-    lexicon = build_lexicon(tokens, layout.lexical, share)
-    return AnalyticQueryMap(
-        center=share * mean,
-        caption_mean=mean * len(frozen) / (len(frozen) + 1),
-        tokens=lexicon.tokens,
-        token_weights=lexicon.weights.float(),
-        unknown_token_weight=torch.tensor(lexicon.unknown_weight),
-        lexicon=lexicon.vectors.half(),
-    )
+    captions = frozen[:, : layout.semantic]
+    return build_query_map(share * captions.mean(0), captions, build_lexicon(tokens, layout.lexical, share))
 
 
 def _videos(captions: Tensor, targets: int, videos: int, rng: Rng) -> np.ndarray:

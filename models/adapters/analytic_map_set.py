@@ -1,9 +1,12 @@
 """Query maps of many tasks, applied to many pairs of text and task in one batch of tensor operations.
 
-:class:`~models.adapters.analytic_maps.AnalyticQueryMap` defines the steps of one task. A set stores the maps of T tasks
-in a few *blocks* of concatenated tensors, so that the number of operations does not grow with the number of tasks. Sets
-are immutable and share blocks: a set with a further task gets a new block, and blocks of similar size are joined. T
-tasks, added one by one, occupy at most 1 + log₂ T blocks, and each map is copied at most log₂ T times.
+A pair's semantic part is the frozen vector minus the center of the task. Its lexical part is the sum of the lexicon's
+rows of the known tokens, weighted by TF-IDF over known and unknown tokens.
+
+A set stores the maps of T tasks in a few *blocks* of concatenated tensors, so that the number of operations does not
+grow with the number of tasks. Sets are immutable and share blocks: a set with a further task gets a new block, and
+blocks of similar size are joined. T tasks, added one by one, occupy at most 1 + log₂ T blocks, and each map is copied
+at most log₂ T times.
 
 The vector of a pair is the same bit for bit in any batch and in any block: all steps are elementwise, sums over a row
 of fixed length, or sums over the tokens of a text in their order.

@@ -112,7 +112,9 @@ class AnalyticVideoMap(_TensorFields):
 
 @dataclass(frozen=True)
 class AnalyticQueryMap(_TensorFields):
-    """Steps from the frozen vector and the tokens of a text to its query vector for one domain.
+    """Tensors that turn the frozen vector and the tokens of a text into its query vector for one domain.
+
+    :class:`~models.adapters.analytic_map_set.AnalyticMapSet` applies the maps of many domains.
 
     Attributes:
         center: Mean caption of the domain, which its queries are centered on, ``[semantic]``.
@@ -142,27 +144,3 @@ class AnalyticQueryMap(_TensorFields):
             unknown_token_weight=zero,
             lexicon=torch.empty(0, layout.lexical),
         )
-
-    def __call__(self, frozen: Tensor, presence: Tensor, layout: VectorLayout) -> Tensor:
-        """Unit query vectors ``[n, dim]``.
-
-        Args:
-            frozen: Unit vectors of the texts in the space of the backbone, ``[n, ≥ semantic]``.
-            presence: Distinct tokens of each text, padded with −1, ``[n, L]``.
-            layout: Sizes of the parts.
-        """
-        frozen = frozen[:, : layout.semantic]
-        semantic = F.normalize(frozen - self.center, dim=-1)
-        return layout.join(semantic, self._lexical(presence, layout), is_video=False)
-
-    def _lexical(self, presence: Tensor, layout: VectorLayout) -> Tensor:
-        """Lexical vectors ``[n, lexical]``: TF-IDF over known and unknown tokens, projected."""
-        if not len(self.tokens):
-            return torch.zeros(len(presence), layout.lexical, device=presence.device)
-        place = torch.searchsorted(self.tokens, presence).clamp_(max=len(self.tokens) - 1)
-        is_known = self.tokens[place] == presence
-        weights = torch.where(is_known, self.token_weights[place], self.unknown_token_weight) * (
-            presence >= 0
-        )
-        length = weights.square().sum(dim=1, keepdim=True).sqrt().clamp(min=MIN_LENGTH)
-        return torch.einsum("nl,nld->nd", weights * is_known / length, self.lexicon[place].float())

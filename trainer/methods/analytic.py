@@ -35,11 +35,11 @@ from models.releases.release_state import tensors_with_prefix
 from models.routing.caption_evidence import CaptionScatter
 from trainer.batching import chunks
 from trainer.methods.base import Method, MethodConfig
-from trainer.methods.shared.lexicon import build_lexicon
+from trainer.methods.shared.lexicon import Lexicon, build_lexicon
 from trainer.methods.shared.ridge import RegressionSums, fit_ridge
 from trainer.task_data import Pair
 
-__all__ = ["Analytic", "AnalyticConfig"]
+__all__ = ["Analytic", "AnalyticConfig", "build_query_map"]
 
 _CACHED_FEATURES = 65_536  # videos whose features are kept between training and embedding, 5 KiB each
 _TEXTS = 64  # captions per forward of the text tower
@@ -73,6 +73,24 @@ class AnalyticConfig(MethodConfig):
     )
     word_evidence: float = Field(
         default=0.25, ge=0, le=10, description="factor of the routing evidence of words"
+    )
+
+
+def build_query_map(center: Tensor, captions: Tensor, lexicon: Lexicon) -> AnalyticQueryMap:
+    """Query map of a domain.
+
+    Args:
+        center: Vector that the queries of the domain are centered on, ``[semantic]``.
+        captions: Vectors of all training captions, ``[m, semantic]``.
+        lexicon: Lexicon of the domain.
+    """
+    return AnalyticQueryMap(
+        center=center.float(),
+        caption_mean=captions.mean(0).float() * len(captions) / (len(captions) + 1),
+        tokens=lexicon.tokens,
+        token_weights=lexicon.weights.float(),
+        unknown_token_weight=torch.tensor(lexicon.unknown_weight),
+        lexicon=lexicon.vectors.half(),
     )
 
 
@@ -195,20 +213,12 @@ class Analytic(Method):
         weight, offset = self._sums.solve(config.semantic_penalty)
         share = len(features) / (len(features) + config.center_captions)
         predicted = features.double() @ weight + offset + config.zero_shot_weight * frozen
-        center = share * targets.mean(0)
         lexicon = build_lexicon(self._observed_tokens, layout.lexical, share)
         words = fit_ridge(features, lexicon.targets, config.lexical_penalty)
         self._set_video_map((weight, offset - share * predicted.mean(0)), words, config.zero_shot_weight)
         captions = torch.cat(self._observed_captions)
         self._scatter = self._scatter.add(captions)
-        self._query_map = AnalyticQueryMap(
-            center=center.float(),
-            caption_mean=captions.mean(0).float() * len(captions) / (len(captions) + 1),
-            tokens=lexicon.tokens,
-            token_weights=lexicon.weights.float(),
-            unknown_token_weight=torch.tensor(lexicon.unknown_weight),
-            lexicon=lexicon.vectors.half(),
-        )
+        self._query_map = build_query_map(share * targets.mean(0), captions, lexicon)
 
     def _set_video_map(
         self, semantic: tuple[Tensor, Tensor], lexical: tuple[Tensor, Tensor], zero_shot_weight: float
@@ -231,10 +241,10 @@ class Analytic(Method):
         keys = [
             blake2b(np.ascontiguousarray(video.numpy()).data, digest_size=16).digest() for video in frames
         ]
-        missing = [row for row, key in enumerate(keys) if key not in self._features]
-        computed = self.backbone.video_features(frames[missing]) if missing else None
-        known = {row: self._features[keys[row]] for row in range(len(keys)) if row not in set(missing)}
-        for place, row in enumerate(missing):
-            assert computed is not None
-            known[row] = self._features[keys[row]] = computed[place]
-        return torch.stack([known[row] for row in range(len(keys))])
+        found = {key: self._features[key] for key in keys if key in self._features}
+        missing = [row for row, key in enumerate(keys) if key not in found]
+        if missing:
+            computed = self.backbone.video_features(frames[missing])
+            for row, features in zip(missing, computed, strict=True):
+                found[keys[row]] = self._features[keys[row]] = features
+        return torch.stack([found[key] for key in keys])

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from models.adapters.analytic_map_set import AnalyticMapSet
 from models.adapters.analytic_maps import AnalyticQueryMap, VectorLayout
+from tests.models.adapters.query_map_reference import reference_vectors
 
 LAYOUT = VectorLayout(semantic=20, lexical=10, dim=32, semantic_weight=0.6)
 VOCABULARY = 50
@@ -56,7 +57,7 @@ def test_vectors_equal_those_of_each_map(texts: tuple[Tensor, Tensor]) -> None:
     maps = [_map(1), None, AnalyticQueryMap.neutral(LAYOUT), _map(2, torch.float32), _map(3)]
     vectors = _vectors(_set(maps), texts)
     for place, query_map in enumerate(maps):
-        expected = texts[0] if query_map is None else query_map(*texts, LAYOUT)
+        expected = texts[0] if query_map is None else reference_vectors(query_map, *texts, LAYOUT)
         torch.testing.assert_close(vectors[:, place], expected, atol=1e-6, rtol=0)
 
 
@@ -66,7 +67,9 @@ def test_backbone_without_reserved_coordinates(texts: tuple[Tensor, Tensor]) -> 
     short = texts[0][:, :20], texts[1]
     vectors = _vectors(_set(maps, layout), short)
     for place, query_map in enumerate(maps):
-        torch.testing.assert_close(vectors[:, place], query_map(*short, layout), atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            vectors[:, place], reference_vectors(query_map, *short, layout), atol=1e-6, rtol=0
+        )
 
 
 def test_vectors_do_not_depend_on_the_batch(texts: tuple[Tensor, Tensor]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.adapters.analytic_map_set import AnalyticMapSet
 from models.adapters.analytic_maps import AnalyticQueryMap, AnalyticVideoMap, VectorLayout
 from models.backbones.backbone import Backbone
 from tests.trainer.methods.method_driver import random_backbone, reserved_backbone
@@ -34,6 +35,12 @@ def _query_map(center: Tensor | None = None) -> AnalyticQueryMap:
         unknown_token_weight=torch.tensor(3.0),
         lexicon=torch.eye(2),
     )
+
+
+def _encode(query_map: AnalyticQueryMap, frozen: Tensor, tokens: Tensor) -> Tensor:
+    """Query vectors ``[n, dim]`` of a set with the map alone."""
+    rows = torch.arange(len(frozen))
+    return AnalyticMapSet.of([query_map], LAYOUT, 60)(frozen, tokens, rows, torch.zeros_like(rows))
 
 
 # -- layout ----------------------------------------------------------------------------------------------
@@ -74,7 +81,7 @@ def test_query_score_by_hand() -> None:
     center = torch.tensor([0.0, 0.5, 0.0])
     frozen = torch.tensor([[0.6, 0.5, 0.8, 9.0]])  # coordinates after the semantic part are ignored
     tokens = torch.tensor([[3, 8, 50]])  # 50 is unknown
-    query = _query_map(center)(frozen, tokens, LAYOUT)
+    query = _encode(_query_map(center), frozen, tokens)
     assert query.norm().item() == pytest.approx(1)
 
     semantic, lexical = torch.tensor([[0.0, 0.6, 0.8]]), torch.tensor([[0.8, -0.6]])
@@ -90,7 +97,7 @@ def test_unknown_words_lower_the_lexical_score() -> None:
     frozen = torch.tensor([[1.0, 0.0, 0.0]])
 
     def score(*tokens: int) -> float:
-        return (_query_map()(frozen, torch.tensor([tokens]), LAYOUT) @ video.T).item()
+        return (_encode(_query_map(), frozen, torch.tensor([tokens])) @ video.T).item()
 
     assert score(3) == pytest.approx(0.4)
     assert score(3, 50) == pytest.approx(0.4 / math.sqrt(10))
@@ -101,14 +108,14 @@ def test_unknown_words_lower_the_lexical_score() -> None:
 def test_padding_is_ignored(draw: Callable[..., Tensor]) -> None:
     frozen = draw(1, 3)
     query_map = _query_map(draw(3) * 0.1)
-    plain = query_map(frozen, torch.tensor([[3, 50]]), LAYOUT)
+    plain = _encode(query_map, frozen, torch.tensor([[3, 50]]))
     for padded in ([3, 50, -1], [-1, 3, -1, 50], [-1, -1, -1, -1, 50, 3]):
-        torch.testing.assert_close(query_map(frozen, torch.tensor([padded]), LAYOUT), plain)
+        torch.testing.assert_close(_encode(query_map, frozen, torch.tensor([padded])), plain)
 
 
 def test_text_without_words_has_no_lexical_part(draw: Callable[..., Tensor]) -> None:
     frozen = draw(1, 3)
-    query = _query_map()(frozen, torch.full((1, 4), -1), LAYOUT)
+    query = _encode(_query_map(), frozen, torch.full((1, 4), -1))
     torch.testing.assert_close(query[:, :3], math.sqrt(0.6) * F.normalize(frozen, dim=-1))
     assert not query[:, 3:5].any()
     assert query.norm().item() == pytest.approx(1)
@@ -118,7 +125,7 @@ def test_neutral_map_keeps_the_frozen_direction_and_knows_no_words(draw: Callabl
     frozen = F.normalize(draw(4, 3), dim=-1)
     neutral = AnalyticQueryMap.neutral(LAYOUT)
     assert len(neutral.caption_mean) == 0
-    query = neutral(frozen, torch.tensor([[3, 8]] * 4), LAYOUT)
+    query = _encode(neutral, frozen, torch.tensor([[3, 8]] * 4))
     torch.testing.assert_close(query[:, :3], math.sqrt(0.6) * frozen)
     assert not query[:, 3:6].any()
     torch.testing.assert_close(query[:, 6], torch.full((4,), math.sqrt(0.4)))

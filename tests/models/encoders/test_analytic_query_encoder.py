@@ -15,6 +15,7 @@ from models.backbones.bert_text_tower import BertBackbone
 from models.encoders.encoder_registry import open_query_encoder
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
+from tests.models.adapters.query_map_reference import reference_vectors
 from tests.models.encoders.small_releases import small_release
 
 TEXTS = ["a man lifts a bar", "two dogs run", "a woman plays the violin on a stage in front of many people"]
@@ -74,7 +75,7 @@ def test_pairs_equal_the_vectors_of_the_map(backbone: Backbone, releases: dict[s
         )
         for row, ids in enumerate(encoder.tokenize(TEXTS)):
             words = torch.from_numpy(np.unique(ids[1:-1]))[None]
-            expected = query_map(frozen[row : row + 1], words, layout)[0]
+            expected = reference_vectors(query_map, frozen[row : row + 1], words, layout)[0]
             np.testing.assert_allclose(found[row, task], expected.numpy(), atol=1e-6)
 
 
