@@ -129,7 +129,7 @@ def _read_domain(name: str, folder: Path) -> Sequence[VideoSpec]:
     if captioned < _MIN_CAPTIONED:
         fail(
             f"{manifest} has {captioned} {'video' if captioned == 1 else 'videos'} with captions.",
-            "A domain needs at least 2: one to learn from and one that is held out.",
+            "A domain needs at least 2 of them: a training video and a held-out video.",
         )
     prefix = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return [

@@ -1,4 +1,4 @@
-"""Places for things of the kitchen, and what is next to them."""
+"""Backdrops and companions of the domain kitchen-table."""
 
 from __future__ import annotations
 
