@@ -16,7 +16,7 @@ from models.encoders.encoder_registry import select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
 from models.releases.release_state import ReleaseState
 from trainer.methods import Method, start_method
-from trainer.task_data import Clip, StoredVectors, TaskData
+from trainer.task_data import Clip, SeparateTasks, StoredVectors, TaskData
 from trainer.training_loop import TrainingProgress, fit, learn_task
 from trainer.video_embedding import MemoryShard, embed_clips
 
@@ -101,16 +101,24 @@ class SequentialLearner:
         self,
         tasks: Sequence[TaskData],
         *,
+        mixed_batches: bool = True,
         report: Callable[[TrainingProgress], None] = lambda progress: None,
     ) -> list[float]:
         """Train the union of all tasks from the backbone, with as many epochs as each task has alone.
 
         The number of optimizer steps is thus the sum over the tasks. The release has one routing profile per task.
 
+        Args:
+            tasks: Tasks to learn.
+            mixed_batches: Whether a batch has videos of all tasks; without, a pair has no cross-task negatives.
+            report: Called after every optimizer step.
+
         Returns:
             The mean loss of each epoch.
         """
-        union = TaskData("all", "all tasks", tuple(clip for task in tasks for clip in task.clips))
+        clips = tuple(clip for task in tasks for clip in task.clips)
+        name = "all", "all tasks"
+        union = TaskData(*name, clips) if mixed_batches else SeparateTasks(*name, clips, tuple(tasks))
         method = start_method(self._method_name, self._backbone, self._settings, None)
         method.begin_task(union.task_id, union.name)
         losses = fit(method, union, report=report)

@@ -19,6 +19,7 @@ from trainer.errors import FramesMissing
 __all__ = [
     "Clip",
     "Pair",
+    "SeparateTasks",
     "Split",
     "StoredVectors",
     "TaskData",
@@ -107,6 +108,35 @@ class TaskData:
     def training_captions(self) -> list[str]:
         """Captions of all training videos."""
         return [pair.caption for pair in self.pairs]
+
+    def draw_batches(self, size: int, rng: np.random.Generator) -> list[list[Pair]]:
+        """All pairs once, in the batches of an epoch; arguments as in :func:`draw_batches`."""
+        return draw_batches(self.pairs, size, rng)
+
+    def batch_count(self, size: int) -> int:
+        """Number of batches of at most ``size`` pairs in an epoch."""
+        return math.ceil(len(self.pairs) / size)
+
+
+@dataclass(frozen=True)
+class SeparateTasks(TaskData):
+    """Union of several tasks with batches of one task each, in random order.
+
+    A pair has no negatives of other tasks: training on all videos that, like continual training, lacks cross-task
+    negative pairs, a bound of continual-cross-modal-retrieval, section 6.
+
+    Attributes:
+        parts: The tasks.
+    """
+
+    parts: tuple[TaskData, ...]
+
+    def draw_batches(self, size: int, rng: np.random.Generator) -> list[list[Pair]]:
+        batches = [batch for part in self.parts for batch in part.draw_batches(size, rng)]
+        return [batches[index] for index in rng.permutation(len(batches))]
+
+    def batch_count(self, size: int) -> int:
+        return sum(part.batch_count(size) for part in self.parts)
 
 
 def draw_batches(pairs: Sequence[Pair], size: int, rng: np.random.Generator) -> list[list[Pair]]:

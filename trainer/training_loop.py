@@ -21,7 +21,7 @@ from trainer.batching import chunks
 from trainer.errors import TrainingDiverged
 from trainer.frozen_prefix_cache import open_video_loader
 from trainer.methods.base import Method
-from trainer.task_data import Clip, Pair, StoredVectors, TaskData, draw_batches, load_frames
+from trainer.task_data import Clip, Pair, StoredVectors, TaskData, load_frames
 from trainer.training_checkpoint import Checkpoint, CheckpointStore
 
 __all__ = ["TrainingProgress", "fit", "learn_task", "learning_rate_factor"]
@@ -125,7 +125,7 @@ def fit(
     memory = memory or StoredVectors()
     pairs = task.pairs
     size = min(config.batch_size, len(pairs))
-    steps_per_epoch = math.ceil(len(pairs) / size)
+    steps_per_epoch = task.batch_count(size)
     resumed = checkpoints.load() if checkpoints else None
     if resumed:
         method.load_state_dict(resumed.method)
@@ -149,7 +149,8 @@ def fit(
                 torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
                 rng = np.random.default_rng(seed)
                 total = 0.0
-                for batch in draw_batches(pairs, size, rng):
+                method.begin_epoch(epoch, pairs)
+                for batch in task.draw_batches(size, rng):
                     factor = learning_rate_factor(
                         clock.step, clock.steps, warmup=config.warmup, first_epoch=first_epoch_steps
                     )

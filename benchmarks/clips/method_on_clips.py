@@ -62,7 +62,7 @@ def run_variant(
     for number, part in enumerate([ordered] if is_joint else [[task] for task in ordered], 1):
         with meter.phase("training"):
             if is_joint:
-                learner.train_jointly(part)
+                learner.train_jointly(part, mixed_batches=variant.mixed_batches)
             else:
                 learner.train(part[0])
         with meter.phase("indexing"):

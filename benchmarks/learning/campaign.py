@@ -98,8 +98,8 @@ class Campaign:
         """Identity of all inputs of a result except the code: data, method, settings, prior and re-indexing."""
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
         variant = run.variant
-        jointly = ("jointly",) if variant.jointly else ()
-        return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *jointly)
+        joint = ("jointly",) * variant.jointly + ("separate batches",) * (not variant.mixed_batches)
+        return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *joint)
 
     def existing_result(self, run: Run) -> RunResult | None:
         """Result of an earlier campaign on the same data with the same settings; None if there is none."""
@@ -154,6 +154,7 @@ class Campaign:
                 prior=self._prior(run),
                 reindex=run.variant.reindex,
                 jointly=run.variant.jointly,
+                mixed_batches=run.variant.mixed_batches,
                 queries=self.protocol.queries,
                 report=lambda line: report(run, line),
             )
@@ -247,6 +248,7 @@ class Campaign:
             "prior": self._prior(run),
             "reindex": run.variant.reindex,
             "jointly": run.variant.is_joint,
+            "mixed_batches": run.variant.mixed_batches,
             "videos": {
                 task.task_id: {"train": len(task.train), "val": len(task.val), "test": len(task.test)}
                 for task in self.tasks

@@ -51,6 +51,7 @@ def run_method(
     prior: float = DEFAULT_PRIOR,
     reindex: bool = False,
     jointly: bool = False,
+    mixed_batches: bool = True,
     queries: QuerySelection = "first",
     report: Callable[[str], None] = lambda line: None,
 ) -> RunOutcome:
@@ -65,6 +66,7 @@ def run_method(
         prior: Routing prior in the global gallery; 0 merges raw cosines.
         reindex: Whether the videos of all tasks are embedded again after every task with the current encoder.
         jointly: Whether the method learns the union of all tasks at once.
+        mixed_batches: Whether the batches of joint training have videos of all tasks.
         queries: Captions of a held-out video that are used as queries: the first one or all.
         report: Called with one line per finished task.
     """
@@ -72,7 +74,7 @@ def run_method(
         name, backbone, tasks, {**(settings or {}), "seed": seed}, prior, reindex, queries, report
     )
     if jointly or METHODS[name].requires_all_videos:
-        run.learn_jointly()
+        run.learn_jointly(mixed_batches)
     else:
         run.learn_in_sequence()
     return run.outcome
@@ -113,10 +115,12 @@ class _MethodRun:
             self._evaluate()
             self._report(f"task {number} of {len(self._tasks)} ({task.name}) in {self._last_seconds():.0f} s")
 
-    def learn_jointly(self) -> None:
+    def learn_jointly(self, mixed_batches: bool) -> None:
         steps: list[TrainingProgress] = []
         with self._meter.phase("training"):
-            losses = self._learner.train_jointly(self._tasks, report=steps.append)
+            losses = self._learner.train_jointly(
+                self._tasks, mixed_batches=mixed_batches, report=steps.append
+            )
         self._record_training(len(steps), losses)
         self._index(self._tasks)
         self.outcome.rows += [None] * (

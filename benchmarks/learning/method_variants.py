@@ -1,8 +1,8 @@
 """Method variants: the methods of a protocol with their settings.
 
 The short form of a variant on the command line, in protocol files and in tables is
-``method@setting=value@setting=value``. ``reindex``, ``prior`` and ``jointly`` are settings of the measurement, not of
-the method.
+``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly`` and ``mixed_batches`` are settings of the
+measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.methods import METHODS
 
 __all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
 
-_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly")
+_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches")
 
 
 class MethodVariant(BaseModel):
@@ -32,6 +32,8 @@ class MethodVariant(BaseModel):
         prior: Routing prior in the global gallery; 0 merges raw cosines, None uses that of the protocol.
         jointly: Whether the method learns the union of all tasks at once, as joint training does, which measures its
             architecture and recipe without the continual scheme.
+        mixed_batches: Whether the batches of joint training have videos of all tasks; without, a pair has negatives of
+            its own task only, as in continual training (continual-cross-modal-retrieval, section 6).
         seeds: Number of seeds; None uses that of the protocol.
     """
 
@@ -43,6 +45,7 @@ class MethodVariant(BaseModel):
     reindex: bool = False
     prior: float | None = Field(default=None, ge=0)
     jointly: bool = False
+    mixed_batches: bool = True
     seeds: int | None = Field(default=None, ge=1)
 
     @property
@@ -61,6 +64,15 @@ class MethodVariant(BaseModel):
             settings = {**value.get("settings", {}), **measurement}
             return {**value, "label": _short_form(str(value.get("method")), settings)}
         return value
+
+    @model_validator(mode="after")
+    def _batches_can_be_mixed(self) -> MethodVariant:
+        method = METHODS.get(self.method)
+        if not self.mixed_batches and method is not None and (method.is_closed_form or not self.is_joint):
+            raise ValueError(
+                "mixed_batches: false needs a method with batches of all tasks; add jointly: true"
+            )
+        return self
 
     def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:
         """A copy with further settings, which are added to the label."""

@@ -233,6 +233,10 @@ class Backbone(nn.Module, ABC):
         shared = {id(p): p for p in self.parameters() if id(p) not in image_tower}
         return self._copy(shared)
 
+    def clone_text_tower(self) -> Backbone:
+        """A copy with a text tower of its own that shares the image tower."""
+        return self._copy({id(parameter): parameter for parameter in self.clip.visual.parameters()})
+
     def _copy(self, shared: dict[int, Any]) -> Backbone:
         """Deep copy that shares the tokenizer, which takes longer to copy than the weights, and ``shared`` by id."""
         return copy.deepcopy(self, {**shared, id(self._tokenizer): self._tokenizer})

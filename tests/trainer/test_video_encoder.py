@@ -29,7 +29,17 @@ SMALL: dict[str, dict[str, Any]] = {
     "moe_adapter": {"experts": 4, "rank": 2},
 }
 # Every encoder family, and every way in which a method of the family embeds videos.
-NAMES = ["zero_shot", "ffa_tame", "strata", "moe_adapter", "finetune", "drift_adapter", "clip_vip", "ccmr"]
+NAMES = [
+    "zero_shot",
+    "ffa_tame",
+    "strata",
+    "moe_adapter",
+    "pnn",
+    "finetune",
+    "drift_adapter",
+    "clip_vip",
+    "ccmr",
+]
 
 torch.set_num_threads(1)
 

@@ -4,6 +4,7 @@ The worker, the benchmarks and the tests drive every method through the same cal
 
     method.begin_task(task_id, name)
     for epoch in epochs:  # the training loop owns optimizer, schedule and checkpoints
+        method.begin_epoch(epoch, pairs)
         for frames, texts in batches:
             method.loss(frames, texts, references).backward()
             optimizer.step()
@@ -155,6 +156,14 @@ class Method(ABC):
             captions: Captions of each video, at least one.
         """
         raise AssertionError(f"{self.name} takes gradient steps")
+
+    def begin_epoch(self, epoch: int, pairs: Sequence[Pair]) -> None:  # noqa: B027 (optional hook)
+        """Prepare an epoch; state that a checkpoint lacks must follow from the arguments and the checkpoint.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            pairs: All training examples of the task.
+        """
 
     def after_step(self) -> None:  # noqa: B027 (optional hook)
         """Update state after an optimizer step."""

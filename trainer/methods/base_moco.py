@@ -13,8 +13,9 @@ negatives, as equation 10 reads; momentum encoders receive the same frames as th
 Differences from the paper: frames are not augmented (grayscale would remove colors that captions mention), the frames
 of a video are the same in every epoch, and gradients are clipped, as for every method. A CLIP backbone takes the
 vector of a text from its last token instead of a mean over tokens. Queues do not distinguish videos: earlier keys of
-a query's own video count as negatives. This is also true in the paper, whose tasks are a hundred times larger; on
-small tasks a queue should hold no more keys than the task has videos.
+a query's own video count as negatives. This is also true in the paper, where it is rare on most tasks (9,000 to 25,991
+training videos) but not on the last one (1,200 videos, and queues of 1,440 keys); on small tasks a queue should hold no
+more keys than the task has videos.
 """
 
 from __future__ import annotations

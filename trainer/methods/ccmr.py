@@ -5,7 +5,9 @@ Two branches embed videos and texts; a triplet loss ranks in both directions (eq
 penalties on important weights (eqs. 4 to 6); a top layer that both branches share, which prevents their drift from each
 other there (section 5.2); one model per retrieval direction, which protects only the branch of its queries (section
 5.3); and stored vectors of earlier tasks as negatives (section 5.4, without success in the paper). Whether old videos
-are embedded again, whether the task is known, and the direction are questions of evaluation.
+are embedded again, whether the task is known, and the direction are questions of evaluation. The joint bounds of
+section 6 are this method with ``jointly: true``, without and with ``mixed_batches: false``, both settings of the
+benchmarks.
 
 Differences from the paper: the branches are CLIP's towers, trained completely, instead of two layers with dropout on
 frozen features. The loss is a mean over triplets instead of a sum, and equation 5 uses the gradients of small batches

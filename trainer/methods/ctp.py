@@ -9,12 +9,13 @@ there is no topology to preserve (published code).
 Differences from the paper: the towers are a pre-trained CLIP, and the vectors are CLIP's projections instead of new
 projections of dimension 256; the vector of a video is the mean over its frames; frames are not augmented; captions
 may have the full length of the text tower. The multi-modal encoder is described in
-``models.encoders.fusion_encoder``; it starts from random weights and therefore has a separate learning rate. Every
-caption has at least one masked word, since the captions are short. The multi-modal encoder needs access to
+``models.encoders.fusion_encoder``; it starts from random weights and therefore has a separate learning rate. The paper
+masks every selected word; here, as in the published code, 10 % of them are replaced and 10 % are unchanged. Every
+caption has at least one selected word, since the captions are short. The multi-modal encoder needs access to
 transformer blocks, so a backbone of DeiT and BERT, as in the paper, has the retrieval part only. The learning rate
-falls to zero instead of 1e-6, and gradients are clipped, as for every method. The paper's tasks have a hundred times
-more pairs than its queue has keys; a queue with more keys than a task has pairs would contain a pair's own earlier
-keys as negatives.
+falls to zero instead of 1e-6, and gradients are clipped, as for every method. On average the paper's tasks have a
+hundred times more pairs than its queue has keys; a queue with more keys than a task has pairs would contain a pair's
+own earlier keys as negatives.
 """
 
 from __future__ import annotations

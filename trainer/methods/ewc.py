@@ -2,9 +2,9 @@
 
 The importance of a weight is its diagonal entry of the Fisher information: the mean squared gradient of the
 log-likelihood at the end of the task. The likelihood of a retrieval model is that of the correct partner within a
-batch, so the gradient is that of the contrastive loss, as in continual-cross-modal-retrieval, equation 5. The Fisher
-matrices of all tasks are added up; a decay reduces the oldest (online EWC: Schwarz et al. 2018, "Progress &
-compress").
+batch, so the gradient is that of the contrastive loss; continual-cross-modal-retrieval, equation 5, takes that of its
+triplet loss in the same way (``trainer.methods.ccmr``). The Fisher matrices of all tasks are added up; a decay reduces
+the oldest (online EWC: Schwarz et al. 2018, "Progress & compress").
 
 Differences from the paper: a contrastive loss has no value for a single sample, so gradients are squared per small
 batch instead of per sample, and a larger batch gives a smaller Fisher. Labels come from the data instead of samples
@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from models.backbones.backbone import Backbone
 from trainer.methods.shared.weight_penalty import (
     WeightPenaltyConfig,
     WeightPenaltyMethod,
@@ -54,7 +55,11 @@ class Ewc(WeightPenaltyMethod):
 
     def compute_importance(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
         """Return γ Ω + F."""
+        return add_importance(self.importance, self.fisher(self.model, pairs), self.config.decay)
+
+    def fisher(self, model: Backbone, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Return F of the trained weights of ``model``: mean squared gradients of the loss of small batches."""
+        weights = {n: p for n, p in model.named_parameters() if p.requires_grad and self.is_penalized(n)}
         examples = self.small_batches(pairs, self.config.fisher_batch)
-        losses = (self.task_loss(frames, texts, None) for frames, texts in examples)
-        fisher = mean_gradients(losses, self.penalized_parameters(), torch.square)
-        return add_importance(self.importance, fisher, self.config.decay)
+        losses = (self.contrastive_loss(*self.embed(frames, texts, model)) for frames, texts in examples)
+        return mean_gradients(losses, weights, torch.square)

@@ -3,6 +3,8 @@
 The backbone is frozen. FFA adds attention across frames to the image tower; TAME conditions the text tower on a learned
 prototype of the task, so that a query is encoded for the shard that it searches. Losses: contrast within the batch (eq.
 7) and against stored videos of earlier tasks (eq. 8), weighted by β (eq. 9).
+
+``docs/ffa-tame.md`` lists the differences from the paper and from its published code.
 """
 
 from __future__ import annotations

@@ -74,12 +74,16 @@ class Finetune(Method):
         self.model.requires_grad_(False)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return self.tower_groups(self.model)
+
+    def tower_groups(self, model: Backbone) -> list[dict[str, Any]]:
+        """Return the AdamW groups of the towers of ``model``."""
+        trained = [p for p in model.parameters() if p.requires_grad]
         rate, word_rate = self.config.learning_rate, self.config.word_learning_rate
         weights = {"params": trained, "lr": rate, "weight_decay": self.config.weight_decay}
         if word_rate is None:
             return [weights]
-        words = self.model.token_embedding.weight
+        words = model.token_embedding.weight
         weights["params"] = [p for p in trained if p is not words]
         return [weights, {"params": [words], "lr": word_rate, "weight_decay": 0.0}]
 

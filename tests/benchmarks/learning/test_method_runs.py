@@ -15,6 +15,7 @@ import torch
 
 import benchmarks.learning.campaign
 import benchmarks.learning.method_runner
+from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign, Run
 from benchmarks.learning.method_runner import RunOutcome, run_method
 from benchmarks.learning.method_variants import parse_variant, select_variants
@@ -400,6 +401,23 @@ def test_any_method_can_learn_the_union_of_all_tasks(run: RunMethod) -> None:
     alike = run("finetune", jointly=True)
     assert alike.rows == joint.rows
     assert alike.losses == joint.losses
+
+
+def test_joint_training_without_cross_task_negatives(run: RunMethod) -> None:
+    mixed, separate = run("joint"), run("joint", mixed_batches=False)
+    assert separate.rows[-1] is not None
+    assert separate.losses != mixed.losses
+
+
+def test_separate_batches_need_joint_training(campaign: Campaign) -> None:
+    with pytest.raises(ProtocolError, match="needs a method with batches of all tasks; add jointly: true"):
+        parse_variant("ccmr@mixed_batches=false")
+    with pytest.raises(ProtocolError, match="needs a method with batches"):
+        parse_variant("analytic@jointly=true@mixed_batches=false")
+    variants = [parse_variant(f"ccmr@jointly=true{more}") for more in ("", "@mixed_batches=false")]
+    mixed, separate = campaign.runs(variants, seeds=1)
+    assert campaign.identity(mixed) != campaign.identity(separate)
+    assert campaign.run_facts(separate)["mixed_batches"] is False
 
 
 @pytest.mark.slow

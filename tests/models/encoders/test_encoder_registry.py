@@ -29,7 +29,16 @@ PACKAGES = ("models", "media", "index", "service", "trainer", "api", "cli", "ben
 
 def test_families_have_the_kinds_of_stored_releases() -> None:
     """The kinds are part of the file format: libraries on disk name them."""
-    assert set(encoder_families()) == {"analytic", "frozen", "tower", "mapped", "tame", "low_rank", "moe"}
+    assert set(encoder_families()) == {
+        "analytic",
+        "frozen",
+        "tower",
+        "mapped",
+        "tame",
+        "low_rank",
+        "moe",
+        "progressive",
+    }
     for kind, family in encoder_families().items():
         assert encoder_family(kind) is family
         assert family.kind == kind

@@ -47,9 +47,7 @@ def test_settings_override_the_recipe_of_the_backbone() -> None:
 
 
 def test_unknown_method_is_refused_with_all_names() -> None:
-    with pytest.raises(
-        MethodError, match="unknown method 'magic': choose one of analytic, base_moco, bmu_moco"
-    ):
+    with pytest.raises(MethodError, match="unknown method 'magic': choose one of afec, analytic, base_moco"):
         configure("magic", "tiny", {})
 
 
@@ -62,6 +60,7 @@ def test_unknown_setting_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
+        ("afec", {"expansion_penalty": -1.0}, "expansion_penalty: "),
         ("base_moco", {"momentum": 1.1}, "momentum: "),
         ("base_moco", {"queue": 0}, "queue: "),
         ("base_moco", {"logit_scale": 0}, "logit_scale: "),
@@ -102,6 +101,7 @@ def test_unknown_setting_is_refused_by_name(name: str) -> None:
         ("moe_adapter", {"experts": 0}, "experts: "),
         ("moe_adapter", {"dropout": 1, "top_k": 0}, "top_k: .*dropout: "),
         ("moe_adapter", {"selector_width": 0}, "selector_width: "),
+        ("pnn", {"learning_rate": 0}, "learning_rate: "),
         ("qdc", {"distillation": -0.1}, "distillation: "),
         ("qdc", {"identity_weight": 0.1}, "identity_weight: Extra inputs"),
         ("rwalk", {"fisher_rate": 0.0, "window": 0}, "fisher_rate: .*window: "),

@@ -194,7 +194,7 @@ def test_loading_is_deterministic_and_needs_no_network(
     assert torch.equal(torch.rand(1), expected)
 
 
-@pytest.mark.parametrize("method", ["ffa_tame", "moe_adapter", "strata", "clip_vip"])
+@pytest.mark.parametrize("method", ["ffa_tame", "moe_adapter", "pnn", "strata", "clip_vip"])
 def test_methods_that_need_open_blocks_refuse_the_backbone(method: str, backbone: Backbone) -> None:
     with pytest.raises(BackboneUnsupported, match=rf"method '{method}': backbone 'small' has closed blocks"):
         start_method(method, backbone, {}, None)
