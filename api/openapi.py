@@ -11,9 +11,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.problem_details import MEDIA_TYPE, Problem
-from service.core.schemas import TaskSpec
+from service.core.schemas import AppendSpec, TaskSpec
 
 __all__ = [
+    "APPEND_BODY",
     "BATCH_EXAMPLES",
     "CLIP_SEARCH_PROBLEMS",
     "PROBLEM_RESPONSES",
@@ -25,7 +26,7 @@ __all__ = [
 
 _SCHEMA_REF = "#/components/schemas/{model}"
 # Models that no route signature names, so FastAPI does not add their schemas.
-_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (Problem, TaskSpec)
+_ADDITIONAL_MODELS: tuple[type[BaseModel], ...] = (AppendSpec, Problem, TaskSpec)
 
 
 def _problem(description: str) -> dict[str, Any]:
@@ -53,7 +54,24 @@ SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
     **CLIP_SEARCH_PROBLEMS,
 }
 
-# POST /tasks accepts JSON, or a form with an archive.
+_ARCHIVE = {
+    "type": "string",
+    "format": "binary",
+    "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv.",
+}
+
+# POST /tasks/{task_id}/videos and POST /tasks accept JSON, or a form with an archive.
+APPEND_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"$ref": _SCHEMA_REF.format(model=AppendSpec.__name__)}},
+            "multipart/form-data": {
+                "schema": {"type": "object", "required": ["archive"], "properties": {"archive": _ARCHIVE}}
+            },
+        },
+    }
+}
 TASK_BODY = {
     "requestBody": {
         "required": True,
@@ -70,11 +88,7 @@ TASK_BODY = {
                             "type": "string",
                             "description": "Settings of the method as a JSON object.",
                         },
-                        "archive": {
-                            "type": "string",
-                            "format": "binary",
-                            "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv.",
-                        },
+                        "archive": _ARCHIVE,
                     },
                 }
             },

@@ -13,6 +13,7 @@ import httpx
 from cli.service_client import MethodSettings
 from service.core.errors import CinestrataError, FieldError, InvalidInput
 from service.core.schemas import (
+    AppendSpec,
     DeletionResult,
     Readiness,
     RecallMatrix,
@@ -68,6 +69,19 @@ class HttpServiceClient:
         return TaskDetails.model_validate(
             self._request("POST", "/tasks", data=fields, files=files, timeout=None)
         )
+
+    def append_videos(self, task_id: str, spec: AppendSpec, key: str | None = None) -> TaskDetails:
+        """Append videos to a learned domain. Requests with the same idempotency key create one append."""
+        body = spec.model_dump(mode="json", exclude_none=True)
+        headers = {"Idempotency-Key": key} if key else {}
+        answer = self._request("POST", f"/tasks/{task_id}/videos", json=body, headers=headers)
+        return TaskDetails.model_validate(answer)
+
+    def append_archive(self, task_id: str, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Append the videos of an archive with a manifest to a learned domain."""
+        files = {"archive": (filename, archive)}
+        answer = self._request("POST", f"/tasks/{task_id}/videos", files=files, timeout=None)
+        return TaskDetails.model_validate(answer)
 
     def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""

@@ -16,6 +16,7 @@ from service.tasks import commands
 
 if TYPE_CHECKING:
     from service.core.schemas import (
+        AppendSpec,
         DeletionResult,
         RecallMatrix,
         SearchResponse,
@@ -54,6 +55,14 @@ class InProcessServiceClient:
             archive, filename, name=name, method=method, settings=settings, caller="cli"
         )
         return outcome.task
+
+    def append_videos(self, task_id: str, spec: AppendSpec, key: str | None = None) -> TaskDetails:
+        """Append videos to a learned domain. Requests with the same idempotency key create one append."""
+        return commands.append_videos(task_id, spec, idempotency_key=key, caller="cli").task
+
+    def append_archive(self, task_id: str, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Append the videos of an archive with a manifest to a learned domain."""
+        return commands.append_archive(task_id, archive, filename, caller="cli").task
 
     def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""

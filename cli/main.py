@@ -99,6 +99,10 @@ def ingest(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the task (default: from the path).")
     ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", help="Name or id of a learned task: append the videos to its domain."),
+    ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="Learning method (default: the service's).")
     ] = None,
@@ -118,10 +122,10 @@ def ingest(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Add one domain of videos as a task."""
+    """Add one domain of videos as a task, or append videos to a domain."""
     from cli.commands.ingest_command import run_ingest
 
-    run_ingest(path, name, method, assignments or (), wait, in_place, url, data)
+    run_ingest(path, name, into, method, assignments or (), wait, in_place, url, data)
 
 
 @app.command()

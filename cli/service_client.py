@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 if TYPE_CHECKING:
     from service.core.schemas import (
+        AppendSpec,
         DeletionResult,
         RecallMatrix,
         SearchResponse,
@@ -32,6 +33,12 @@ class ServiceClient(Protocol):
         self, archive: BinaryIO, filename: str, name: str, method: str | None, settings: MethodSettings
     ) -> TaskDetails:
         """Create a task from an archive of videos with a manifest."""
+
+    def append_videos(self, task_id: str, spec: AppendSpec, key: str | None = None) -> TaskDetails:
+        """Append videos to a learned domain. Requests with the same idempotency key create one append."""
+
+    def append_archive(self, task_id: str, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Append the videos of an archive with a manifest to a learned domain."""
 
     def tasks(self) -> list[TaskDetails]:
         """All tasks, oldest first."""

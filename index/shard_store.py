@@ -101,6 +101,23 @@ class ShardStore(StoreFolder):
         entry = manifest.tombstones.get(task)
         return read_tombstones(self.tombstone_folder(entry.id), entry) if entry else _NO_IDS
 
+    def stored_ids(self, task: str, ids: Ids) -> Ids:
+        """Those of the ids that the segments of a task store, including deleted ones; empty without a shard.
+
+        Raises:
+            ManifestError, ShardInvalid: The manifest or the ids of a segment cannot be trusted.
+        """
+        manifest = self.manifest()
+        if task not in manifest.shards or not len(ids):
+            return _NO_IDS
+        segments = [
+            entry
+            for entry in manifest.segments(task)
+            if entry.count and entry.first_id <= ids.max() and ids.min() <= entry.last_id
+        ]
+        stored = [self._validator.segment_ids(entry) for entry in segments]
+        return np.intersect1d(np.concatenate(stored), ids) if stored else _NO_IDS
+
     # -- writing; nothing becomes visible --
 
     def write_shard(
@@ -205,21 +222,22 @@ class ShardStore(StoreFolder):
                     manifest = self._with_tombstones(manifest, shard.task, present)
             return self.replace_manifest(current, manifest)
 
-    def append(self, segment: SegmentEntry) -> Manifest:
-        """Append a segment to the shard of a published task.
+    def append(self, *segments: SegmentEntry) -> Manifest:
+        """Append segments to the shards of published tasks; all of them become visible together.
 
         Appending a published segment changes nothing.
 
         Raises:
-            ShardInvalid: The task is not published, another release made the segment, the shard has one of its ids, or
-                the segment is not in the store as it was written.
+            ShardInvalid: The task of a segment is not published, another release made the segment, the shard has one of
+                its ids, or the segment is not in the store as it was written.
             ManifestError: The current manifest cannot be trusted.
         """
         with self.write_lock():
-            current = self.manifest()
-            if segment.task in current.shards and segment in current.segments(segment.task):
-                return current
-            return self.replace_manifest(current, self._with_segment(segment, current))
+            current = changed = self.manifest()
+            for segment in segments:
+                if segment.task not in current.shards or segment not in current.segments(segment.task):
+                    changed = self._with_segment(segment, changed)
+            return current if changed is current else self.replace_manifest(current, changed)
 
     def delete(self, ids: Iterable[int], *, task: str | None = None) -> Manifest:
         """Delete vectors: no later search returns them. Their rows stay until the task is compacted.

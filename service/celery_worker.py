@@ -2,7 +2,8 @@
 
 Start workers with ``cinestrata worker --queue cpu`` and ``cinestrata worker --queue gpu``, or with Celery's own
 command: ``celery -A service.celery_worker worker --queues cpu`` and
-``celery -A service.celery_worker worker --queues gpu --pool solo --include trainer.worker.learning_job``.
+``celery -A service.celery_worker worker --queues gpu --pool solo
+--include trainer.worker.learning_job,trainer.worker.append_job``.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from index.errors import ShardStoreError
 from index.files.durable_files import hash_files
@@ -15,7 +17,9 @@ from index.files.manifest_format import Manifest
 from index.index_snapshot import IndexSnapshot
 from index.shard_store import ShardStore
 from index.shards.searchable_shard import SearchableShard
-from models.encoders.encoder_registry import read_query_release
+from models.backbones.backbone import Backbone
+from models.encoders.encoder_registry import read_query_release, read_video_release
+from models.encoders.video_encoder import VideoEncoder
 from models.releases.release_files import read_lineage, read_release
 from models.releases.release_lineage import ParentRelease, TaskLineage
 from models.releases.release_state import ReleaseState
@@ -78,6 +82,17 @@ class Library:
                 folder = self._folder(shard.release)
                 self._pinned[shard.release] = read_query_release(folder, profiles=False)
         return {task: self._pinned[shard.release] for task, shard in self.manifest.shards.items()}
+
+    def video_encoder(self, backbone: Backbone, task: str) -> Callable[[Tensor], Tensor]:
+        """The video encoder that embedded a task's shard: frames ``uint8 [n, M, H, W, 3]`` to vectors ``[n, dim]``.
+
+        Raises:
+            LibraryDamaged, ReleaseError: As :meth:`release`; or the release does not fit the backbone.
+        """
+        shard = self.manifest.shards[task]
+        pinned = {task: read_video_release(self._folder(shard.release))}
+        encoder = VideoEncoder(backbone, {task: shard.fingerprint}, pinned)
+        return lambda frames: torch.from_numpy(encoder.encode(frames, [task])[:, 0])
 
     def _lineage(self, identifier: str) -> TaskLineage:
         return read_lineage(self._folder(identifier))

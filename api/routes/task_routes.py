@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import ValidationError
@@ -14,13 +14,15 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from api.dependencies import CallerDep
-from api.openapi import TASK_BODY
+from api.openapi import APPEND_BODY, TASK_BODY
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import TaskDetails, TaskSpec
+from service.core.schemas import AppendSpec, TaskDetails, TaskSpec
 from service.tasks import commands
 from service.tasks.commands import CreateOutcome
 
 __all__ = ["router"]
+
+_Spec = TypeVar("_Spec", TaskSpec, AppendSpec)
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
@@ -40,15 +42,49 @@ async def create_task(
     else:
         body = await request.body()
         outcome = await run_in_threadpool(_create_from_json, body, idempotency_key, caller)
-    response.headers["Location"] = f"/tasks/{outcome.task.id}"
-    if outcome.replayed:
-        response.headers["Idempotency-Replayed"] = "true"
-    return outcome.task
+    return _answer(response, outcome)
+
+
+@router.post(
+    "/{task_id}/videos",
+    status_code=202,
+    response_model=TaskDetails,
+    openapi_extra=APPEND_BODY,
+    operation_id="append_videos",
+)
+async def append_videos(
+    task_id: str,
+    request: Request,
+    response: Response,
+    caller: CallerDep,
+    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+) -> TaskDetails:
+    """Append videos to a learned domain. The response is a task of its own, whose `into` names the domain.
+
+    Workers embed the videos with the release that the domain's shard pins and add them to the shard as a new segment.
+    Nothing is trained, and no stored vector changes. Videos that cannot be used, and files that the domain already
+    has, are listed in `rejected`.
+    """
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        async with _parsed_form(request) as form:
+            archive = _require_archive(form)
+            outcome = await run_in_threadpool(
+                commands.append_archive,
+                task_id,
+                archive.file,
+                archive.filename or "archive",
+                idempotency_key=idempotency_key,
+                caller=caller,
+            )
+    else:
+        body = await request.body()
+        outcome = await run_in_threadpool(_append_from_json, task_id, body, idempotency_key, caller)
+    return _answer(response, outcome)
 
 
 @router.get("", operation_id="list_tasks")
 def list_tasks() -> list[TaskDetails]:
-    """All tasks, in the order of learning."""
+    """All tasks, in the order of their arrival; `into` distinguishes appends from domains."""
     return commands.list_tasks()
 
 
@@ -70,34 +106,41 @@ def retry_task(task_id: str) -> TaskDetails:
     return commands.retry_task(task_id)
 
 
+def _answer(response: Response, outcome: CreateOutcome) -> TaskDetails:
+    response.headers["Location"] = f"/tasks/{outcome.task.id}"
+    if outcome.replayed:
+        response.headers["Idempotency-Replayed"] = "true"
+    return outcome.task
+
+
 def _create_from_json(body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
+    spec = _parse_json(TaskSpec, body)
+    return commands.create_task(spec, idempotency_key=idempotency_key, caller=caller)
+
+
+def _append_from_json(task_id: str, body: bytes, idempotency_key: str | None, caller: str) -> CreateOutcome:
+    spec = _parse_json(AppendSpec, body)
+    return commands.append_videos(task_id, spec, idempotency_key=idempotency_key, caller=caller)
+
+
+def _parse_json(model: type[_Spec], body: bytes) -> _Spec:
     try:
-        spec = TaskSpec.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
             reason = str(first["ctx"]["error"])
             raise InvalidInput.at("body", f"The body is not JSON: {reason}.", "Send a JSON object.") from None
         raise InvalidInput.from_pydantic(error.errors(include_url=False)) from None
-    return commands.create_task(spec, idempotency_key=idempotency_key, caller=caller)
 
 
 async def _create_from_archive(request: Request, idempotency_key: str | None, caller: str) -> CreateOutcome:
     async with _parsed_form(request) as form:
-        archive, name = form.get("archive"), form.get("name")
-        errors = []
-        if not isinstance(archive, UploadFile):
-            errors.append(
-                FieldError(
-                    "archive", "The archive is missing.", "Attach a zip or tar(.gz) file as 'archive'."
-                )
-            )
-        if not isinstance(name, str) or not name:
-            errors.append(
-                FieldError("name", "The name is missing.", "Name the domain, for example 'night traffic'.")
-            )
-        if errors or not isinstance(archive, UploadFile):
-            raise InvalidInput.of(errors)
+        name = form.get("name")
+        missing_name = FieldError(
+            "name", "The name is missing.", "Name the domain, for example 'night traffic'."
+        )
+        archive = _require_archive(form, () if isinstance(name, str) and name else (missing_name,))
         method = form.get("method")
         return await run_in_threadpool(
             commands.create_task_from_archive,
@@ -109,6 +152,15 @@ async def _create_from_archive(request: Request, idempotency_key: str | None, ca
             idempotency_key=idempotency_key,
             caller=caller,
         )
+
+
+def _require_archive(form: FormData, errors: Sequence[FieldError] = ()) -> UploadFile:
+    """Return the archive of a form; raises InvalidInput if it is missing, or with the other errors of the form."""
+    archive = form.get("archive")
+    if isinstance(archive, UploadFile) and not errors:
+        return archive
+    missing = FieldError("archive", "The archive is missing.", "Attach a zip or tar(.gz) file as 'archive'.")
+    raise InvalidInput.of([*([] if isinstance(archive, UploadFile) else [missing]), *errors])
 
 
 @asynccontextmanager

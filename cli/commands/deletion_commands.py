@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.commands.task_commands import find_task
 from cli.console import console, error_console, fail
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import FINAL_STATES
 
 if TYPE_CHECKING:
-    from cli.service_client import ServiceClient
-    from service.core.schemas import TaskDetails
     from service.library.compaction import StorageUsage
 
 __all__ = ["run_compact", "run_delete"]
@@ -37,7 +36,7 @@ def run_delete(
     if bool(videos) is (task is not None):
         fail("Name videos, or one task with --task.")
     client = connect(url, data)
-    found = None if task is None else _find_task(client, task)
+    found = None if task is None else find_task(client, task)
     if found is not None and found.state not in FINAL_STATES:  # fails before the prompt
         fail(
             f"Task {found.name!r} is {found.state} and cannot be deleted.",
@@ -89,16 +88,6 @@ def run_compact(task: str | None, dry_run: bool, data: Path | None) -> None:
             )
     sweep_index()
     sweep_orphan_images()
-
-
-def _find_task(client: ServiceClient, name_or_id: str) -> TaskDetails:
-    """The task with this id or name. Ids have priority, because a task may be named like the id of another."""
-    tasks = client.tasks()
-    by_id = (task for task in tasks if task.id == name_or_id)
-    by_name = (task for task in tasks if task.name == name_or_id)
-    for task in (*by_id, *by_name):
-        return task
-    fail(f"There is no task {name_or_id!r}.", "See `cinestrata tasks list`.")
 
 
 def _print_usages(usages: Sequence[StorageUsage]) -> None:

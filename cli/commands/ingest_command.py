@@ -1,4 +1,4 @@
-"""``cinestrata ingest``: creates a task from a manifest, a folder or an archive of videos."""
+"""``cinestrata ingest``: creates a task, or appends to a domain, from a manifest, a folder or an archive of videos."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import typer
 from pydantic import ValidationError
 
-from cli.commands.task_commands import follow
+from cli.commands.task_commands import find_task, follow
 from cli.connection import connect
 from cli.console import console, fail, progress_bar
 from cli.service_client import MethodSettings, ServiceClient
 from service.core.errors import InvalidInput
-from service.core.schemas import TaskDetails, TaskSpec, VideoSpec
+from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 from service.tasks.archives.manifest_parser import parse_manifest
 
 __all__ = ["default_name", "find_manifest", "pack_videos", "parse_settings", "read_videos", "run_ingest"]
@@ -35,6 +36,7 @@ _VIDEO_SUFFIXES = frozenset(
 def run_ingest(
     path: Path,
     name: str | None,
+    into: str | None,
     method: str | None,
     assignments: Sequence[str],
     wait: bool,
@@ -42,11 +44,12 @@ def run_ingest(
     url: str | None,
     data: Path | None,
 ) -> None:
-    """Create a task and follow its progress. Exits with status 1 if the task does not become ready.
+    """Create a task or an append and follow its progress. Exits with status 1 if it does not become ready.
 
     Args:
         path: Manifest, folder of videos, or archive with a manifest.
         name: Name of the domain; None derives it from the path.
+        into: Name or id of the task whose domain receives the videos; None creates a domain.
         method: Learning method; None takes the service's default.
         assignments: Settings of the method as ``name=value``.
         wait: Whether to follow the task until it reaches a final state.
@@ -58,28 +61,67 @@ def run_ingest(
         fail(
             f"{path} does not exist.", "Name a manifest (.jsonl or .csv), a folder of videos, or an archive."
         )
-    name, settings = name or default_name(path), parse_settings(assignments)
+    if into and (name or method or assignments):
+        fail(
+            "--into cannot be combined with --name, --method or --set.",
+            "The domain keeps its name and its release.",
+        )
+    settings = parse_settings(assignments)
     client = connect(url, data)
+    target: _Target
+    if into:
+        target = _LearnedDomain(client, find_task(client, into).id)
+    else:
+        target = _NewDomain(client, name or default_name(path), method, settings)
     if path.name.endswith(_ARCHIVE_SUFFIXES):
         with path.open("rb") as archive, console.status("Sending the archive …"):
-            task = client.create_task_from_archive(archive, path.name, name, method, settings)
+            task = target.send_archive(archive, path.name)
     else:
-        task = _create_from_files(client, path, name, method, settings, in_place, is_remote=url is not None)
+        task = _send_files(target, path, in_place, is_remote=url is not None)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":
         raise typer.Exit(1)
 
 
-def _create_from_files(
-    client: ServiceClient,
-    path: Path,
-    name: str,
-    method: str | None,
-    settings: MethodSettings,
-    in_place: bool,
-    *,
-    is_remote: bool,
-) -> TaskDetails:
+class _Target(Protocol):
+    """Destination of the videos."""
+
+    def send(self, videos: list[VideoSpec]) -> TaskDetails:
+        """Send the paths of videos that the service can read."""
+
+    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Send an archive of videos with a manifest."""
+
+
+@dataclass(frozen=True)
+class _NewDomain:
+    client: ServiceClient
+    name: str
+    method: str | None
+    settings: MethodSettings
+
+    def send(self, videos: list[VideoSpec]) -> TaskDetails:
+        return self.client.create_task(
+            TaskSpec(name=self.name, method=self.method, settings=self.settings, videos=videos)
+        )
+
+    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
+        return self.client.create_task_from_archive(archive, filename, self.name, self.method, self.settings)
+
+
+@dataclass(frozen=True)
+class _LearnedDomain:
+    client: ServiceClient
+    task_id: str
+
+    def send(self, videos: list[VideoSpec]) -> TaskDetails:
+        return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
+
+    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
+        return self.client.append_archive(self.task_id, archive, filename)
+
+
+def _send_files(target: _Target, path: Path, in_place: bool, *, is_remote: bool) -> TaskDetails:
     base, videos = read_videos(path)
     files = {video.uri: (base / video.uri).resolve() for video in videos}
     for uri, file in files.items():
@@ -91,15 +133,14 @@ def _create_from_files(
     if in_place or (not is_remote and _are_below_media_root(files.values())):
         placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
         try:
-            spec = TaskSpec(name=name, method=method, settings=settings, videos=placed)
+            return target.send(placed)
         except ValidationError as error:
             raise InvalidInput.from_pydantic(error.errors()) from None
-        return client.create_task(spec)
     with tempfile.TemporaryFile() as archive:
         pack_videos(archive, videos, files)
         archive.seek(0)
         with console.status("Sending the videos …"):
-            return client.create_task_from_archive(archive, f"{name}.tar", name, method, settings)
+            return target.send_archive(archive, "videos.tar")
 
 
 def _are_below_media_root(files: Collection[Path]) -> bool:

@@ -93,7 +93,9 @@ def run_worker(queue: str, data: Path | None) -> None:
     from service.celery_worker import celery_app
 
     if queue == "gpu":
-        import trainer.worker.learning_job  # noqa: F401 - registers the training job
+        # Registers the jobs of this queue.
+        import trainer.worker.append_job
+        import trainer.worker.learning_job  # noqa: F401
 
     celery_app.worker_main(
         [

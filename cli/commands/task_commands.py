@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, report_errors
+from cli.console import console, fail, report_errors
 from cli.service_client import FINAL_STATES
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cli.service_client import ServiceClient
     from service.core.schemas import TaskDetails
 
-__all__ = ["app", "follow", "task_table"]
+__all__ = ["app", "find_task", "follow", "task_table"]
 
 app = typer.Typer(help="List, show, cancel and retry tasks.", no_args_is_help=True)
 
@@ -125,3 +125,16 @@ def task_table(tasks: Sequence[TaskDetails], *, show_ids: bool = False) -> Table
 def _print_state(task: TaskDetails) -> None:
     suffix = ", will be cancelled" if task.cancel_requested else ""
     console.print(f"{task.name} ({task.id}): {task.state}{suffix}")
+
+
+def find_task(client: ServiceClient, name_or_id: str) -> TaskDetails:
+    """The task with this id or name; exits with an error if there is none.
+
+    Ids have priority, because a task may be named like the id of another.
+    """
+    tasks = client.tasks()
+    by_id = (task for task in tasks if task.id == name_or_id)
+    by_name = (task for task in tasks if task.name == name_or_id)
+    for task in (*by_id, *by_name):
+        return task
+    fail(f"There is no task {name_or_id!r}.", "See `cinestrata tasks list`.")

@@ -96,7 +96,7 @@ class PositionCounter(Base):
 
 
 class Task(Base):
-    """A domain of videos, from arrival to ready."""
+    """A domain of videos, from arrival to ready; or an append, which adds videos to the shard of a learned domain."""
 
     __tablename__ = "tasks"
     __table_args__ = (
@@ -136,6 +136,9 @@ class Task(Base):
     learned_order: Mapped[int | None] = mapped_column(Integer, unique=True)  # t = 1, 2, …
     trained: Mapped[bool] = mapped_column(Boolean, default=False)
     held_out: Mapped[str | None] = mapped_column(String(16))  # given | derived
+    # Of an append: the domain. No foreign key, because SQLite cannot add one to a table that others refer to.
+    target_id: Mapped[str | None] = mapped_column(String(128), index=True)
+    deleted_at: Mapped[datetime | None]  # set: the domain was deleted as a whole
 
     videos: Mapped[list[Video]] = relationship(back_populates="task", passive_deletes=True)
 
@@ -155,7 +158,9 @@ class Video(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id", ondelete="RESTRICT"))
     uri: Mapped[str] = mapped_column(Text)
     split: Mapped[str | None] = mapped_column(String(8))  # given by the user
-    effective_split: Mapped[str | None] = mapped_column(String(8))  # train | val | test, after probing
+    effective_split: Mapped[str | None] = mapped_column(
+        String(8)
+    )  # train | val | test | appended, after probing
     captions: Mapped[list[str]] = mapped_column(JSON, default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
     status: Mapped[str] = mapped_column(String(16), default="pending")

@@ -20,7 +20,8 @@ tombstones yet, and paged results from before, do not show it either.
 * The recall matrix keeps rows that were evaluated with the video; later rows have a smaller gallery. The evaluation
   ledger is deleted, since it contains query vectors of captions, and is computed again with the next task.
 * A learned task without videos keeps its position, since later releases build on it; its column of the matrix is
-  deleted. After compaction it has an empty shard.
+  deleted. After compaction it has an empty shard. A task that is deleted as a whole gives up its name and refuses
+  appends.
 """
 
 from __future__ import annotations
@@ -28,19 +29,22 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from index.errors import ShardStoreError
 from index.shard_store import ShardStore
-from service.catalog.database import id_chunks, session_scope
+from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Event, Recall, Task, Video
+from service.catalog.video_counts import count_task_videos
 from service.core.errors import Conflict, NotFound, Unavailable
-from service.core.schemas import DeletionResult, VideoCounts
+from service.core.schemas import DeletionResult
 from service.core.settings import settings
 from service.library.compaction import update_shard_rows
 from service.storage import index_manifest, library_paths
 from service.storage.video_files import delete_video_files
+from service.tasks.commands import MAX_NAME_CHARS
+from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task
 from service.tasks.task_events import record
 
@@ -92,8 +96,12 @@ def delete_task(task_id: str) -> DeletionResult:
         gone = _remove(session, task, session.scalars(own).all(), whole=True)
         # Checkpoints of a failed or cancelled attempt.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
-        if task.learned_order is None and not index_manifest.is_published(task_id):
+        if task.learned_order is None and not is_published(session, task):
             session.delete(task)
+        elif task.deleted_at is None:
+            task.deleted_at = now(session)
+            suffix = f" (deleted {task.id})"  # the name is free again
+            task.name = task.name[: MAX_NAME_CHARS - len(suffix)] + suffix
     manifest = index_manifest.read_manifest()
     update_shard_rows(
         manifest, {task_id} & manifest.shards.keys()
@@ -117,7 +125,9 @@ def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: boo
     """Delete videos of a locked task; with ``whole`` they are all of its videos."""
     if not videos:
         return []
-    _add_tombstones(task.id, [video.vector_id for video in videos], whole=whole)
+    # Vectors of an append are in the shard of its domain as soon as they are published.
+    shard, whole_shard = task.target_id or task.id, whole and task.target_id is None
+    _add_tombstones(shard, [video.vector_id for video in videos], whole=whole_shard)
     files = [(video.id, video.uri, video.content_hash) for video in videos]
     gone = [video.id for video in videos]
     for chunk in id_chunks(gone):
@@ -128,7 +138,7 @@ def _remove(session: Session, task: Task, videos: Sequence[Video], *, whole: boo
     except OSError as error:
         raise Unavailable(f"A file of task {task.id} cannot be deleted: {error}", 30) from error
     _delete_events(session, task.id, set(gone))
-    task.counts = _count_task_videos(session, task.id)
+    task.counts = count_task_videos(session, task.id)
     if not task.counts["accepted"]:
         session.execute(delete(Recall).where(Recall.task_order == task.learned_order))
     record(session, task.id, "log", {"message": f"{len(gone)} videos were deleted.", "deleted": len(gone)})
@@ -160,16 +170,3 @@ def _delete_events(session: Session, task_id: str, videos: set[str]) -> None:
         if event.data.get("video_id") in videos:
             session.delete(event)
     session.flush()
-
-
-def _count_task_videos(session: Session, task_id: str) -> dict[str, int]:
-    rows = session.execute(
-        select(Video.status, Video.effective_split, func.count())
-        .where(Video.task_id == task_id)
-        .group_by(Video.status, Video.effective_split)
-    ).all()
-    return VideoCounts(
-        videos=sum(count for _, _, count in rows),
-        **{kind: sum(n for status, _, n in rows if status == kind) for kind in ("accepted", "rejected")},
-        **{part: sum(n for _, split, n in rows if split == part) for part in ("train", "val", "test")},
-    ).model_dump()

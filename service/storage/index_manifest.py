@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import func, select
 
+from index.arrays import Ids
 from index.errors import ManifestError, ShardStoreError
 from index.files.manifest_format import Manifest
 from index.shard_store import ShardStore
@@ -12,19 +13,30 @@ from service.catalog.tables import Task
 from service.core.errors import Unavailable
 from service.core.settings import settings
 
-__all__ = ["is_published", "read_manifest", "require_manifest"]
+__all__ = ["is_published", "read_manifest", "require_manifest", "stored_ids"]
 
 
 def is_published(task_id: str) -> bool:
     """Return whether the manifest lists a shard of the task.
 
-    The manifest is replaced just before the catalog commits. If a worker dies in between, the shard is published and
-    only the rows of the catalog are missing: such a task must be finished, not failed or cancelled.
-
     Raises:
         Unavailable: the manifest cannot be read.
     """
     return task_id in read_manifest().shards
+
+
+def stored_ids(task_id: str, ids: Ids) -> Ids:
+    """Return those of the vector ids that the shard of a task stores, including deleted ones; empty without a shard.
+
+    Raises:
+        Unavailable: the manifest or the ids of the shard cannot be read.
+    """
+    if not settings().index_dir.exists():
+        return ids[:0]
+    try:
+        return ShardStore(settings().index_dir).stored_ids(task_id, ids)
+    except ShardStoreError as error:
+        raise Unavailable(f"The index cannot be read: {error}", 30) from error
 
 
 def read_manifest() -> Manifest:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from service.core.settings import settings
 
 __all__ = [
+    "APPEND",
     "CPU_QUEUE",
     "GPU_QUEUE",
     "LEARN",
@@ -22,11 +23,12 @@ __all__ = [
     "celery_app",
     "is_reachable",
     "queue_length",
+    "send_append",
     "send_learn",
     "send_probe",
 ]
 
-PROBE, LEARN = "cinestrata.probe", "cinestrata.learn"
+PROBE, LEARN, APPEND = "cinestrata.probe", "cinestrata.learn", "cinestrata.append"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
 _VISIBILITY_SECONDS = 12 * 3600  # Redis delivers an unacknowledged message again after this time
 _UNREACHABLE = (OperationalError, RedisError, OSError)
@@ -50,7 +52,11 @@ def _configuration() -> dict[str, Any]:
         "task_acks_late": True,
         "worker_prefetch_multiplier": 1,
         "task_default_queue": CPU_QUEUE,
-        "task_routes": {PROBE: {"queue": CPU_QUEUE}, LEARN: {"queue": GPU_QUEUE}},
+        "task_routes": {
+            PROBE: {"queue": CPU_QUEUE},
+            LEARN: {"queue": GPU_QUEUE},
+            APPEND: {"queue": GPU_QUEUE},
+        },
         "worker_hijack_root_logger": False,
         "worker_send_task_events": False,
     }
@@ -76,6 +82,15 @@ def send_learn(task_id: str) -> bool:
         False if the broker is unreachable; the reconciler sends the message later.
     """
     return _send(LEARN, GPU_QUEUE, task_id)
+
+
+def send_append(task_id: str) -> bool:
+    """Send the message that the videos of an append are due for embedding.
+
+    Returns:
+        False if the broker is unreachable; the reconciler sends the message later.
+    """
+    return _send(APPEND, GPU_QUEUE, task_id)
 
 
 def queue_length(queue: str) -> int | None:

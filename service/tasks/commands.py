@@ -5,31 +5,39 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pydantic import ValidationError
-from sqlalchemy import exists, func, select
+from sqlalchemy import exists, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.catalog.database import id_chunks, now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task, Video
 from service.core.errors import Conflict, InDoubt, InvalidInput, NotFound
-from service.core.schemas import RejectedVideo, TaskDetails, TaskProgress, TaskSpec, VideoCounts
-from service.storage import index_manifest
+from service.core.schemas import AppendSpec, TaskDetails, TaskProgress, TaskSpec, VideoCounts
 from service.tasks import broker, idempotency
 from service.tasks.archives import upload_storage
 from service.tasks.archives.archive_unpacking import archive_digest, unpack_archive
-from service.tasks.ingestion_checks import TaskRecord, validate_task
+from service.tasks.ingestion_checks import (
+    AppendRecord,
+    TaskRecord,
+    VideoRecord,
+    validate_append,
+    validate_task,
+)
 from service.tasks.lifecycle import send_due
+from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import lock_task, next_position, set_state
+from service.tasks.task_details import task_details
 from service.tasks.task_events import events_after, record
 
 __all__ = [
-    "DEFAULT_SECONDS_PER_VIDEO",
     "CreateOutcome",
+    "append_archive",
+    "append_videos",
     "cancel_task",
     "create_task",
     "create_task_from_archive",
@@ -37,10 +45,9 @@ __all__ = [
     "get_task",
     "list_tasks",
     "retry_task",
-    "seconds_per_video",
 ]
 
-DEFAULT_SECONDS_PER_VIDEO = 1.0  # until finished tasks give an estimate
+MAX_NAME_CHARS = 80  # width of the column
 
 
 @dataclass(frozen=True)
@@ -66,18 +73,30 @@ def create_task(spec: TaskSpec, *, idempotency_key: str | None = None, caller: s
         Unavailable: nothing was stored; the request can be sent again.
         InDoubt: the task may be stored; a repetition with the same Idempotency-Key stores it once.
     """
-    body = json.dumps(spec.model_dump(exclude_unset=True), sort_keys=True, allow_nan=True)
-    body_hash = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
-    replayed = _replay(caller, idempotency_key, body_hash)
-    if replayed:
-        return replayed
-    try:
-        stored = _store(_new_id("tsk"), validate_task(spec), idempotency_key, caller)
-    except BaseException:
-        _drop_key(caller, idempotency_key)
-        raise
-    broker.send_probe(stored.task.id)
-    return stored
+    request = _Request(None, idempotency_key, caller)
+    return _create_from_spec(request, spec, lambda: validate_task(spec))
+
+
+def append_videos(
+    task_id: str, spec: AppendSpec, *, idempotency_key: str | None = None, caller: str = ""
+) -> CreateOutcome:
+    """Store an append of videos to a learned domain and send a message to the workers.
+
+    The append is a task of its own. Workers probe its videos, embed them with the release that the domain's shard pins,
+    and publish them as a segment of the shard; nothing is trained.
+
+    Args:
+        task_id: Identifier of the domain's task.
+        spec: The videos.
+        idempotency_key, caller: As for :func:`create_task`.
+
+    Raises:
+        NotFound: the task does not exist.
+        Conflict: the task is not a learned domain, or an id belongs to another video.
+        InvalidInput, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task`.
+    """
+    request = _Request(task_id, idempotency_key, caller)
+    return _create_from_spec(request, spec, lambda: validate_append(spec))
 
 
 def create_task_from_archive(
@@ -99,42 +118,40 @@ def create_task_from_archive(
         InvalidInput, TooLarge: the archive or its manifest is invalid.
         Conflict, IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for ``create_task``.
     """
-    head = json.dumps([name, method, settings, filename], sort_keys=True, default=str)
-    digest = hashlib.sha256(head.encode("utf-8", "surrogatepass"))
-    digest.update(archive_digest(archive))
-    replayed = _replay(caller, idempotency_key, digest.hexdigest())
-    if replayed:
-        return replayed
-    task_id = _new_id("tsk")
-    try:
-        videos = unpack_archive(archive, filename, task_id)
-        try:
-            spec = TaskSpec.model_validate(
-                {
-                    "name": name,
-                    "method": method,
-                    "settings": settings,
-                    "videos": [video.model_dump(exclude_unset=True) for video in videos],
-                }
-            )
-        except ValidationError as error:
-            raise InvalidInput.from_pydantic(error.errors()) from None
-        stored = _store(task_id, validate_task(spec), idempotency_key, caller)
-    except BaseException as error:
-        if not isinstance(error, InDoubt):
-            upload_storage.remove_upload(task_id)
-        _drop_key(caller, idempotency_key)
-        raise
-    broker.send_probe(
-        task_id
-    )  # outside of the try block: the stored task needs its files even if sending fails
-    return stored
+    fields = {"name": name, "method": method, "settings": settings}
+    request = _Request(None, idempotency_key, caller)
+    return _create_from_archive(
+        request, archive, filename, fields, lambda body: validate_task(TaskSpec.model_validate(body))
+    )
+
+
+def append_archive(
+    task_id: str,
+    archive: BinaryIO,
+    filename: str,
+    *,
+    idempotency_key: str | None = None,
+    caller: str = "",
+) -> CreateOutcome:
+    """Append the videos of an archive with a manifest to a learned domain.
+
+    Raises:
+        NotFound, Conflict: as for :func:`append_videos`.
+        InvalidInput, TooLarge: the archive or its manifest is invalid.
+        IdempotencyMismatch, IdempotencyInFlight, Unavailable, InDoubt: as for :func:`create_task_from_archive`.
+    """
+    with session_scope() as session:
+        _require_learned(session.get(Task, task_id), task_id)  # before the archive is unpacked
+    request = _Request(task_id, idempotency_key, caller)
+    return _create_from_archive(
+        request, archive, filename, {}, lambda body: validate_append(AppendSpec.model_validate(body))
+    )
 
 
 def list_tasks() -> list[TaskDetails]:
     """Return all tasks in the order of their positions."""
     with session_scope() as session:
-        return _task_details(session, session.scalars(select(Task).order_by(Task.position)).all())
+        return task_details(session, session.scalars(select(Task).order_by(Task.position)).all())
 
 
 def get_task(task_id: str) -> TaskDetails:
@@ -147,7 +164,7 @@ def get_task(task_id: str) -> TaskDetails:
         task = session.get(Task, task_id)
         if task is None:
             raise NotFound(f"There is no task {task_id!r}.")
-        return _task_details(session, [task])[0]
+        return task_details(session, [task])[0]
 
 
 def cancel_task(task_id: str) -> TaskDetails:
@@ -162,7 +179,7 @@ def cancel_task(task_id: str) -> TaskDetails:
         if task.state in ("ready", "failed"):
             raise Conflict(f"Task {task_id} is {task.state}; only an unfinished task can be cancelled.")
         if task.state in ACTIVE_STATES:
-            if index_manifest.is_published(task_id):
+            if is_published(session, task):
                 raise Conflict(
                     f"The shard of task {task_id} is already published; the task is about to be ready."
                 )
@@ -171,7 +188,7 @@ def cancel_task(task_id: str) -> TaskDetails:
             elif not task.cancel_requested:
                 task.cancel_requested = True
                 record(session, task_id, "log", {"message": "Cancellation was requested."})
-        view = _task_details(session, [task])[0]
+        view = task_details(session, [task])[0]
     send_due()  # the next task may have been waiting for this one
     return view
 
@@ -201,33 +218,109 @@ def retry_task(task_id: str) -> TaskDetails:
             )
         task.counts = VideoCounts(videos=len(videos)).model_dump()
         set_state(session, task, "queued")
-        view = _task_details(session, [task])[0]
+        view = task_details(session, [task])[0]
     broker.send_probe(task_id)
     return view
 
 
-def _replay(caller: str, key: str | None, body_hash: str) -> CreateOutcome | None:
-    stored = idempotency.reserve(caller, key, body_hash) if key is not None else None
-    return CreateOutcome(TaskDetails.model_validate(stored), replayed=True) if stored else None
+@dataclass(frozen=True)
+class _Request:
+    """A request for a new task.
+
+    Attributes:
+        target_id: Of an append: identifier of the domain's task.
+        key: Its ``Idempotency-Key``.
+        caller: Identity of the caller.
+    """
+
+    target_id: str | None
+    key: str | None
+    caller: str
+
+    def replay(self, body_hash: str) -> CreateOutcome | None:
+        """Return the outcome of an earlier request with the same key; otherwise reserve the key."""
+        stored = idempotency.reserve(self.caller, self.key, body_hash) if self.key is not None else None
+        return CreateOutcome(TaskDetails.model_validate(stored), replayed=True) if stored else None
+
+    def drop_key(self) -> None:
+        """Delete the reserved key of a failed request."""
+        if self.key is not None:
+            idempotency.drop(self.caller, self.key)
 
 
-def _drop_key(caller: str, key: str | None) -> None:
-    if key is not None:
-        idempotency.drop(caller, key)
+def _create_from_spec(
+    request: _Request, spec: TaskSpec | AppendSpec, validate: Callable[[], TaskRecord | AppendRecord]
+) -> CreateOutcome:
+    content = spec.model_dump(exclude_unset=True)
+    body = json.dumps([request.target_id, content] if request.target_id else content, sort_keys=True)
+    replayed = request.replay(hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest())
+    if replayed:
+        return replayed
+    try:
+        stored = _store(_new_id("tsk"), validate(), request)
+    except BaseException:
+        request.drop_key()
+        raise
+    broker.send_probe(stored.task.id)
+    return stored
 
 
-def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> CreateOutcome:
+def _create_from_archive(
+    request: _Request,
+    archive: BinaryIO,
+    filename: str,
+    fields: dict[str, Any],
+    validate: Callable[[dict[str, Any]], TaskRecord | AppendRecord],
+) -> CreateOutcome:
+    head = json.dumps(
+        [*fields.values(), filename, *filter(None, [request.target_id])], sort_keys=True, default=str
+    )
+    digest = hashlib.sha256(head.encode("utf-8", "surrogatepass"))
+    digest.update(archive_digest(archive))
+    replayed = request.replay(digest.hexdigest())
+    if replayed:
+        return replayed
+    task_id = _new_id("tsk")
+    try:
+        videos = unpack_archive(archive, filename, task_id)
+        try:
+            checked = validate(
+                {**fields, "videos": [video.model_dump(exclude_unset=True) for video in videos]}
+            )
+        except ValidationError as error:
+            raise InvalidInput.from_pydantic(error.errors()) from None
+        stored = _store(task_id, checked, request)
+    except BaseException as error:
+        if not isinstance(error, InDoubt):
+            upload_storage.remove_upload(task_id)
+        request.drop_key()
+        raise
+    # Outside of the try block: the stored task needs its files even if sending fails.
+    broker.send_probe(task_id)
+    return stored
+
+
+def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) -> CreateOutcome:
     try:
         with session_scope(write=True) as session:
             # The position is taken first: its lock makes concurrent requests wait, so the following checks stay valid.
             position = next_position(session)
-            _refuse_duplicates(session, checked)
+            if isinstance(checked, TaskRecord):
+                name, method, settings = checked.name, checked.method, checked.settings
+                if session.scalar(select(exists().where(Task.name == name))):
+                    raise Conflict(f"name: A task {name!r} already exists. Choose another name.")
+            else:
+                domain = _require_learned(session.get(Task, request.target_id), request.target_id)
+                suffix = f" (append {task_id})"
+                name = domain.name[: MAX_NAME_CHARS - len(suffix)] + suffix
+                method, settings = domain.method, dict(domain.settings)
+            _refuse_duplicates(session, checked.videos)
             task = Task(
                 id=task_id,
                 position=position,
-                name=checked.name,
-                method=checked.method,
-                settings=checked.settings,
+                name=name,
+                method=method,
+                settings=settings,
                 state="queued",
                 progress=TaskProgress(stage="queued").model_dump(exclude_none=True),
                 counts=VideoCounts(videos=len(checked.videos)).model_dump(),
@@ -236,6 +329,7 @@ def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> C
                 fencing_token=0,
                 cancel_requested=False,
                 trained=False,
+                target_id=request.target_id,
             )
             session.add(task)
             session.flush()
@@ -253,9 +347,11 @@ def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> C
             )
             record(session, task_id, "state", {"state": "queued", "from": None}, task.created_at)
             session.flush()
-            view = _task_details(session, [task])[0]
-            if key is not None:
-                idempotency.settle(session, caller, key, task_id, view.model_dump(mode="json"))
+            view = task_details(session, [task])[0]
+            if request.key is not None:
+                idempotency.settle(
+                    session, request.caller, request.key, task_id, view.model_dump(mode="json")
+                )
     except IntegrityError as error:
         raise Conflict(
             "The name or an id of this task belongs to a task that was created at the same moment; choose another."
@@ -263,10 +359,21 @@ def _store(task_id: str, checked: TaskRecord, key: str | None, caller: str) -> C
     return CreateOutcome(view, replayed=False)
 
 
-def _refuse_duplicates(session: Session, checked: TaskRecord) -> None:
-    if session.scalar(select(exists().where(Task.name == checked.name))):
-        raise Conflict(f"name: A task {checked.name!r} already exists. Choose another name.")
-    numbers = {video.id: number for number, video in enumerate(checked.videos) if video.id is not None}
+def _require_learned(task: Task | None, task_id: str | None) -> Task:
+    """Return the task of a domain that videos can be appended to; raises NotFound or Conflict."""
+    if task is None:
+        raise NotFound(f"There is no task {task_id!r}.")
+    if task.target_id is not None:
+        raise Conflict(f"Task {task_id} is itself an append; append to task {task.target_id}.")
+    if task.deleted_at is not None:
+        raise Conflict(f"The domain of task {task_id} was deleted; post its videos as a new task.")
+    if task.state != "ready":
+        raise Conflict(f"Task {task_id} is {task.state}; videos can be appended once it is ready.")
+    return task
+
+
+def _refuse_duplicates(session: Session, videos: Sequence[VideoRecord]) -> None:
+    numbers = {video.id: number for number, video in enumerate(videos) if video.id is not None}
     for chunk in id_chunks(list(numbers)):
         taken = session.execute(
             select(Video.id, Task.name).join(Task).where(Video.id.in_(chunk)).limit(1)
@@ -276,94 +383,6 @@ def _refuse_duplicates(session: Session, checked: TaskRecord) -> None:
                 f"videos[{numbers[taken.id]}].id: The id {taken.id!r} belongs to a video of task {taken.name!r}. "
                 "Choose another id, or omit it."
             )
-
-
-def _task_details(session: Session, tasks: Sequence[Task]) -> list[TaskDetails]:
-    rejected = _rejected(session, [task.id for task in tasks])
-    remaining = _remaining_seconds(session) if any(_is_waiting(task) for task in tasks) else {}
-    return [
-        TaskDetails(
-            id=task.id,
-            name=task.name,
-            method=task.method,
-            settings=task.settings,
-            state=task.state,  # type: ignore[arg-type]
-            progress=TaskProgress.model_validate(task.progress),
-            eta_seconds=remaining.get(task.id) if _is_waiting(task) else task.eta_seconds,
-            rejected=rejected.get(task.id, []),
-            error=task.error,
-            error_hint=task.error_hint,
-            counts=VideoCounts.model_validate(task.counts),
-            learned_order=task.learned_order,
-            release=task.release_id,
-            trained=task.trained,
-            held_out=task.held_out,  # type: ignore[arg-type]
-            position=task.position,
-            attempts=task.attempts,
-            cancel_requested=task.cancel_requested,
-            created_at=task.created_at,
-            started_at=task.started_at,
-            finished_at=task.finished_at,
-        )
-        for task in tasks
-    ]
-
-
-def _rejected(session: Session, task_ids: list[str]) -> dict[str, list[RejectedVideo]]:
-    found: dict[str, list[RejectedVideo]] = {}
-    for chunk in id_chunks(task_ids):
-        rows = session.execute(
-            select(Video.task_id, Video.uri, Video.reason)
-            .where(Video.status == "rejected", Video.task_id.in_(chunk))
-            .order_by(Video.vector_id)
-        )
-        for task_id, uri, reason in rows:
-            found.setdefault(task_id, []).append(RejectedVideo(uri=uri, reason=reason or ""))
-    return found
-
-
-def _is_waiting(task: Task) -> bool:
-    return task.state in ("queued", "probing") and task.eta_seconds is None
-
-
-def _remaining_seconds(session: Session) -> dict[str, float]:
-    """Estimate the seconds until each unfinished task is ready.
-
-    The estimate uses the tasks ahead of it and the pace of recent tasks.
-    """
-    pace = seconds_per_video(
-        session.scalars(
-            select(Task)
-            .where(Task.state == "ready", Task.started_at.is_not(None), Task.finished_at.is_not(None))
-            .order_by(Task.position.desc())
-            .limit(5)
-        )
-    )
-    remaining, ahead = {}, 0.0
-    pending = dict(
-        session.execute(
-            select(Video.task_id, func.count())
-            .join(Task)
-            .where(Task.state.in_(ACTIVE_STATES), Video.status != "rejected")
-            .group_by(Video.task_id)
-        ).all()
-    )
-    for task in session.scalars(select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position)):
-        own = pending.get(task.id, 0) * pace
-        ahead += own if task.eta_seconds is None else min(own, task.eta_seconds)
-        remaining[task.id] = round(ahead, 1)
-    return remaining
-
-
-def seconds_per_video(tasks: Iterable[Task]) -> float:
-    """Return the mean duration of finished tasks per video; a default if there are none."""
-    seconds, videos = 0.0, 0
-    for task in tasks:
-        left = task.counts.get("videos")  # zero if all were deleted: the duration gives no pace then
-        if task.started_at and task.finished_at and left:
-            seconds += (task.finished_at - task.started_at).total_seconds()
-            videos += left
-    return seconds / videos if videos else DEFAULT_SECONDS_PER_VIDEO
 
 
 def _new_id(prefix: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SplitCandidate", "Splits", "assign_splits", "count_videos"]
+__all__ = ["SplitCandidate", "Splits", "assign_splits"]
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,3 @@ def _assign_test(candidates: Sequence[SplitCandidate], share: float) -> Splits:
     if wanted <= 0:
         return Splits(effective, None)
     return Splits(effective | {vector_id: "test" for _, vector_id in free[:wanted]}, "derived")
-
-
-def count_videos(videos: int, rejected: int, splits: Splits) -> dict[str, int]:
-    """Return the fields of ``VideoCounts``."""
-    by_split = Counter(splits.by_vector_id.values())
-    return {
-        "videos": videos,
-        "accepted": len(splits.by_vector_id),
-        "rejected": rejected,
-        "train": by_split["train"],
-        "val": by_split["val"],
-        "test": by_split["test"],
-    }

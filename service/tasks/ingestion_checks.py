@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from media import MediaError
 from service.core import request_limits
 from service.core.errors import FieldError, InvalidInput
 from service.core.method_names import METHOD_NAMES
-from service.core.schemas import TaskSpec, VideoSpec
+from service.core.schemas import AppendSpec, TaskSpec, VideoSpec
 from service.storage.library_backbone import default_method
 from service.storage.library_paths import resolve_video_path
 
-__all__ = ["TaskRecord", "VideoRecord", "normalize_caption", "validate_task"]
+__all__ = [
+    "AppendRecord",
+    "TaskRecord",
+    "VideoRecord",
+    "normalize_caption",
+    "validate_append",
+    "validate_task",
+]
 
 _MAX_ERRORS = 20  # enough to correct a file; 20,000 errors are useless
 _MAX_DEPTH = 16
@@ -44,28 +52,45 @@ class TaskRecord:
     videos: list[VideoRecord]
 
 
+@dataclass(frozen=True)
+class AppendRecord:
+    """Validated videos of an append."""
+
+    videos: list[VideoRecord]
+
+
 def validate_task(spec: TaskSpec) -> TaskRecord:
     """Validate a specification against the limits and the files that it names.
 
     Raises:
         InvalidInput: fields are invalid; the error lists up to 20 of them.
     """
-    errors: list[FieldError] = []
-    for error in _errors(spec):
-        errors.append(error)
-        if len(errors) == _MAX_ERRORS:
-            break
-    if errors:
-        raise InvalidInput.of(errors)
+    _raise_first(chain(_task_errors(spec), _videos_errors(spec.videos)))
     return TaskRecord(
         name=spec.name,
         method=spec.method or default_method(),
         settings=spec.settings or {},
-        videos=[
-            VideoRecord(v.uri, [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})
-            for v in spec.videos
-        ],
+        videos=_records(spec.videos),
     )
+
+
+def validate_append(spec: AppendSpec) -> AppendRecord:
+    """Validate the videos of an append; errors as for :func:`validate_task`."""
+    _raise_first(_videos_errors(spec.videos))
+    return AppendRecord(_records(spec.videos))
+
+
+def _raise_first(found: Iterable[FieldError]) -> None:
+    errors = list(islice(found, _MAX_ERRORS))
+    if errors:
+        raise InvalidInput.of(errors)
+
+
+def _records(videos: Sequence[VideoSpec]) -> list[VideoRecord]:
+    return [
+        VideoRecord(v.uri, [normalize_caption(c) for c in v.captions], v.id, v.split, v.metadata or {})
+        for v in videos
+    ]
 
 
 def normalize_caption(caption: str) -> str:
@@ -73,21 +98,24 @@ def normalize_caption(caption: str) -> str:
     return " ".join(unicodedata.normalize("NFC", caption).split())
 
 
-def _errors(spec: TaskSpec) -> Iterator[FieldError]:
+def _task_errors(spec: TaskSpec) -> Iterator[FieldError]:
     if spec.name != spec.name.strip():
         yield FieldError("name", "A name cannot begin or end with a space.", "Remove the space.")
     if spec.method is not None and spec.method not in METHOD_NAMES:
         yield FieldError("method", "The method does not exist.", f"Choose one of {', '.join(METHOD_NAMES)}.")
     yield from _json_errors("settings", spec.settings or {}, request_limits.MAX_SETTINGS_BYTES)
-    if len(spec.videos) > request_limits.MAX_VIDEOS_PER_TASK:
+
+
+def _videos_errors(videos: list[VideoSpec]) -> Iterator[FieldError]:
+    if len(videos) > request_limits.MAX_VIDEOS_PER_TASK:
         yield FieldError(
             "videos",
-            f"{len(spec.videos)} videos are more than a task may have.",
+            f"{len(videos)} videos are more than a task may have.",
             f"Post at most {request_limits.MAX_VIDEOS_PER_TASK} in one task.",
         )
         return
-    yield from _duplicate_ids(spec.videos)
-    for number, video in enumerate(spec.videos):
+    yield from _duplicate_ids(videos)
+    for number, video in enumerate(videos):
         yield from _video_errors(f"videos[{number}]", video)
 
 

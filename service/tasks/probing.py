@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from media import MediaError, VideoDecoder, VideoInfo, VideoLimits, content_hash, frame_cache_path
 from models.backbones.backbone_loading import FrameSpec, frame_spec
 from service.catalog.tables import Task, Video
+from service.catalog.video_counts import count_task_videos
 from service.core import request_limits
 from service.core.errors import DataFolderNotWritable
 from service.core.settings import settings
@@ -18,13 +20,12 @@ from service.storage import library_paths
 from service.storage.data_folder import require_writable
 from service.storage.library_backbone import library_backbone
 from service.storage.video_files import delete_video_files
-from service.tasks.dataset_splits import SplitCandidate, assign_splits, count_videos
+from service.tasks.dataset_splits import SplitCandidate, assign_splits
 from service.tasks.lifecycle import Claim
+from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
-__all__ = ["SAME_CONTENT", "probe"]
-
-SAME_CONTENT = "same content as "  # prefix of the reason of a duplicate, which does not count as a bad video
+__all__ = ["probe"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def probe(claim: Claim) -> None:
     """Probe the pending videos of a claimed task, then give the task back until its training is due.
 
     The task fails when more than ``settings.bad_video_share`` of its videos are bad, when no video is left, or when the
-    data folder cannot be written.
+    data folder cannot be written. An append rejects bad videos, and fails only if all of its videos are bad.
 
     Raises:
         LeaseLost, TaskCancelled, WorkerStopping: see ``Claim.progress``.
@@ -88,6 +89,13 @@ def _load_videos(claim: Claim, spec: FrameSpec) -> tuple[list[_PendingVideo], di
                     video.status = "pending"
         pending = [_PendingVideo(v.vector_id, v.id, v.uri) for v in videos if v.status == "pending"]
         hashes = {v.content_hash: v.uri for v in videos if v.status == "accepted" and v.content_hash}
+        if claim.task.target_id is not None:
+            stored = session.execute(
+                select(Video.content_hash, Video.uri).where(
+                    Video.task_id == claim.task.target_id, Video.status == "accepted"
+                )
+            )
+            hashes |= {digest: uri for digest, uri in stored if digest}
     return pending, hashes, len(videos)
 
 
@@ -159,19 +167,15 @@ def _reject(claim: Claim, video: _PendingVideo, reason: str) -> None:
 
 def _finish(claim: Claim) -> None:
     """Assign the splits, count the videos, and give the task back or fail it."""
+    is_append = claim.task.target_id is not None
     with claim.transaction() as session:
         videos = session.scalars(select(Video).where(Video.task_id == claim.task.id)).all()
         total = len(videos)
         accepted = [v for v in videos if v.status == "accepted"]
         reasons = [v.reason or "" for v in videos if v.status == "rejected"]
-        splits = assign_splits(
-            [SplitCandidate(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
-            settings().held_out_share,
-            settings().calibration_share,
-        )
-        for video in accepted:
-            video.effective_split = splits.by_vector_id[video.vector_id]
-        counts = count_videos(total, len(reasons), splits)
+        held_out = None if is_append else _assign_splits(accepted)
+        session.flush()
+        counts = count_task_videos(session, claim.task.id)
         session.get_one(Task, claim.task.id).counts = counts
     if not total:
         claim.fail(
@@ -179,12 +183,27 @@ def _finish(claim: Claim) -> None:
         )
         return
     bad = sum(not reason.startswith(SAME_CONTENT) for reason in reasons)
-    allowed = settings().bad_video_share
-    if bad > allowed * total or not accepted:
+    # An append of known videos alone changes nothing, so that a repeated request succeeds.
+    allowed = 1.0 if is_append else settings().bad_video_share
+    if bad > allowed * total or (not accepted and (bad or not is_append)):
         claim.fail(
-            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed).",
+            f"{bad} of {total} videos cannot be used ({bad / total:.0%}; {allowed:.0%} are allowed)."
+            if accepted
+            else f"None of the {total} videos can be used.",
             f"See 'rejected' for the reason of each video. Correct the files, then POST /tasks/{claim.task.id}/retry; "
             "or post a task without them.",
         )
         return
-    claim.finish_probing(counts=counts, held_out=splits.held_out)
+    claim.finish_probing(counts=counts, held_out=held_out)
+
+
+def _assign_splits(accepted: Sequence[Video]) -> str | None:
+    """Assign the splits of a domain's accepted videos; returns the origin of the held-out split."""
+    splits = assign_splits(
+        [SplitCandidate(v.vector_id, v.content_hash or "", bool(v.captions), v.split) for v in accepted],
+        settings().held_out_share,
+        settings().calibration_share,
+    )
+    for video in accepted:
+        video.effective_split = splits.by_vector_id[video.vector_id]
+    return splits.held_out

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
@@ -10,8 +13,10 @@ from media import frame_cache_path
 from models.backbones.backbone import Backbone
 from service.catalog.database import session_scope
 from service.catalog.tables import Task, Video
+from service.core.errors import VideosDeleted
 from service.core.settings import settings
 from service.tasks.lifecycle import Claim
+from trainer.errors import FramesMissing
 from trainer.evaluation.confidence_fitting import MAX_CAPTIONS
 from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData
@@ -22,6 +27,7 @@ __all__ = [
     "held_out_videos",
     "load_task",
     "remaining_videos",
+    "restarted_without_deleted_videos",
     "training_video_ids",
     "video_uris",
 ]
@@ -58,6 +64,17 @@ def remaining_videos(task: TaskData) -> TaskData:
     return TaskData(
         task.task_id, task.name, tuple(clip for clip in task.clips if clip.vector_id in remaining)
     )
+
+
+@contextmanager
+def restarted_without_deleted_videos(task: TaskData) -> Iterator[None]:
+    """Give the task back if frames are missing because videos were deleted; the next attempt skips these videos."""
+    try:
+        yield
+    except FramesMissing as error:
+        if len(remaining_videos(task).clips) < len(task.clips):
+            raise VideosDeleted("Videos of the task were deleted; it begins again without them.") from error
+        raise
 
 
 def video_uris(task_id: str) -> dict[str, str]:

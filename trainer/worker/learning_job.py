@@ -10,28 +10,20 @@ and shards are named by their content, and for a task whose shard is in the mani
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Sequence
 
 import structlog
-import torch
 
 from index.files.manifest_format import ReleaseEntry, SegmentEntry
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
-from models.backbones.precision import compute_device
 from models.releases.release_state import ReleaseState
 from service.celery_worker import worker_name
-from service.core.errors import CinestrataError, VideosDeleted
+from service.core.errors import CinestrataError
 from service.core.settings import settings
-from service.storage import index_manifest
-from service.storage.library_backbone import library_backbone
-from service.storage.vector_store_selection import library_store
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
 from service.tasks.lifecycle import Claim, RecallRecord, ReleaseRecord, ShardRecord, send_due
-from trainer.errors import FramesMissing, LibraryDamaged, NothingToLearn, TrainingDiverged
+from trainer.errors import LibraryDamaged, NothingToLearn
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.methods import METHODS
 from trainer.moment_embedding import group_segments
@@ -44,14 +36,15 @@ from trainer.worker.catalog_reader import (
     held_out_videos,
     load_task,
     remaining_videos,
+    restarted_without_deleted_videos,
     training_video_ids,
 )
-from trainer.worker.cleanup import clean_up, remove_checkpoints, remove_other_checkpoints
-from trainer.worker.failure_messages import failure_message
+from trainer.worker.cleanup import clean_up, remove_other_checkpoints
+from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
 from trainer.worker.release_metrics import evaluate_task, save_ledger
 from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
 
-__all__ = ["load_worker_backbone", "process_claim", "publish_task", "run_learning_job"]
+__all__ = ["process_claim", "publish_task", "run_learning_job"]
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +56,7 @@ def run_learning_job(task_id: str) -> None:
     """Learn a task if it is due, then send the message for the next due task."""
     claim = lifecycle.claim_training(task_id, worker_name())
     if claim is not None:
-        with claim, _recorded_failure(claim):
+        with claim, recorded_failure(claim):
             process_claim(claim)
     send_due()
 
@@ -75,11 +68,7 @@ def process_claim(claim: Claim) -> None:
         LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
     """
     claim.progress("loading")
-    backbone = load_worker_backbone(library_backbone(), settings().frames, settings().torch_threads)
-    # Evaluation encodes queries in the precision in which the query service encodes them.
-    backbone.query_precision = settings().query_precision
-    library = Library(library_store(settings()))
-    index_manifest.require_manifest(library.manifest)
+    backbone, library = task_backbone(), open_library()
     for damaged, reason in library.degraded.items():
         claim.log(f"The shard of task {damaged} cannot be read; learning continues without it. {reason}")
     task = load_task(claim, backbone)
@@ -88,14 +77,8 @@ def process_claim(claim: Claim) -> None:
     elif not task.clips:
         raise NothingToLearn("All accepted videos of the task were deleted")
     else:
-        try:
+        with restarted_without_deleted_videos(task):
             _learn(claim, backbone, library, task)
-        except FramesMissing as error:
-            if len(remaining_videos(task).clips) < len(task.clips):
-                raise VideosDeleted(
-                    "Videos of the task were deleted; it begins again without them."
-                ) from error
-            raise
     clean_up(library.store, task.task_id)
 
 
@@ -157,7 +140,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
             report_alive=lambda: report_embedding(total),  # the lease is renewed only by progress reports
         ),
         mode=settings().served_mode,
-        moments=group_segments(embed_task_moments(claim, method, backbone)),
+        moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
         report=report_embedding,
     )
     claim.advance("evaluating")
@@ -286,37 +269,3 @@ def publish_task(
             trained=trained,
             unmeasured=evaluation_error,
         )
-
-
-@lru_cache(maxsize=1)
-def load_worker_backbone(name: str, frames: int | None, threads: int | None) -> Backbone:
-    """The worker's backbone, loaded once per process onto its compute device.
-
-    Args:
-        name: Name of the backbone.
-        frames: Frames per video; None for the backbone's own number.
-        threads: Number of CPU threads that torch may use; None for its default.
-    """
-    if threads:
-        torch.set_num_threads(threads)
-    return load_backbone(name, frames).to(compute_device("auto"))
-
-
-@contextmanager
-def _recorded_failure(claim: Claim) -> Iterator[None]:
-    """Fail the task with a reason and a hint for known errors; other errors are left to the claim."""
-    try:
-        yield
-    except CinestrataError:
-        raise
-    except Exception as error:
-        message = failure_message(error, f"POST /tasks/{claim.task.id}/retry")
-        if message is None:
-            raise
-        log.warning("task_failed", task=claim.task.id, exc_info=error)
-        if isinstance(
-            error, TrainingDiverged
-        ):  # training resumed from its checkpoint would only diverge again
-            with claim.transaction():
-                remove_checkpoints(claim.task.id)
-        claim.fail(*message)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
+from torch import Tensor
 
 from media import VideoLimits, moment_windows
 from models.backbones.backbone import Backbone
@@ -17,7 +18,6 @@ from service.core.settings import settings
 from service.storage import library_paths
 from service.tasks.lifecycle import Claim
 from trainer.frame_restoration import restore_frames
-from trainer.methods import Method
 from trainer.moment_embedding import LongVideo, embed_moments
 from trainer.task_data import TaskData
 from trainer.worker.catalog_reader import video_uris
@@ -73,7 +73,9 @@ def plan_moments(claim: Claim) -> list[tuple[LongVideo, str]]:
     return videos
 
 
-def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iterator[tuple[Ids, Vectors]]:
+def embed_task_moments(
+    claim: Claim, encode: Callable[[Tensor], Tensor], backbone: Backbone
+) -> Iterator[tuple[Ids, Vectors]]:
     """Plan the moments of the task's long videos, then yield the ids and vectors ``[n, dim]`` of each video's moments.
 
     Moments of a video that cannot be decoded are removed from the catalog, and a new attempt replaces all moments of
@@ -93,7 +95,7 @@ def embed_task_moments(claim: Claim, method: Method, backbone: Backbone) -> Iter
 
     if videos:
         yield from embed_moments(
-            method.encode_videos,
+            encode,
             [video for video, _ in videos],
             *backbone.spec,
             locate=lambda video: library_paths.resolve_video_path(uris[video.vector_id]),

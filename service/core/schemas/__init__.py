@@ -23,6 +23,7 @@ from service.core.schemas.search import (
     TaskRouting,
 )
 from service.core.schemas.tasks import (
+    AppendSpec,
     RejectedVideo,
     TaskDetails,
     TaskEvent,
@@ -41,6 +42,7 @@ from service.core.schemas.video_search import (
 from service.core.schemas.videos import DeletionRequest, DeletionResult, VideoDetails, VideoMoment
 
 __all__ = [
+    "AppendSpec",
     "CaptionMatch",
     "CaptionsResponse",
     "ClipSearchResponse",

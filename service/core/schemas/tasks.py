@@ -19,6 +19,7 @@ from service.core.schemas.model_types import (
 )
 
 __all__ = [
+    "AppendSpec",
     "RejectedVideo",
     "TaskDetails",
     "TaskEvent",
@@ -57,6 +58,12 @@ class TaskSpec(RequestModel):
     videos: list[VideoSpec] = Field(min_length=1)
 
 
+class AppendSpec(RequestModel):
+    """Videos to append to the shard of a learned domain."""
+
+    videos: list[VideoSpec] = Field(min_length=1)
+
+
 class TaskProgress(ResponseModel):
     """Progress of the current stage. ``fraction`` is the progress of the stage, 0..1."""
 
@@ -89,13 +96,15 @@ class VideoCounts(ResponseModel):
     train: int = 0
     val: int = 0
     test: int = 0
+    appended: int = 0
 
 
 class TaskDetails(ResponseModel):
-    """A task."""
+    """A task: a domain to learn, or an append of videos to a learned domain."""
 
     id: str
     name: str
+    into: str | None = Field(description="Of an append: id of the task whose domain receives the videos.")
     method: str
     settings: dict[str, Scalar]
     state: State

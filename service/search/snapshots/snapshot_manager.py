@@ -388,7 +388,7 @@ def _is_ready(task: str) -> bool:
         return session.scalar(_READY_TASKS.where(or_(Task.id == task, Task.name == task))) is not None
 
 
-_READY_TASKS = select(Task.id).where(Task.state == "ready").limit(1)
+_READY_TASKS = select(Task.id).where(Task.state == "ready", Task.target_id.is_(None)).limit(1)
 
 
 def _read_names(tasks: Sequence[str]) -> dict[str, str]:

@@ -6,13 +6,20 @@ conditional UPDATE claims a task and sets a lease and a fencing token, and every
 
 from __future__ import annotations
 
-from service.tasks.lifecycle.claims import claim_probing, claim_training
+from service.tasks.lifecycle.claims import claim_append, claim_probing, claim_training
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
-from service.tasks.lifecycle.publishing import Publication, RecallRecord, ReleaseRecord, ShardRecord
+from service.tasks.lifecycle.publishing import (
+    AppendPublication,
+    Publication,
+    RecallRecord,
+    ReleaseRecord,
+    ShardRecord,
+)
 from service.tasks.lifecycle.reconciler import ReconcileReport, reconcile, send_due
 from service.tasks.lifecycle.shutdown import is_stopping, request_stop
 
 __all__ = [
+    "AppendPublication",
     "Claim",
     "Publication",
     "RecallRecord",
@@ -20,6 +27,7 @@ __all__ = [
     "ReleaseRecord",
     "ShardRecord",
     "TaskSnapshot",
+    "claim_append",
     "claim_probing",
     "claim_training",
     "is_stopping",

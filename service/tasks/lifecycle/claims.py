@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session, aliased
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, Task
 from service.core.settings import settings
-from service.storage import index_manifest
 from service.tasks.lifecycle.lease import Claim, TaskSnapshot
+from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import record_lost_worker
 from service.tasks.task_events import record
 
-__all__ = ["claim_probing", "claim_training"]
+__all__ = ["claim_append", "claim_probing", "claim_training"]
 
 
 def claim_training(task_id: str, owner: str) -> Claim | None:
@@ -30,10 +30,15 @@ def claim_training(task_id: str, owner: str) -> Claim | None:
         attempts, or leased by another worker.
     """
     earlier = aliased(Task)
-    is_first = ~exists().where(earlier.state.in_(ACTIVE_STATES), earlier.position < Task.position).correlate(
-        Task
-    )
-    return _claim(task_id, owner, Task.probed_at.is_not(None), is_first)
+    is_first = ~exists().where(
+        earlier.state.in_(ACTIVE_STATES), earlier.target_id.is_(None), earlier.position < Task.position
+    ).correlate(Task)
+    return _claim(task_id, owner, Task.target_id.is_(None), Task.probed_at.is_not(None), is_first)
+
+
+def claim_append(task_id: str, owner: str) -> Claim | None:
+    """Claim an append for embedding; several appends, and a training, may run at the same time. None: not due."""
+    return _claim(task_id, owner, Task.target_id.is_not(None), Task.probed_at.is_not(None))
 
 
 def claim_probing(task_id: str, owner: str) -> Claim | None:
@@ -69,7 +74,7 @@ def _claim(task_id: str, owner: str, *due: ColumnElement[bool]) -> Claim | None:
         if token is None:
             return None
         if former_owner is not None:
-            published = index_manifest.is_published(task_id)
+            published = is_published(session, session.get_one(Task, task_id))
             record_lost_worker(session, task_id, former_owner, published=published)
         task = _begin(session, task_id, owner)
     return Claim(task, owner, token)

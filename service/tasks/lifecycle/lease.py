@@ -32,8 +32,8 @@ from service.core.errors import (
 )
 from service.core.schemas import TaskProgress
 from service.core.settings import settings
-from service.storage import index_manifest
-from service.tasks.lifecycle.publishing import Publication
+from service.tasks.lifecycle.publication_state import is_published
+from service.tasks.lifecycle.publishing import AppendPublication, Publication
 from service.tasks.lifecycle.shutdown import is_stopping
 from service.tasks.lifecycle.state_machine import clear_lease, lock_owned_task, set_state
 from service.tasks.task_events import record
@@ -59,6 +59,7 @@ class TaskSnapshot:
     counts: dict[str, Any]
     progress: dict[str, Any]
     held_out: str | None
+    target_id: str | None
     attempts: int
 
     @classmethod
@@ -74,6 +75,7 @@ class TaskSnapshot:
             counts=dict(task.counts),
             progress=dict(task.progress),
             held_out=task.held_out,
+            target_id=task.target_id,
             attempts=task.attempts,
         )
 
@@ -254,14 +256,36 @@ class Claim:
             LeaseLost: another worker owns the task; nothing may be published.
             TaskCancelled: the user cancelled the task before its publication.
         """
-        with self.transaction() as session:
-            task = lock_owned_task(session, self.task.id, self.token)
-            if task.cancel_requested and not index_manifest.is_published(task.id):
-                raise TaskCancelled(f"Task {task.id} was cancelled.")
+        with self._publication() as (session, task):
             publication = Publication(session, task)
             yield publication
             if not publication.completed:
                 raise RuntimeError("publishing() was left without complete()")
+
+    @contextmanager
+    def appending(self) -> Iterator[AppendPublication]:
+        """Lock the append and its domain while segments are appended, then commit the catalog rows.
+
+        Used like :meth:`publishing`, and resumed in the same way.
+
+        Raises:
+            LeaseLost: another worker owns the append; nothing may be published.
+            TaskCancelled: the user cancelled the append before its publication.
+            Conflict: the domain was deleted.
+        """
+        with self._publication() as (session, task):
+            publication = AppendPublication(session, task)
+            yield publication
+            if not publication.completed:
+                raise RuntimeError("appending() was left without complete()")
+
+    @contextmanager
+    def _publication(self) -> Iterator[tuple[Session, Task]]:
+        with self.transaction() as session:
+            task = lock_owned_task(session, self.task.id, self.token)
+            if task.cancel_requested and not is_published(session, task):
+                raise TaskCancelled(f"Task {task.id} was cancelled.")
+            yield session, task
         self._finished.set()
 
     def fail(self, reason: str, hint: str | None = None) -> None:

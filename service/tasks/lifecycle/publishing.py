@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.catalog.database import now
-from service.catalog.tables import Recall, Release, Shard, Task
+from service.catalog.tables import Recall, Release, Shard, Task, Video
+from service.catalog.video_counts import count_task_videos
+from service.core.errors import Conflict
 from service.core.schemas import TaskProgress
 from service.core.settings import QueryMode
-from service.tasks.lifecycle.state_machine import set_state
+from service.tasks.lifecycle.state_machine import lock_task, set_state
+from service.tasks.rejection_reasons import SAME_CONTENT
 from service.tasks.task_events import record
 
-__all__ = ["Gallery", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
+__all__ = ["AppendPublication", "Gallery", "Publication", "RecallRecord", "ReleaseRecord", "ShardRecord"]
 
 Gallery = Literal["local", "global", "local_all", "global_all"]
 
@@ -173,3 +176,91 @@ class Publication:
                     routing1=facts.routing1,
                 )
             )
+
+
+class AppendPublication:
+    """The open transaction in which an append becomes ready; created by ``Claim.appending``.
+
+    Attributes:
+        duplicates: Vector ids of videos of the append whose content the domain has received since they were probed.
+            Their vectors must be deleted.
+    """
+
+    def __init__(self, session: Session, append: Task) -> None:
+        self._session = session
+        self._append = append
+        self._domain = lock_task(session, append.target_id or "")
+        if self._domain.deleted_at is not None:
+            raise Conflict(f"The domain {self._domain.name!r} was deleted; no videos can be appended to it.")
+        self.duplicates = self._reject_duplicates()
+        self.completed = False
+
+    def complete(self, *, vectors: int, size: int) -> None:
+        """Move the accepted videos to the domain, and make the append ready.
+
+        Args:
+            vectors: Number of vectors in all segments of the shard.
+            size: Size of all segments of the shard in bytes.
+        """
+        session, append, domain = self._session, self._append, self._domain
+        accepted = (Video.task_id == append.id) & (Video.status == "accepted")
+        count = session.scalar(select(func.count()).where(accepted)) or 0
+        append.counts = count_task_videos(session, append.id) | {"appended": count}
+        session.execute(
+            update(Video)
+            .where(accepted)
+            .values(task_id=domain.id, effective_split="appended")
+            .execution_options(synchronize_session=False)
+        )
+        domain.counts = count_task_videos(session, domain.id)
+        session.execute(
+            update(Shard)
+            .where(Shard.task_id == domain.id)
+            .values(count=vectors, bytes=size)
+            .execution_options(synchronize_session=False)
+        )
+        append.attempts = 0
+        append.release_id = domain.release_id
+        append.progress = TaskProgress(stage="ready", fraction=1.0).model_dump(exclude_none=True)
+        record(session, append.id, "progress", append.progress)
+        if count:
+            videos = "1 video was" if count == 1 else f"{count} videos were"
+            record(session, domain.id, "log", {"message": f"{videos} appended.", "append": append.id})
+        set_state(session, append, "ready")
+        self.completed = True
+
+    def _reject_duplicates(self) -> list[int]:
+        """Reject accepted videos whose content the domain has; two appends may carry the same file."""
+        session = self._session
+        known = {
+            digest: uri
+            for digest, uri in session.execute(
+                select(Video.content_hash, Video.uri).where(
+                    Video.task_id == self._domain.id,
+                    Video.status == "accepted",
+                    Video.content_hash.in_(
+                        select(Video.content_hash).where(
+                            Video.task_id == self._append.id, Video.status == "accepted"
+                        )
+                    ),
+                )
+            )
+        }
+        videos = session.scalars(
+            select(Video).where(
+                Video.task_id == self._append.id,
+                Video.status == "accepted",
+                Video.content_hash.in_(list(known)),
+            )
+        ).all()
+        for video in videos:
+            reason = SAME_CONTENT + known[video.content_hash or ""]
+            video.status, video.reason, video.content_hash = "rejected", reason, None
+            record(
+                session,
+                self._append.id,
+                "rejected",
+                {"uri": video.uri, "video_id": video.id, "reason": reason},
+            )
+        session.flush()
+        return [video.vector_id for video in videos]

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from service.catalog.database import now, session_scope
 from service.catalog.tables import ACTIVE_STATES, IdempotencyKey, Task
 from service.core.settings import settings
-from service.storage import index_manifest
 from service.tasks import broker, idempotency
+from service.tasks.lifecycle.publication_state import is_published
 from service.tasks.lifecycle.state_machine import (
     clear_lease,
     first_active_task,
@@ -83,10 +83,20 @@ def send_due() -> tuple[str, ...]:
             .where(Task.state.in_(("queued", "probing")), Task.probed_at.is_(None), free)
             .order_by(Task.position)
         ).all()
+        to_append = session.scalars(
+            select(Task.id)
+            .where(
+                Task.state.in_(ACTIVE_STATES), Task.target_id.is_not(None), Task.probed_at.is_not(None), free
+            )
+            .order_by(Task.position)
+        ).all()
         head = first_active_task(session)
         to_learn = [head.id] if head and head.probed_at and not _has_live_lease(head, at) else []
     sent = [t for t in to_probe if broker.send_probe(t)] if to_probe and _is_empty(broker.CPU_QUEUE) else []
-    sent += [t for t in to_learn if broker.send_learn(t)] if to_learn and _is_empty(broker.GPU_QUEUE) else []
+    if (to_learn or to_append) and _is_empty(broker.GPU_QUEUE):
+        # Appends take seconds, so they come before the next training.
+        sent += [t for t in to_append if broker.send_append(t)]
+        sent += [t for t in to_learn if broker.send_learn(t)]
     return tuple(sent)
 
 
@@ -109,7 +119,7 @@ def _has_live_lease(task: Task, at: datetime) -> bool:
 
 def _settle(session: Session, task: Task) -> str:
     owner = task.lease_owner
-    if index_manifest.is_published(task.id):
+    if is_published(session, task):
         # Its shard is searchable already, so the task is finished despite failures and cancellation requests. The last
         # attempt skips the evaluation, and one attempt always remains for that.
         clear_lease(task)

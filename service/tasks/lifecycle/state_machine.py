@@ -96,9 +96,12 @@ def record_lost_worker(session: Session, task_id: str, owner: str | None, *, pub
 
 
 def first_active_task(session: Session) -> Task | None:
-    """Return the first task that is neither ready, failed nor cancelled: the only one that may be trained."""
+    """Return the first domain that is neither ready, failed nor cancelled: the only one that may be trained."""
     return session.scalars(
-        select(Task).where(Task.state.in_(ACTIVE_STATES)).order_by(Task.position).limit(1)
+        select(Task)
+        .where(Task.state.in_(ACTIVE_STATES), Task.target_id.is_(None))
+        .order_by(Task.position)
+        .limit(1)
     ).one_or_none()
 
 

@@ -360,7 +360,7 @@ def test_deletion_is_idempotent_and_reports_unknown_ids(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["_add_tombstones", "delete_video_files", "_delete_events", "_count_task_videos", "record"]
+    "line", ["_add_tombstones", "delete_video_files", "_delete_events", "count_task_videos", "record"]
 )
 def test_repeated_deletion_completes_a_killed_one(
     served: Served, owned: Callable[..., dict[str, Path]], line: str, monkeypatch: pytest.MonkeyPatch

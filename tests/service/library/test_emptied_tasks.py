@@ -34,6 +34,7 @@ from service.search.engine import SearchEngine
 from service.search.snapshots import snapshot_manager
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.tasks import commands, lifecycle
+from service.tasks.task_details import DEFAULT_SECONDS_PER_VIDEO, seconds_per_video
 from tests.catalog_rows import add_release_and_shard
 from tests.service.search.caption_library import BIRDS, CARS, SEA, Library
 from tests.service.search.probed_library import Probed
@@ -110,8 +111,8 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
         for mode, expected in before.items():
             assert [_ids_and_scores(server.search(t, 50, task="cars", mode=mode)) for t in texts] == expected
             assert [_ids_and_scores(server.search(t, 50, mode=mode)) for t in texts] == expected
-        assert server.search("an owl", 50, task="birds").results == []
-        assert server.search("an owl", 50, task="birds").degraded == {}
+        assert server.search("an owl", 50, task="tsk_birds").results == []
+        assert server.search("an owl", 50, task="tsk_birds").degraded == {}
         everywhere = server.search_similar("cars-0", 50, scope="all")
         assert [r.video_id for r in everywhere.results] == [r.video_id for r in alike.results]
         rest = server.search("an owl", 50, cursor=page.next_cursor)
@@ -131,7 +132,7 @@ def test_other_tasks_are_unchanged_and_vectors_of_the_deleted_task_are_erased(se
     shown = overview()
     assert (shown.degraded, shown.vectors) == ({}, 3)
     assert [(s.task, s.count, s.deleted, s.degraded) for s in shown.shards] == [
-        ("birds", 0, 0, None),
+        ("birds (deleted tsk_birds)", 0, 0, None),
         ("cars", 3, 0, None),
     ]
     assert [(d.vectors, d.is_compactable) for d in compaction.storage_usage()] == [(0, False), (3, False)]
@@ -272,8 +273,8 @@ def test_deleted_task_does_not_affect_time_estimates() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     took = [(40, {"videos": 10}), (3600, {"videos": 0}), (20, {"videos": 20})]
     rows = [Task(started_at=at, finished_at=at + timedelta(seconds=s), counts=counts) for s, counts in took]
-    assert commands.seconds_per_video(rows) == pytest.approx(60 / 30)
-    assert commands.seconds_per_video(rows[1:2]) == commands.DEFAULT_SECONDS_PER_VIDEO
+    assert seconds_per_video(rows) == pytest.approx(60 / 30)
+    assert seconds_per_video(rows[1:2]) == DEFAULT_SECONDS_PER_VIDEO
 
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -399,7 +400,9 @@ def test_full_disk_raises_in_compaction_and_sweep(served: Served, monkeypatch: p
 
     delete_task("tsk_birds")
     monkeypatch.setattr(ShardStore, "replace_manifest", full)
-    with pytest.raises(Unavailable, match=r"Task 'birds' cannot be compacted.*No space left"):
+    with pytest.raises(
+        Unavailable, match=r"Task 'birds \(deleted tsk_birds\)' cannot be compacted.*No space left"
+    ):
         compaction.compact("tsk_birds")
     monkeypatch.setattr(ShardStore, "collect_garbage", full)
     with pytest.raises(Unavailable, match="No space left"):

@@ -73,6 +73,7 @@ def test_probed_task_waits_for_training(with_clips: Settings) -> None:
         "train": 4,
         "val": 0,
         "test": 1,
+        "appended": 0,
     }
     spec = frame_spec(settings().backbone, settings().frames)
     for video in accepted_videos(view.id):

@@ -20,7 +20,7 @@ from service.core.schemas import TaskSpec
 from service.core.settings import settings
 from service.tasks import commands, lifecycle, probing
 from tests.trainer.conftest import untrained_backbone
-from trainer.worker import learning_job
+from trainer.worker import job_environment, learning_job
 
 SMALL = {"epochs": 1, "batch_size": 4, "experts": 2, "rank": 2}  # one optimizer step per task
 
@@ -28,10 +28,10 @@ SMALL = {"epochs": 1, "batch_size": 4, "experts": 2, "rank": 2}  # one optimizer
 @pytest.fixture
 def library(tmp_path: Path, settings_factory: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Settings of an empty library; its learning worker has an untrained small backbone."""
-    monkeypatch.setattr(learning_job, "load_backbone", lambda name, frames: untrained_backbone(frames))
-    learning_job.load_worker_backbone.cache_clear()
+    monkeypatch.setattr(job_environment, "load_backbone", lambda name, frames: untrained_backbone(frames))
+    job_environment.load_worker_backbone.cache_clear()
     yield settings_factory(tmp_path, frames=2, torch_threads=1, lease_seconds=600)
-    learning_job.load_worker_backbone.cache_clear()
+    job_environment.load_worker_backbone.cache_clear()
 
 
 @pytest.fixture(scope="session")

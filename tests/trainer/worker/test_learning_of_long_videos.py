@@ -35,7 +35,7 @@ from trainer import moment_embedding
 from trainer.methods import start_method
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
-from trainer.worker import catalog_reader, learning_job, video_decoding
+from trainer.worker import catalog_reader, job_environment, learning_job, video_decoding
 
 Post = Callable[..., str]
 
@@ -62,7 +62,7 @@ def test_vector_of_a_moment_encodes_its_frames(post_videos: Post) -> None:
         ids["day-0"],
         ids["day-3"],
     }
-    backbone = learning_job.load_worker_backbone(settings().backbone, 2, 1)
+    backbone = job_environment.load_worker_backbone(settings().backbone, 2, 1)
     library = Library(ShardStore(settings().index_dir))
     assert library.current is not None
     method = start_method(library.current.method, backbone, library.current.config, library.current)
@@ -113,7 +113,8 @@ def test_moments_change_no_bit_of_anything_else(
 
     def learn_all(folder: str, **further: Any) -> tuple[Any, ...]:
         settings_factory(tmp_path / folder, **fields, **further)
-        learning_job.load_worker_backbone.cache_clear()  # loading it seeds torch, on which the initial weights depend
+        # Loading the backbone seeds torch, on which the initial weights depend.
+        job_environment.load_worker_backbone.cache_clear()
         tasks = [post_videos("day", seconds=LONG, videos=4), post_videos("night", seconds={1: 21}, videos=4)]
         vectors = [shard_vectors(learn(task).id) for task in tasks]
         figures = read_recall_matrix().model_dump(exclude={"task_ids", "releases"})
@@ -146,7 +147,7 @@ def test_compaction_does_not_change_the_next_row(
 
     def learn_both(folder: str, *, compacted: bool) -> Any:
         settings_factory(tmp_path / folder, **fields)
-        learning_job.load_worker_backbone.cache_clear()
+        job_environment.load_worker_backbone.cache_clear()
         day = learn(post_videos("day", seconds=LONG, videos=4)).id
         if compacted:
             before = shard_vectors(day)

@@ -21,7 +21,7 @@ from service.tasks import commands, lifecycle, probing
 from service.tasks.task_events import events_after
 from tests.trainer.worker.conftest import write_video
 from tests.trainer.worker.library_state import learn
-from trainer.worker import learning_job
+from trainer.worker import job_environment
 
 DOMAINS = {
     "street": [
@@ -55,12 +55,12 @@ def library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Any]:
     """Settings of an empty library with the backbone ``small``."""
-    for module in (learning_job, snapshot_manager):
+    for module in (job_environment, snapshot_manager):
         monkeypatch.setattr(module, "load_backbone", lambda name, frames: small)
     monkeypatch.setattr(probing, "VideoDecoder", lambda limits: shared_decoder)
-    learning_job.load_worker_backbone.cache_clear()
+    job_environment.load_worker_backbone.cache_clear()
     yield settings_factory(tmp_path, backbone="small", frames=2, torch_threads=1, lease_seconds=600)
-    learning_job.load_worker_backbone.cache_clear()
+    job_environment.load_worker_backbone.cache_clear()
 
 
 def _learn(body: dict[str, Any]) -> str:

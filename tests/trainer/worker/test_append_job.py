@@ -1,0 +1,243 @@
+"""Appends: new videos of a learned domain become searchable without training, and no published file changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import select
+
+from index.integrity_audit import audit
+from index.shard_store import ShardStore
+from media import frame_cache_path, load_frames
+from service.catalog.database import session_scope
+from service.catalog.tables import Moment, Shard, Video
+from service.core.errors import Conflict, NotFound
+from service.core.schemas import AppendSpec, TaskDetails
+from service.core.settings import settings
+from service.library.deletion import delete_task, delete_videos
+from service.tasks import commands, lifecycle, probing
+from service.tasks.lifecycle import AppendPublication
+from tests.trainer.worker.conftest import write_video
+from tests.trainer.worker.library_state import (
+    catalog_vector_ids,
+    current_release,
+    learn,
+    open_store,
+    shard_vectors,
+)
+from trainer.methods import start_method
+from trainer.worker import append_job, job_environment
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def post_append(domain: str, *names: str, seconds: int = 1) -> str:
+    """Id of a probed append of new videos, ``new-<name>`` with the content ``<name>``."""
+    for name in names:
+        write_video(settings().media_root / "new" / f"{name}.mp4", name, seconds)
+    entries = [
+        {"uri": f"new/{name}.mp4", "id": f"new-{name}", "captions": [f"the {name} video"]} for name in names
+    ]
+    task = commands.append_videos(domain, AppendSpec.model_validate({"videos": entries})).task
+    claim = lifecycle.claim_probing(task.id, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return task.id
+
+
+def run(append: str) -> TaskDetails:
+    """Run the append job; the append afterwards."""
+    append_job.run_append_job(append)
+    return commands.get_task(append)
+
+
+def append(domain: str, *names: str) -> TaskDetails:
+    """Append new videos, which must become ready."""
+    view = run(post_append(domain, *names))
+    assert (view.state, view.error) == ("ready", None)
+    return view
+
+
+def files(task: str) -> dict[str, bytes]:
+    """Contents of all files of the shard's segments."""
+    store = open_store()
+    folders = [store.shard_folder(entry.id) for entry in store.manifest().segments(task)]
+    return {
+        f"{folder.name}/{path.name}": path.read_bytes() for folder in folders for path in folder.iterdir()
+    }
+
+
+def test_videos_are_appended_with_the_pinned_encoder(learned_task: str, post_videos: Any) -> None:
+    """The vectors are those of the encoder that embedded the domain, although a later release is current."""
+    before, release = files(learned_task), current_release()
+    learn(post_videos("night", videos=4))
+    view = append(learned_task, "red", "blue")
+    assert view.into == learned_task
+    assert (view.counts.videos, view.counts.appended, view.counts.rejected) == (2, 2, 0)
+    after = files(learned_task)
+    assert {name: after[name] for name in before} == before
+    assert len(open_store().manifest().segments(learned_task)) == 2
+
+    backbone = job_environment.task_backbone()
+    method = start_method(release.method, backbone, release.config, release)
+    ids, vectors = catalog_vector_ids(learned_task), shard_vectors(learned_task)
+    for name in ("red", "blue"):
+        with session_scope() as session:
+            video = session.scalars(select(Video).where(Video.id == f"new-{name}")).one()
+            assert (video.task_id, video.effective_split) == (learned_task, "appended")
+        frames = load_frames(frame_cache_path(settings().cache_dir, *backbone.spec, video.content_hash or ""))
+        expected = method.encode_videos(torch.from_numpy(frames)[None])[0].float().numpy()
+        np.testing.assert_allclose(vectors[ids[f"new-{name}"]], expected, atol=1e-3)
+    assert audit(open_store()).contradictions == []
+
+
+def test_known_files_are_rejected_and_a_repeated_append_changes_nothing(learned_task: str) -> None:
+    append(learned_task, "red")
+    manifest = open_store().manifest()
+    view = run(_post_copy(learned_task, "red"))
+    assert (view.state, view.counts.rejected, view.counts.appended) == ("ready", 1, 0)
+    assert view.rejected[0].reason == "same content as new/red.mp4"
+    assert open_store().manifest() == manifest
+
+
+def _post_copy(domain: str, name: str) -> str:
+    """Id of a probed append of a copy of ``new/<name>.mp4``."""
+    source = settings().media_root / "new" / f"{name}.mp4"
+    (source.parent / "copy.mp4").write_bytes(source.read_bytes())
+    spec = AppendSpec.model_validate({"videos": [{"uri": "new/copy.mp4"}]})
+    task = commands.append_videos(domain, spec).task.id
+    claim = lifecycle.claim_probing(task, "prober")
+    assert claim is not None
+    with claim:
+        probing.probe(claim)
+    return task
+
+
+def test_two_appends_of_the_same_file_store_it_once(learned_task: str) -> None:
+    """Both are probed before one is published, so that only the publication can notice it."""
+    first, second = post_append(learned_task, "red"), _post_copy(learned_task, "red")
+    assert run(first).counts.appended == 1
+    view = run(second)
+    assert (view.state, view.counts.appended, view.counts.rejected) == ("ready", 0, 1)
+    assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
+
+
+@pytest.mark.parametrize("step", ["before the manifest", "after the manifest"])
+def test_a_killed_worker_is_resumed(learned_task: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt publishes the videos once, whether or not the manifest already lists them."""
+    task = post_append(learned_task, "red", "blue")
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    owner, name = (AppendPublication, "complete") if step == "after the manifest" else (ShardStore, "append")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            append_job.run_append_job(task)
+    published = len(open_store().manifest().segments(learned_task)) == 2
+    assert published is (step == "after the manifest")
+    assert commands.get_task(task).state == "indexing"
+    if published:
+        with pytest.raises(Conflict, match="published"):
+            commands.cancel_task(task)
+    assert run(task).state == "ready"
+    assert len(open_store().manifest().segments(learned_task)) == 2
+    assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values())
+
+
+@pytest.mark.parametrize("stage", ["embed_clips", "embed_task_moments"])
+def test_video_deleted_before_publication_is_never_found(
+    learned_task: str, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the embedding misses the frames of the video, the append begins again without it."""
+    task, original = post_append(learned_task, "red", "blue"), getattr(append_job, stage)
+
+    def meanwhile(*given: Any, **options: Any) -> Any:
+        delete_videos(["new-red"])
+        return original(*given, **options)
+
+    monkeypatch.setattr(append_job, stage, meanwhile)
+    while (view := run(task)).state != "ready":
+        assert view.error is None
+    assert view.counts.appended == 1
+    ids = catalog_vector_ids(learned_task)
+    assert "new-blue" in ids
+    assert "new-red" not in ids
+    assert set(shard_vectors(learned_task)) == set(ids.values())
+
+
+def test_append_to_a_domain_that_is_deleted_fails_by_name(learned_task: str) -> None:
+    task = post_append(learned_task, "red")
+    delete_task(learned_task)
+    view = run(task)
+    assert view.state == "failed"
+    assert "was deleted" in (view.error or "")
+    assert shard_vectors(learned_task) == {}
+    delete_task(task)
+    with pytest.raises(NotFound):
+        commands.get_task(task)
+
+
+def test_deleted_domain_frees_its_name(learned_task: str, post_videos: Any) -> None:
+    delete_task(learned_task)
+    delete_task(learned_task)
+    assert commands.get_task(learned_task).name == f"day (deleted {learned_task})"
+    with pytest.raises(Conflict, match="deleted"):
+        commands.append_videos(learned_task, AppendSpec.model_validate({"videos": [{"uri": "day/0.mp4"}]}))
+    assert learn(post_videos("day")).name == "day"
+
+
+def test_emptied_domain_receives_videos(learned_task: str) -> None:
+    """All videos were deleted one by one, and the shard was compacted to an empty one."""
+    delete_videos(list(catalog_vector_ids(learned_task)))
+    open_store().compact(learned_task)
+    append(learned_task, "red")
+    assert set(shard_vectors(learned_task)) == set(catalog_vector_ids(learned_task).values()) != set()
+
+
+def test_many_segments_are_copied_into_one(learned_task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_job, "MAX_SEGMENTS", 2)
+    append(learned_task, "red")
+    before = shard_vectors(learned_task)
+    assert len(open_store().manifest().segments(learned_task)) == 2
+    append(learned_task, "blue")
+    assert len(open_store().manifest().segments(learned_task)) == 1
+    after = shard_vectors(learned_task)
+    assert len(after) == len(before) + 1
+    assert all(np.array_equal(after[video], vector) for video, vector in before.items())
+    with session_scope() as session:
+        assert session.scalars(select(Shard.count).where(Shard.task_id == learned_task)).one() == len(after)
+
+
+def test_long_video_is_appended_with_its_moments(learned_task: str) -> None:
+    task = post_append(learned_task, "film", seconds=21)
+    assert run(task).state == "ready"
+    vector_id = catalog_vector_ids(learned_task)["new-film"]
+    with session_scope() as session:
+        moments = session.scalars(select(Moment.vector_id).where(Moment.video_vector_id == vector_id)).all()
+    assert len(moments) > 1
+    assert {vector_id, *moments} <= set(shard_vectors(learned_task))
+
+
+def test_append_does_not_wait_for_a_training(learned_task: str, post_videos: Any) -> None:
+    """An unfinished training before it in the queue does not delay an append, nor an append a training."""
+    waiting = post_videos("night", videos=4)
+    view = append(learned_task, "red")
+    assert view.finished_at is not None
+    task = post_append(learned_task, "blue")
+    assert learn(waiting).state == "ready"
+    assert run(task).state == "ready"
+
+
+def test_later_learning_keeps_appended_videos(learned_task: str, post_videos: Any) -> None:
+    append(learned_task, "red")
+    before = shard_vectors(learned_task)
+    learn(post_videos("night", videos=4))
+    after = shard_vectors(learned_task)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(after[video], vector) for video, vector in before.items())

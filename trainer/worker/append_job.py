@@ -1,0 +1,115 @@
+"""Append job: the Celery task that embeds the videos of an append and publishes them as a segment of a domain's shard.
+
+::
+
+    claim ─▶ embedding with the pinned release ─▶ append segment ─▶ ready
+
+Nothing is trained, and no existing file of the index changes. The process may be killed at any line and the job started
+again: an append whose vectors are in the shard is only completed in the catalog.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import structlog
+
+from index.errors import ShardStoreError
+from index.files.manifest_format import SegmentEntry
+from models.backbones.backbone import Backbone
+from service.celery_worker import worker_name
+from service.core.errors import Unavailable
+from service.library.compaction import update_shard_rows
+from service.tasks import lifecycle
+from service.tasks.broker import APPEND, celery_app
+from service.tasks.lifecycle import Claim, send_due
+from trainer.errors import LibraryDamaged
+from trainer.moment_embedding import group_segments
+from trainer.published_library import Library
+from trainer.task_data import TaskData
+from trainer.video_embedding import embed_clips
+from trainer.worker.catalog_reader import load_task, remaining_videos, restarted_without_deleted_videos
+from trainer.worker.cleanup import clean_up
+from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
+from trainer.worker.video_decoding import embed_task_moments, restore_task_frames
+
+__all__ = ["MAX_SEGMENTS", "process_append", "run_append_job"]
+
+MAX_SEGMENTS = 16  # of a shard; one more, and its segments are copied into one
+
+log = structlog.get_logger(__name__)
+
+
+@celery_app.task(name=APPEND, ignore_result=True)
+def run_append_job(task_id: str) -> None:
+    """Embed and publish the videos of an append if they are due, then send the messages for due tasks."""
+    claim = lifecycle.claim_append(task_id, worker_name())
+    if claim is not None:
+        with claim, recorded_failure(claim):
+            process_append(claim)
+    send_due()
+
+
+def process_append(claim: Claim) -> None:
+    """Take a claimed append to the state ``ready``.
+
+    Raises:
+        LeaseLost, TaskCancelled, WorkerStopping: See ``Claim.progress``.
+        LibraryDamaged: The shard of the domain is missing or cannot be read.
+    """
+    claim.progress("loading")
+    backbone, library = task_backbone(), open_library()
+    domain = claim.task.target_id or ""
+    if domain not in library.manifest.shards:
+        raise LibraryDamaged(f"the manifest lists no shard of task {domain}")
+    if domain in library.degraded:
+        raise LibraryDamaged(f"the shard of task {domain} cannot be read: {library.degraded[domain]}")
+    task = load_task(claim, backbone)
+    ids = np.array([clip.vector_id for clip in task.clips], np.int64)
+    claim.advance("indexing")
+    segments: list[SegmentEntry] = []
+    if len(ids) and not len(library.store.stored_ids(domain, ids)):
+        with restarted_without_deleted_videos(task):
+            segments = _write_segments(claim, library, backbone, task, domain)
+    with claim.appending() as publication:
+        # The transaction locks the append's row, so every later deletion finds the vectors published.
+        library.store.append(*segments)
+        remaining = {clip.vector_id for clip in remaining_videos(task).clips}
+        deleted = [video for video in ids.tolist() if video not in remaining]
+        manifest = library.store.delete([*deleted, *publication.duplicates], task=domain)
+        entries = manifest.segments(domain)
+        publication.complete(
+            vectors=sum(entry.count for entry in entries), size=sum(entry.bytes for entry in entries)
+        )
+    _compact(library, domain)
+    clean_up(library.store, task.task_id)
+
+
+def _write_segments(
+    claim: Claim, library: Library, backbone: Backbone, task: TaskData, domain: str
+) -> list[SegmentEntry]:
+    """Embed the videos of an append and their moments; the segments are not published."""
+    restore_task_frames(claim, task, backbone)
+    encode, total = library.video_encoder(backbone, domain), len(task.clips)
+
+    def report(done: int) -> None:
+        claim.progress("indexing", done / total, done=done, total=total)
+
+    pinned = library.manifest.shards[domain]
+    videos = np.array([clip.vector_id for clip in task.clips], np.int64)
+    parts = [(videos, embed_clips(encode, task.clips, report=report))]
+    parts += group_segments(embed_task_moments(claim, encode, backbone))
+    return [
+        library.store.write_shard(
+            task=domain, release=pinned.release, fingerprint=pinned.fingerprint, ids=ids, vectors=vectors
+        )
+        for ids, vectors in parts
+    ]
+
+
+def _compact(library: Library, domain: str) -> None:
+    """Copy the segments of a shard into one if they are too many. Failures are logged: searches do not need this."""
+    try:
+        if len(library.store.manifest().segments(domain)) > MAX_SEGMENTS:
+            update_shard_rows(library.store.compact(domain), {domain})
+    except (OSError, ShardStoreError, Unavailable) as error:
+        log.warning("compaction_failed", task=domain, error=str(error))
