@@ -37,7 +37,7 @@ def delete_videos_of_task(
 def delete_whole_task(task_id: str) -> DeletionResult:
     """Delete all videos of a task and its evaluation. A waiting or running task gives 409: cancel it first.
 
-    A task that was never published is removed. A learned task stays in the sequence without videos and its name stays
-    reserved, because later releases build on it. The next `cinestrata compact` removes its vectors.
+    A task that was never published is removed. A learned task stays in the sequence without videos, because later
+    releases build on it; its name becomes available. The next `cinestrata compact` removes its vectors.
     """
     return delete_task(task_id)

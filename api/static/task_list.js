@@ -176,7 +176,7 @@ class TaskRow {
       ],
       kept: [
         "Your own files below the media root.",
-        learned && "Its effect on the encoders, its layer, and its name, which stays reserved.",
+        learned && "Its effect on the encoders, and its layer.",
         learned && "Its vectors use disk space until the library is compacted; searches cannot reach them.",
         "Earlier backups.",
       ],

@@ -96,6 +96,10 @@ def delete_task(task_id: str) -> DeletionResult:
         gone = _remove(session, task, session.scalars(own).all(), whole=True)
         # Checkpoints of a failed or cancelled attempt.
         shutil.rmtree(settings().checkpoints_dir / task_id, ignore_errors=True)
+        # The folder of a ready append holds the uploaded files of videos that belong to the domain now.
+        is_finished_append = task.target_id is not None and task.state == "ready"
+        if is_finished_append:
+            return DeletionResult(deleted=gone, not_found=[])
         if task.learned_order is None and not is_published(session, task):
             session.delete(task)
         elif task.deleted_at is None:

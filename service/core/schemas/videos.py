@@ -29,7 +29,7 @@ class VideoDetails(ResponseModel):
     reason: str | None
     captions: list[str]
     split: Split | None
-    effective_split: Split | None
+    effective_split: Split | Literal["appended"] | None
     metadata: dict[str, Any]
     content_hash: str | None
     bytes: int | None

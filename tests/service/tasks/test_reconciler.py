@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
-import pytest
 import redis
 
 from service.catalog.database import now, session_scope
@@ -17,15 +15,6 @@ from service.core.settings import Settings
 from service.tasks import broker, commands, lifecycle
 
 Post = Callable[..., TaskDetails]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def with_broker(
-    request: pytest.FixtureRequest, tmp_path: Path, settings_factory: Callable[..., Settings], broker_url: str
-) -> redis.Redis:
-    """A catalog on each database, and a real Redis."""
-    made = settings_factory(tmp_path, request.param, redis_url=broker_url)
-    return redis.Redis.from_url(made.redis_client_url)
 
 
 def test_task_of_a_dead_worker_is_released(catalog: Settings, post_probed: Post, expire: Callable) -> None:

@@ -1,0 +1,127 @@
+"""Appends over HTTP: requests, refusals, and searches that find the new videos."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.celery_worker import probe
+from service.core.settings import Settings
+from tests.api.learned_library import SECOND
+from trainer.worker.append_job import run_append_job
+
+
+def _entry(configured: Settings, world: Path, name: str) -> dict[str, Any]:
+    """A video of the second domain with changed bytes, as a new file for the first domain."""
+    source = sorted((world / SECOND).glob("*.mp4"))[0]
+    target = configured.media_root / "new" / f"{name}.mp4"
+    target.parent.mkdir(exist_ok=True)
+    shutil.copy(source, target)
+    with target.open("ab") as file:
+        file.write(len(name.encode()).to_bytes(4, "big") + b"free" + name.encode())
+    return {"uri": f"new/{name}.mp4", "id": name, "captions": [f"a clip that is called {name}"]}
+
+
+def _run(client: TestClient, append: str) -> dict[str, Any]:
+    probe(append)
+    run_append_job(append)
+    client.app.state.query_service.refresh()  # type: ignore[attr-defined]
+    return dict(client.get(f"/tasks/{append}").json())
+
+
+def test_appended_videos_are_found(
+    client: TestClient, library: list[str], configured: Settings, world: Path
+) -> None:
+    domain = library[0]
+    before = client.get(f"/tasks/{domain}").json()
+    body = {"videos": [_entry(configured, world, "fresh")]}
+    answer = client.post(f"/tasks/{domain}/videos", json=body, headers={"Idempotency-Key": "once"})
+    assert answer.status_code == 202, answer.text
+    append = answer.json()
+    assert (append["into"], append["state"], append["learned_order"]) == (domain, "queued", None)
+    assert answer.headers["location"] == f"/tasks/{append['id']}"
+    again = client.post(f"/tasks/{domain}/videos", json=body, headers={"Idempotency-Key": "once"})
+    assert (again.json()["id"], again.headers["idempotency-replayed"]) == (append["id"], "true")
+    assert "fresh" not in _found(client, domain)
+
+    done = _run(client, append["id"])
+    assert (done["state"], done["counts"]["appended"]) == ("ready", 1)
+    after = client.get(f"/tasks/{domain}").json()
+    assert after["counts"]["accepted"] == before["counts"]["accepted"] + 1
+    assert after["counts"]["appended"] == 1
+    assert client.get("/videos/fresh").json()["task_id"] == domain
+    assert "fresh" in _found(client, domain)
+    assert client.delete(f"/tasks/{append['id']}").status_code == 200
+    assert client.get(f"/tasks/{append['id']}").json()["state"] == "ready"
+
+
+def _found(client: TestClient, task: str) -> set[str]:
+    answer = client.get("/search", params={"q": "a clip", "k": 100, "task": task}).json()
+    return {result["video_id"] for result in answer["results"]}
+
+
+def test_archive_is_appended(
+    client: TestClient, library: list[str], configured: Settings, world: Path
+) -> None:
+    entry = _entry(configured, world, "packed")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.write(configured.media_root / entry["uri"], "packed.mp4")
+        archive.writestr("manifest.jsonl", json.dumps({**entry, "uri": "packed.mp4"}))
+    buffer.seek(0)
+    answer = client.post(f"/tasks/{library[0]}/videos", files={"archive": ("new.zip", buffer)})
+    assert answer.status_code == 202, answer.text
+    assert _run(client, answer.json()["id"])["state"] == "ready"
+    assert client.get("/videos/packed/stream").status_code == 200
+
+
+def test_refusals_name_the_reason(
+    client: TestClient, library: list[str], configured: Settings, world: Path
+) -> None:
+    body = {"videos": [_entry(configured, world, "refused")]}
+    assert client.post("/tasks/nowhere/videos", json=body).status_code == 404
+    append = client.post(f"/tasks/{library[0]}/videos", json=body).json()
+    nested = client.post(
+        f"/tasks/{append['id']}/videos", json={"videos": [{"uri": body["videos"][0]["uri"]}]}
+    )
+    assert (nested.status_code, library[0] in nested.json()["detail"]) == (409, True)
+    taken = client.post(f"/tasks/{library[1]}/videos", json=body)
+    assert (taken.status_code, "videos[0].id" in taken.json()["detail"]) == (409, True)
+    client.post(f"/tasks/{append['id']}/cancel")
+    waiting = client.post(
+        "/tasks", json={"name": "waiting", "videos": [{"uri": body["videos"][0]["uri"]}]}
+    ).json()
+    early = client.post(f"/tasks/{waiting['id']}/videos", json=body)
+    assert (early.status_code, "once it is ready" in early.json()["detail"]) == (409, True)
+    client.post(f"/tasks/{waiting['id']}/cancel")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"videos": []}, "videos"),
+        ({"videos": [{"uri": "../x.mp4"}]}, "videos[0].uri"),
+        ({"videos": [{"uri": "missing.mp4"}]}, "videos[0].uri"),
+        ({"name": "x", "videos": [{"uri": "missing.mp4"}]}, "name"),
+        ({}, "videos"),
+    ],
+)
+def test_invalid_field_is_named(
+    client: TestClient, library: list[str], body: dict[str, Any], field: str
+) -> None:
+    answer = client.post(f"/tasks/{library[0]}/videos", json=body)
+    assert answer.status_code == 422
+    assert field in [error["field"] for error in answer.json()["errors"]]
+
+
+def test_form_without_archive_is_refused(client: TestClient, library: list[str]) -> None:
+    answer = client.post(f"/tasks/{library[0]}/videos", files={"clip": ("a.zip", b"x")})
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == ["archive"]

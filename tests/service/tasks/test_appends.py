@@ -1,0 +1,150 @@
+"""Appends in the queue and in the catalog, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from service.catalog.database import now, session_scope
+from service.catalog.tables import Shard, Task, Video
+from service.core.errors import Conflict, IdempotencyMismatch, NotFound
+from service.core.schemas import AppendSpec, TaskDetails
+from service.core.settings import Settings
+from service.tasks import commands, lifecycle
+
+Post = Callable[..., TaskDetails]
+
+
+@pytest.fixture
+def domain(catalog: Settings, post_probed: Post) -> str:
+    """Id of a learned domain; its rows exist, but no files of the index."""
+    return _learned(post_probed("birds").id)
+
+
+def _learned(task_id: str) -> str:
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, task_id)
+        task.state, task.learned_order, task.finished_at = "ready", 1, now(session)
+    return task_id
+
+
+@pytest.fixture
+def append(make_file: Callable[..., Any]) -> Callable[..., TaskDetails]:
+    """``append(domain, name)``: a stored append of one file that is no video."""
+
+    def make(domain: str, name: str = "new", **fields: Any) -> TaskDetails:
+        make_file(f"{name}.mp4")
+        spec = AppendSpec.model_validate({"videos": [{"uri": f"{name}.mp4", "id": name}]})
+        return commands.append_videos(domain, spec, **fields).task
+
+    return make
+
+
+@pytest.fixture
+def append_probed(append: Callable[..., TaskDetails]) -> Callable[..., TaskDetails]:
+    """Like ``append``, with an accepted video of the given content."""
+
+    def make(domain: str, name: str = "new", content: str = "f" * 64) -> TaskDetails:
+        view = append(domain, name)
+        claim = lifecycle.claim_probing(view.id, "prober")
+        assert claim is not None
+        with session_scope(write=True) as session:
+            (video,) = session.query(Video).filter(Video.task_id == view.id)
+            video.status, video.content_hash = "accepted", content
+        claim.finish_probing(counts={"videos": 1, "accepted": 1}, held_out=None)
+        return commands.get_task(view.id)
+
+    return make
+
+
+def test_request_is_executed_once(domain: str, append: Callable[..., TaskDetails]) -> None:
+    first = append(domain, idempotency_key="k")
+    assert (first.into, first.state) == (domain, "queued")
+    assert append(domain, idempotency_key="k").id == first.id
+    with pytest.raises(IdempotencyMismatch):
+        append(domain, "other", idempotency_key="k")
+
+
+def test_refusals_name_the_reason(domain: str, append: Callable[..., TaskDetails], post: Post) -> None:
+    with pytest.raises(NotFound):
+        append("tsk_nobody")
+    waiting = post("waiting")
+    with pytest.raises(Conflict, match="is queued; videos can be appended once it is ready"):
+        append(waiting.id)
+    view = append(domain)
+    with pytest.raises(Conflict, match=f"append to task {domain}"):
+        append(view.id, "other")
+    with pytest.raises(Conflict, match=r"videos\[0\]\.id: The id 'new' belongs to a video"):
+        append(domain)
+
+
+def test_appends_and_trainings_do_not_wait_for_each_other(
+    domain: str, append_probed: Callable[..., TaskDetails], post_probed: Post
+) -> None:
+    first, second = append_probed(domain, "a"), append_probed(domain, "b")
+    training = post_probed("cars")
+    assert lifecycle.claim_training(training.id, "trainer") is not None
+    assert lifecycle.claim_training(first.id, "trainer") is None
+    assert lifecycle.claim_append(training.id, "worker") is None
+    assert lifecycle.claim_append(second.id, "worker") is not None
+    assert lifecycle.claim_append(first.id, "worker") is not None
+
+
+def test_message_of_a_due_append_is_sent_again(
+    with_broker: redis.Redis, post_probed: Post, append_probed: Callable[..., TaskDetails]
+) -> None:
+    domain = _learned(post_probed("birds").id)
+    view, training = append_probed(domain), post_probed("cars")
+    with_broker.flushall()
+    assert lifecycle.send_due() == (view.id, training.id)
+
+
+def test_publication_moves_the_videos(domain: str, append_probed: Callable[..., TaskDetails]) -> None:
+    view = append_probed(domain)
+    claim = lifecycle.claim_append(view.id, "worker")
+    assert claim is not None
+    with claim, claim.appending() as publication:
+        assert publication.duplicates == []
+        publication.complete(vectors=3, size=10)
+    done, target = commands.get_task(view.id), commands.get_task(domain)
+    assert (done.state, done.counts.appended, done.finished_at is not None) == ("ready", 1, True)
+    assert (target.counts.videos, target.counts.appended) == (3, 1)
+    with session_scope() as session:
+        video = session.query(Video).filter(Video.id == "new").one()
+        assert (video.task_id, video.effective_split) == (domain, "appended")
+        assert session.query(Shard).count() == 0
+
+
+def test_content_of_the_domain_is_rejected_at_the_publication(
+    domain: str, append_probed: Callable[..., TaskDetails]
+) -> None:
+    """Two appends with the same content may be probed before one of them is published."""
+    views = [append_probed(domain, name) for name in ("a", "b")]
+    outcomes = []
+    for view in views:
+        claim = lifecycle.claim_append(view.id, "worker")
+        assert claim is not None
+        with claim, claim.appending() as publication:
+            outcomes.append(len(publication.duplicates))
+            publication.complete(vectors=3, size=10)
+    assert outcomes == [0, 1]
+    view = commands.get_task(views[1].id)
+    assert (view.state, [video.reason for video in view.rejected]) == ("ready", ["same content as a.mp4"])
+
+
+def test_publication_into_a_deleted_domain_fails(
+    domain: str, append_probed: Callable[..., TaskDetails]
+) -> None:
+    view = append_probed(domain)
+    claim = lifecycle.claim_append(view.id, "worker")
+    with session_scope(write=True) as session:
+        task = session.get_one(Task, domain)
+        task.deleted_at = now(session)
+    assert claim is not None
+    with claim, claim.appending():
+        pytest.fail("nothing may be published")
+    done = commands.get_task(view.id)
+    assert (done.state, "was deleted" in (done.error or "")) == ("failed", True)
