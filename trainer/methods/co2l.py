@@ -29,7 +29,6 @@ from torch.nn import functional as F
 from models.backbones.backbone import Backbone
 from trainer.methods.shared.color_jitter import ColorJitter
 from trainer.methods.shared.replay import ReplayConfig, ReplayMethod
-from trainer.task_data import Pair
 
 __all__ = ["Co2l", "Co2lConfig", "asymmetric_loss", "relation_loss"]
 
@@ -56,25 +55,18 @@ class Co2l(ReplayMethod):
 
     Attributes:
         augment: Random view of videos ``uint8 [N, M, H, W, 3]``, equal for all frames of a video.
-        previous_model: Frozen model from before the current task; None on the first task and between tasks.
     """
 
     name = "co2l"
     config_class = Co2lConfig
     config: Co2lConfig
+    needs_previous_model = True
 
     def __init__(self, backbone: Backbone, config: Co2lConfig) -> None:
         super().__init__(backbone, config)
-        self.previous_model: Backbone | None = None
         self.augment: Callable[[Tensor], Tensor] = ColorJitter(
             config.jitter, share=_JITTERED_SHARE, gray=config.gray
         )
-
-    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
-        """Copy the model as the teacher of the task; the first task has none."""
-        super().begin_task(task_id, name, trained=trained)
-        has_past = trained and bool(self.learned_tasks)
-        self.previous_model = self.model.clone().requires_grad_(False) if has_past else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
         """Return the asymmetric contrast + λ · relation distillation."""
@@ -93,10 +85,6 @@ class Co2l(ReplayMethod):
         relations = relation_loss(queries @ videos.T, old_queries @ old_videos.T, *temperatures)
         relations = relations + relation_loss(videos @ queries.T, old_videos @ old_queries.T, *temperatures)
         return loss + config.distillation * relations / 2
-
-    def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        super().end_task(pairs)
-        self.previous_model = None
 
 
 def asymmetric_loss(queries: Tensor, videos: Tensor, current: int, scale: float) -> Tensor:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -90,7 +90,7 @@ class Ctp(Finetune):
     name = "ctp"
     config_class = CtpConfig
     config: CtpConfig
-    architecture_settings = ("masked_language", "fusion_layers", "queue")
+    architecture_settings: ClassVar[tuple[str, ...]] = ("masked_language", "fusion_layers", "queue")
 
     def __init__(self, backbone: Backbone, config: CtpConfig) -> None:
         super().__init__(backbone, config)
@@ -121,9 +121,12 @@ class Ctp(Finetune):
         self.previous = self.online.frozen_copy() if self._trained_tasks else None
 
     def loss(self, frames: Tensor, texts: Sequence[str], references: Tensor | None) -> Tensor:
-        """Return equation 10."""
+        return self.pair_loss(frames, self.model.tokenize(texts))
+
+    def pair_loss(self, frames: Tensor, ids: Tensor) -> Tensor:
+        """Return equation 10 of videos and their captions' token ids ``[B, L]``."""
         config = self.config
-        ids = self.model.tokenize(texts).to(self.model.device)
+        ids = ids.to(self.model.device)
         queries, videos, tokens = self.online.encode(ids, frames)
         with torch.no_grad():
             query_keys, video_keys, token_keys = self.momentum.encode(ids, frames)

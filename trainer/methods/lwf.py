@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
-from trainer.methods.shared.distillation import DistillationMethod, distillation_loss
+from trainer.methods.shared.distillation import DistillationMethod, similarity_distillation_loss
 
 __all__ = ["Lwf"]
 
@@ -34,9 +34,8 @@ class Lwf(DistillationMethod):
     ) -> Tensor:
         """Return the mean loss of both retrieval directions."""
         with torch.no_grad():
-            old_queries, old_videos = self.embed(frames, texts, teacher)
-        logits = self.config.logit_scale * queries @ videos.T
-        targets = self.config.logit_scale * old_queries @ old_videos.T
-        to_video = distillation_loss(logits, targets, self.config.temperature)
-        to_text = distillation_loss(logits.T, targets.T, self.config.temperature)
-        return (to_video + to_text) / 2
+            previous = self.embed(frames, texts, teacher)
+        config = self.config
+        return similarity_distillation_loss(
+            (queries, videos), previous, config.logit_scale, config.temperature
+        )

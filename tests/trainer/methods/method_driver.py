@@ -188,3 +188,40 @@ def equal_tensors(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bo
     """Return whether two mappings have the same names and the same values."""
     assert left.keys() == right.keys()
     return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def replay_method(name: str, backbone: Backbone, release: ReleaseState | None = None, **settings: Any) -> Any:
+    """Return a method with a memory of six pairs; all of them fit into two batches."""
+    small = {"replay_batch": 3} if "replay_batch" in METHODS[name].config_class.model_fields else {}
+    return create_method(name, backbone, release, **{"batch_size": 4, "memory": 6, **small, **settings})
+
+
+def begin_second_task(method: Any, pairs: int = 2) -> tuple[Tensor, list[str]]:
+    """Fill the memory with pairs of one past task, change the model, and begin the next task.
+
+    Returns:
+        Frames and captions of the past pairs.
+    """
+    method.begin_task("one", "one")
+    frames, texts = random_frames(7, pairs), ["an old triangle", "an older line"][:pairs]
+    rows = {
+        "frames": frames,
+        "ids": method.tokenize(texts),
+        "tasks": torch.zeros(pairs, dtype=torch.int64),
+    }
+    if method.stores_vectors:
+        queries, videos = method.embed(frames, texts)
+        rows |= {"queries": queries.detach(), "videos": videos.detach()}
+    method.memory.add_to_ring(rows)
+    method.end_task()
+    method.record_task("one", "one", texts)
+    scale_projections(method.model, seed=3)
+    method.begin_task("two", "two")
+    return frames, texts
+
+
+@torch.no_grad()
+def scale_projections(model: Backbone, seed: int) -> None:
+    """Change both projections into the joint space by random factors around 1."""
+    for projection in (model.clip.text_projection, model.clip.visual.proj):
+        projection.mul_(1 + 0.3 * torch.randn(model.dim, generator=torch.Generator().manual_seed(seed)))

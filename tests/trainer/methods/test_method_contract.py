@@ -51,7 +51,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "bmu_moco": [{"variant": "fixed"}],
     "ccmr": [{"tied": True, "regulariser": "mas", "cross_task_negatives": True}],
     "ctp": [{"masked_language": False}],
+    "ctp_er": [{"fill": "reservoir", "masked_language": False}],
     "der": [{"fill": "ring", "replay": 0.5}],
+    "er": [{"fill": "kmeans"}],
     "rwalk": [{"window": 3}],
     "zscl": [{"ensemble_interval": 3}],
 }

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from models.backbones.backbone import Backbone
@@ -18,8 +17,10 @@ from models.encoders.tower_forward import encode_frames, encode_texts
 from tests.trainer.methods.method_driver import (
     FRAMES,
     SIDE,
+    begin_second_task,
     create_method,
     random_frames,
+    replay_method,
     write_task,
 )
 from trainer.losses import in_task_loss
@@ -141,11 +142,6 @@ def captioned_task(folder: Path, name: str, *, videos: int = 5, captions: int = 
     )
 
 
-def replay_method(name: str, backbone: Backbone, release: Any = None, **settings: Any) -> Any:
-    small = {"replay_batch": 3} if name != "lump" else {}
-    return create_method(name, backbone, release, **{"batch_size": 4, "memory": 6, **small, **settings})
-
-
 @pytest.mark.parametrize("name", ["der", "er"])
 def test_release_grows_up_to_the_capacity(name: str, backbone: Backbone, tmp_path: Path) -> None:
     release = None
@@ -228,36 +224,6 @@ def test_replay_reduces_forgetting(backbone: Backbone, tmp_path: Path) -> None:
 
 
 # -- the methods ----------------------------------------------------------------------------------------
-
-
-def begin_second_task(method: Any, pairs: int = 2) -> tuple[Tensor, list[str]]:
-    """Fill the memory with pairs of one past task and begin the next task."""
-    method.begin_task("one", "one")
-    frames, texts = random_frames(7, pairs), ["an old triangle", "an older line"][:pairs]
-    rows = {
-        "frames": frames,
-        "ids": method.tokenize(texts),
-        "tasks": torch.zeros(pairs, dtype=torch.int64),
-    }
-    if method.stores_vectors:
-        queries, videos = method.embed(frames, texts)
-        rows |= {"queries": queries.detach(), "videos": videos.detach()}
-    method.memory.add_to_ring(rows)
-    method.end_task()
-    method.record_task("one", "one", texts)
-    with torch.no_grad():  # change the model
-        method.model.clip.text_projection.mul_(
-            1 + 0.3 * torch.randn(method.backbone.dim, generator=seeded_generator())
-        )
-        method.model.clip.visual.proj.mul_(
-            1 + 0.3 * torch.randn(method.backbone.dim, generator=seeded_generator())
-        )
-    method.begin_task("two", "two")
-    return frames, texts
-
-
-def seeded_generator() -> torch.Generator:
-    return torch.Generator().manual_seed(3)
 
 
 def test_er_loss_is_the_contrast_over_current_and_past_pairs(backbone: Backbone) -> None:

@@ -19,7 +19,13 @@ from models.backbones.backbone import Backbone
 from trainer.methods.finetune import Finetune, FinetuneConfig
 from trainer.task_data import Pair
 
-__all__ = ["DistillationConfig", "DistillationMethod", "distillation_loss", "random_sentences"]
+__all__ = [
+    "DistillationConfig",
+    "DistillationMethod",
+    "distillation_loss",
+    "random_sentences",
+    "similarity_distillation_loss",
+]
 
 _TASKS = "tasks"
 
@@ -116,6 +122,23 @@ def distillation_loss(logits: Tensor, targets: Tensor, temperature: float) -> Te
     """
     softened = (targets / temperature).softmax(dim=-1)
     return temperature**2 * F.cross_entropy(logits / temperature, softened)
+
+
+def similarity_distillation_loss(
+    current: tuple[Tensor, Tensor], previous: tuple[Tensor, Tensor], scale: float, temperature: float
+) -> Tensor:
+    """Return the distillation loss of the similarities within a batch, the mean of both retrieval directions.
+
+    Args:
+        current: Query and video vectors by the trained model, ``[B, dim]`` each.
+        previous: Query and video vectors by the teacher, ``[B, dim]`` each.
+        scale: 1/τ, which turns similarities into logits.
+        temperature: T.
+    """
+    logits, targets = scale * current[0] @ current[1].T, scale * previous[0] @ previous[1].T
+    to_video = distillation_loss(logits, targets, temperature)
+    to_text = distillation_loss(logits.T, targets.T, temperature)
+    return (to_video + to_text) / 2
 
 
 def random_sentences(backbone: Backbone, count: int, words: int) -> Tensor:

@@ -1,22 +1,23 @@
 """Replay: a small memory of pairs of past tasks, which every step learns from again.
 
-Two rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
-every task an equal share, which is filled at the end of the task and cut when the next task joins. ``reservoir``
-(Vitter 1985, "Random sampling with a reservoir"; algorithm R) keeps every training pair so far with the same
-probability, and is updated during training. The memory is part of the release, since old video files may be gone; it
-never exceeds its capacity.
+Four rules fill the memory. ``ring`` (Chaudhry et al. 2019, "On tiny episodic memories in continual learning") gives
+every task an equal share, which is filled at the end of the task and cut when the next task joins. ``herding`` and
+``kmeans`` differ from ``ring`` in the pairs of a share only (``trainer.methods.shared.exemplar_selection``).
+``reservoir`` (Vitter 1985, "Random sampling with a reservoir"; algorithm R) keeps every training pair so far with the
+same probability, and is updated during training. The memory is part of the release, since old video files may be gone;
+it never exceeds its capacity.
 
 Differences from the papers: the ring of Chaudhry et al. has a share per class, knows the number of classes and keeps
 the last pairs of a stream. Here the share is per task, the number of tasks is unknown, and the kept pairs are random,
-as at the end of a shuffled stream; a second caption of a video is kept only after one caption of every video. A
-reservoir also holds pairs of the current task, which are never sampled, so replay covers past tasks only. The
-baselines of bmu-moco train with momentum encoders, queues and color-jittered frames; here they extend plain
-fine-tuning like every baseline, and differ from it by their own mechanism only.
+as at the end of a shuffled stream; a second caption of a video is kept only after one caption of every video, by every
+rule but the reservoir. A reservoir also holds pairs of the current task, which are never sampled, so replay covers past
+tasks only. The baselines of bmu-moco train with momentum encoders, queues and color-jittered frames; here they extend
+plain fine-tuning like every baseline, and differ from it by their own mechanism only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -27,11 +28,12 @@ from torch import Tensor
 from models.backbones.backbone import Backbone
 from models.encoders.tower_forward import encode_frames, encode_texts
 from trainer.methods.finetune import Finetune, FinetuneConfig
+from trainer.methods.shared.exemplar_selection import herding_order, kmeans_order, pair_features
 from trainer.task_data import Pair, load_examples
 
 __all__ = ["FillRule", "MemoryConfig", "MemoryRows", "ReplayConfig", "ReplayMemory", "ReplayMethod"]
 
-FillRule = Literal["ring", "reservoir"]
+FillRule = Literal["ring", "herding", "kmeans", "reservoir"]
 #: Columns ``frames``, ``ids``, ``tasks`` and those of a method; one row per pair in each.
 MemoryRows = dict[str, Tensor]
 _PREFIX = "memory."
@@ -43,8 +45,9 @@ class MemoryConfig(FinetuneConfig):
     memory: int = Field(default=64, ge=1, le=100_000, description="pairs in the memory, over all past tasks")
     fill: FillRule = Field(
         default="ring",
-        description="ring: equal shares per task, filled at the end of a task; reservoir: every pair so far with "
-        "equal probability, filled during training",
+        description="ring: equal shares per task of random pairs, filled at the end of a task; herding: of the pairs "
+        "with the task's mean feature (MoF); kmeans: of the pairs nearest to centroids; reservoir: every pair so far "
+        "with equal probability, filled during training",
     )
 
 
@@ -152,13 +155,16 @@ class ReplayMethod(Finetune):
 
     Attributes:
         memory: Pairs of past tasks.
+        previous_model: Frozen model from before the current task; None without past pairs and between tasks.
         stores_vectors: Whether the memory stores the vectors of a pair at the time it enters.
+        needs_previous_model: Whether the loss needs :attr:`previous_model`.
     """
 
     config_class: ClassVar[type[MemoryConfig]] = MemoryConfig
     config: MemoryConfig
-    architecture_settings = ("memory", "fill")
+    architecture_settings: ClassVar[tuple[str, ...]] = ("memory", "fill")
     stores_vectors: ClassVar[bool] = False
+    needs_previous_model: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone, config: MemoryConfig) -> None:
         super().__init__(backbone, config)
@@ -171,12 +177,20 @@ class ReplayMethod(Finetune):
         if self.stores_vectors:
             empty |= {"queries": torch.empty(0, backbone.dim), "videos": torch.empty(0, backbone.dim)}
         self.memory = ReplayMemory(config.memory, empty)
+        self.previous_model: Backbone | None = None
         self._step_rows: MemoryRows | None = None
 
     # -- hooks ------------------------------------------------------------------------------------------
 
+    def begin_task(self, task_id: str, name: str, *, trained: bool = True) -> None:
+        """Copy the model from before the task, for a method that needs it."""
+        super().begin_task(task_id, name, trained=trained)
+        if self.needs_previous_model and trained and len(self.memory):
+            self.previous_model = self.model.clone().requires_grad_(False)
+
     def after_step(self) -> None:
         """Offer the pairs of this step to the reservoir."""
+        super().after_step()
         if self.config.fill == "reservoir" and self._step_rows is not None:
             self.memory.add_to_reservoir(self._step_rows)
         self._step_rows = None
@@ -184,8 +198,8 @@ class ReplayMethod(Finetune):
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
         """Add the task's share to the ring."""
         super().end_task(pairs)
-        self._step_rows = None
-        if self.config.fill == "ring" and pairs:
+        self._step_rows = self.previous_model = None
+        if self.config.fill != "reservoir" and pairs:
             self._fill_ring(pairs)
 
     # -- helpers of subclasses --------------------------------------------------------------------------
@@ -254,17 +268,33 @@ class ReplayMethod(Finetune):
 
     @torch.no_grad()
     def _fill_ring(self, pairs: Sequence[Pair]) -> None:
-        generator = torch.Generator().manual_seed(self.config.seed + len(self.learned_tasks))
-        shuffled = [pairs[i] for i in torch.randperm(len(pairs), generator=generator)]
-        pairs_of_video: Counter[int] = Counter()
-        occurrences = []  # of a pair's video earlier in the shuffled order
-        for pair in shuffled:
-            occurrences.append(pairs_of_video[pair.clip.vector_id])
-            pairs_of_video[pair.clip.vector_id] += 1
-        order = sorted(range(len(shuffled)), key=occurrences.__getitem__)
-        chosen = [shuffled[i] for i in order[: self.memory.next_task_share()]]
+        chosen = self._select_pairs(pairs, self.memory.next_task_share())
         parts = []
         for frames, texts in load_examples(chosen, self.config.batch_size):
             ids = self.tokenize(texts)
             parts.append(self._rows(frames, ids, self.encode(frames, ids) if self.stores_vectors else None))
         self.memory.add_to_ring({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+    def _select_pairs(self, pairs: Sequence[Pair], count: int) -> list[Pair]:
+        """Return up to ``count`` pairs by the fill rule, first one random caption of every video, then a second."""
+        seed = self.config.seed + len(self.learned_tasks)
+        captions: Counter[int] = Counter()  # per video, in the shuffled order
+        rounds: defaultdict[int, list[Pair]] = defaultdict(list)
+        for i in torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed)):
+            video = pairs[i].clip.vector_id
+            rounds[captions[video]].append(pairs[i])
+            captions[video] += 1
+        chosen: list[Pair] = []
+        for candidates in rounds.values():
+            if len(chosen) < count:
+                chosen += self._order_pairs(candidates, count - len(chosen), seed)
+        return chosen
+
+    def _order_pairs(self, pairs: Sequence[Pair], count: int, seed: int) -> Sequence[Pair]:
+        if self.config.fill == "ring":
+            return pairs[:count]
+        batches = load_examples(pairs, self.config.batch_size)
+        features = torch.cat([pair_features(*self.encode(f, self.tokenize(t))) for f, t in batches])
+        herding = self.config.fill == "herding"
+        order = herding_order(features, count) if herding else kmeans_order(features, count, seed)
+        return [pairs[i] for i in order]
