@@ -211,6 +211,23 @@ class Method(ABC):
     def encode_videos(self, frames: Tensor) -> Tensor:
         """Return unit vectors ``[n, dim]`` of videos ``uint8 [n, M, H, W, 3]``."""
 
+    @property
+    def encodes_pairs(self) -> bool:
+        """Whether the method has a multi-modal encoder, which fuses a video and a text to one vector."""
+        return False
+
+    def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
+        """Return unit vectors ``[n, width]`` of pairs for multi-modal retrieval (ctp, section 5.1).
+
+        Args:
+            frames: ``uint8 [n, M, H, W, 3]``.
+            texts: n captions.
+
+        Raises:
+            MethodError: The method has no multi-modal encoder.
+        """
+        raise MethodError(f"{self.name} has no multi-modal encoder; ctp has one")
+
     @abstractmethod
     def video_tensors(self) -> dict[str, Tensor]:
         """Return the learned weights that :meth:`encode_videos` depends on, by name."""

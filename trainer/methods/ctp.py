@@ -212,6 +212,10 @@ class Ctp(Finetune):
 
     # -- encoding ---------------------------------------------------------------------------------------
 
+    @property
+    def encodes_pairs(self) -> bool:
+        return self.online.fusion is not None
+
     @torch.inference_mode()
     def encode_pairs(self, frames: Tensor, texts: Sequence[str]) -> Tensor:
         """Return unit vectors ``[n, width]`` of pairs for multi-modal retrieval (ctp, section 5.1).
