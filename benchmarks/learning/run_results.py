@@ -36,7 +36,8 @@ class RunResult:
         data: Identity of the evaluated data; a table contains results of the same data only.
         run: Identity of all inputs except the code: data, method, settings, seed.
         tasks: Task ids in the order of learning.
-        rows: After each task the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1). Joint
+        rows: After each task the :class:`trainer.evaluation.recall_row.RecallRow` as JSON values (recalls 0..1), with
+            the mAP of labeled pairs (``pair_map``) where the data has pairs and the method a multi-modal encoder. Joint
             training learns all tasks at once: only its last row exists, the others are None.
         steps: Optimizer steps per task.
         losses: Mean loss of each epoch, per task.
@@ -109,6 +110,31 @@ class RunResult:
         """Video-to-text R@1 after the last task in percent, mean over the tasks."""
         recalls = self._last["to_text"][mode][gallery].values()
         return _mean([100 * recall["r1"] for recall in recalls if recall is not None])
+
+    def both_directions(self, mode: str) -> dict[str, float | None]:
+        """Recalls after the last task in both directions over the union of all tasks, in percent (ctp, table 1).
+
+        Returns:
+            ``tr1``, ``tr5``, ``tr10`` (a held-out video searches the captions), ``ir1``, ``ir5``, ``ir10`` (a caption
+            searches the held-out videos), and their mean ``rm``.
+        """
+        to_video = self._last["pooled"][mode]["global"]
+        to_text = [recall for recall in self._last["to_text"][mode]["global"].values() if recall]
+        count = sum(recall["queries"] for recall in to_text)
+        figures: dict[str, float | None] = {}
+        for k in ("1", "5", "10"):
+            hits = sum(recall["queries"] * recall[f"r{k}"] for recall in to_text)
+            figures[f"tr{k}"] = 100 * hits / count if count else None
+        for k in ("1", "5", "10"):
+            figures[f"ir{k}"] = 100 * to_video[f"r{k}"] if to_video else None
+        present = [figure for figure in figures.values() if figure is not None]
+        figures["rm"] = _mean(present) if len(present) == len(figures) else None
+        return figures
+
+    def pair_mean_ap(self, k: int) -> float | None:
+        """mAP@k of labeled pairs by their fused vectors after the last task, in percent; None if not measured."""
+        by_k = self._last.get("pair_map")
+        return None if by_k is None else 100 * by_k[str(k)]
 
     def mean_ap(self, mode: str, gallery: str, k: int) -> float | None:
         """Text-to-video mAP@k after the last task in percent, mean over the tasks with categories."""

@@ -14,6 +14,8 @@ from models.forgetting_measures import backward_forgetting, forward_transfer, le
 __all__ = ["recall_tables", "write_report"]
 
 _RECALLS = {"R@1 ↑": "r1", "R@5 ↑": "r5", "R@10 ↑": "r10", "MedR ↓": "medr", "MeanR ↓": "meanr"}
+_DIRECTIONS = {f"{side}R@{k} ↑": f"{side.lower()}r{k}" for side in "TI" for k in (1, 5, 10)} | {"Rm ↑": "rm"}
+_PAIR_DEPTHS = (1, 5, 10)
 _PRECISION_AT = 10
 _PHASES = ("training", "indexing", "evaluation")
 _GLOBAL_GALLERY = "unknown task: every query searches the held-out videos of all tasks"
@@ -74,6 +76,14 @@ def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Pa
         "## Search",
         "",
         recall_tables(results),
+        "## Both directions",
+        "",
+        "After the last task, over the union of all tasks. TR: a held-out video searches the captions; IR: a caption "
+        "searches the held-out videos; Rm: mean of the six recalls (CTP, table 1). mAP@N: pairs of a video and a "
+        "caption search pairs of the same label by their fused vectors (CTP, equation 11); where the data has labeled "
+        "pairs and the method has a multi-modal encoder.",
+        "",
+        _both_directions(results),
         "## Recall and forgetting",
         "",
         *_write_charts(folder, results),
@@ -147,6 +157,18 @@ def _name_cells(runs: Sequence[RunResult], mode: str) -> list[str]:
 def _measure_cells(runs: Sequence[RunResult], mode: str, gallery: str, measures: Sequence[str]) -> list[str]:
     figures = [run.measures(mode, gallery) for run in runs]
     return [format_mean([figure[measure] for figure in figures]) for measure in measures]
+
+
+def _both_directions(results: Sequence[RunResult]) -> str:
+    measured = any(result.pair_mean_ap(1) is not None for result in results)
+    depths = _PAIR_DEPTHS if measured else ()
+    rows = []
+    for runs, mode in _rows(results):
+        figures = [run.both_directions(mode) for run in runs]
+        cells = [format_mean([figure[name] for figure in figures]) for name in _DIRECTIONS.values()]
+        pairs = [format_mean([run.pair_mean_ap(depth) for run in runs]) for depth in depths]
+        rows.append([*_name_cells(runs, mode), *cells, *pairs])
+    return markdown_table(["method", "queries", *_DIRECTIONS, *(f"mAP@{depth} ↑" for depth in depths)], rows)
 
 
 def _by_task(results: Sequence[RunResult]) -> str:

@@ -111,6 +111,19 @@ def test_global_measures_weight_queries_and_local_measures_weight_tasks() -> Non
     assert result.measures("latest", "local")["r1"] == pytest.approx(100 * (0.3 + 0.35 + 0.5) / 3)
 
 
+def test_both_directions_weight_queries_and_rm_is_their_mean() -> None:
+    result = _result(queries=[10, 30, 60])
+    r1 = 100 * (0.3 * 10 + 0.35 * 30 + 0.5 * 60) / 100
+    figures = result.both_directions("latest")
+    assert figures == pytest.approx(
+        {f"{side}r{k}": r1 + more for side in "ti" for k, more in ((1, 0), (5, 10), (10, 20))}
+        | {"rm": r1 + 10}
+    )
+    assert result.pair_mean_ap(5) is None
+    result.rows[-1]["pair_map"] = {"1": 0.5, "5": 0.25, "10": 0.125}  # type: ignore[index]
+    assert [result.pair_mean_ap(k) for k in (1, 5, 10)] == [50, 25, 12.5]
+
+
 def test_tables_show_mean_and_deviation_over_seeds() -> None:
     other = _result(seed=1, matrix=[[0.6], [0.5, 0.4], [0.6, 0.35, 0.5]])
     over_all, own = _cells(recall_tables([_result(), other]), "finetune")
