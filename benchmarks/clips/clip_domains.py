@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.data.folder_manifest import MANIFEST_NAMES, ManifestEntry, find_manifest, read_manifest
-from benchmarks.data.protocol_sources import SourceTask, read_folder_task
+from benchmarks.data.protocol_sources import read_folder_task
+from benchmarks.data.source_tasks import SourceTask
 from benchmarks.errors import ProtocolError
 
 __all__ = ["read_clip_domains", "select_held_out"]

@@ -1,4 +1,4 @@
-"""Sources of a video's frames: a rendered clip of the video world, or a decoded file.
+"""Sources of a video's frames: a rendered clip of the video world, a decoded file, or an image.
 
 Files of published data sets are trusted, so they are decoded without the isolation that uploads need. The module does
 not import torch, since many small processes import it.
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from av.container import InputContainer
 from av.video.stream import VideoStream
+from PIL import Image
 
 from benchmarks.data.world import Clip, render
 from media import MediaError, sample_times
@@ -25,9 +26,10 @@ from media.frame_images import FrameConverter, crop_square
 from media.frame_sampling import StreamExtent, frames_on_display
 from media.media_paths import staged_path
 
-__all__ = ["FileFrames", "FrameSource", "WorldFrames", "write_frames"]
+__all__ = ["Box", "FileFrames", "FrameSource", "ImageFrames", "WorldFrames", "write_frames"]
 
 Frames = npt.NDArray[np.uint8]
+Box = tuple[int, int, int, int]  # left, top, width and height in pixels
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,47 @@ class FileFrames:
         return [begin + time for time in sample_times(max(min(end, duration) - begin, 0.0), count)]
 
 
-FrameSource = WorldFrames | FileFrames
+@dataclass(frozen=True)
+class ImageFrames:
+    """Frames of an image, or of a region of it, as of a video that does not move.
+
+    A whole image is cropped to its center square, as the frames of a video are. A region is scaled to the square
+    instead, because a crop would remove the ends of its object.
+
+    Attributes:
+        path: Path of the image.
+        box: Region in pixels, which is limited to the image; None for the whole image.
+    """
+
+    path: Path
+    box: Box | None = None
+
+    @property
+    def key(self) -> str:
+        """Digest of the file's name, size and modification time, and of the region; the file is not read."""
+        stat = self.path.stat()
+        return _digest(self.path.name, str(stat.st_size), str(stat.st_mtime_ns), repr(self.box))
+
+    def frames(self, count: int, size: int) -> Frames:
+        """``uint8 [count, size, size, 3]``, all equal.
+
+        Raises:
+            MediaError: The image cannot be decoded; the message has the reason.
+        """
+        try:
+            with Image.open(self.path) as image:
+                picture = image.convert("RGB")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise MediaError(f"{self.path.name} is not an image that can be decoded ({error})") from error
+        if self.box is None:
+            square = crop_square(picture, size)
+        else:
+            region = picture.crop(_limited(self.box, picture.width, picture.height))
+            square = np.asarray(region.resize((size, size), Image.Resampling.BICUBIC), np.uint8)
+        return np.broadcast_to(square, (count, *square.shape))
+
+
+FrameSource = WorldFrames | FileFrames | ImageFrames
 
 
 def write_frames(work: tuple[FrameSource, Path], count: int, size: int) -> str:
@@ -125,6 +167,13 @@ def _extent(container: InputContainer, stream: VideoStream) -> StreamExtent:
         raise MediaError("its frames have no timestamps; convert it to mp4")
     start = min(begin for begin, _ in stamps)
     return StreamExtent(float((max(end for _, end in stamps) - start) * stream.time_base), len(stamps), start)
+
+
+def _limited(box: Box, width: int, height: int) -> Box:
+    """Left, upper, right and lower edge of a region within an image, at least one pixel each way."""
+    left, top = min(max(box[0], 0), width - 1), min(max(box[1], 0), height - 1)
+    right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
+    return left, top, max(right, left + 1), max(bottom, top + 1)
 
 
 @cache

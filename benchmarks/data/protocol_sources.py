@@ -7,19 +7,22 @@ the error names them and the folder they belong to.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from benchmarks.data.coco_source import CocoSource
 from benchmarks.data.folder_manifest import MANIFEST_NAMES, ManifestEntry, find_manifest, read_manifest
-from benchmarks.data.frame_sources import FileFrames, FrameSource, WorldFrames
+from benchmarks.data.frame_sources import FileFrames, WorldFrames
+from benchmarks.data.product_source import ProductSource
+from benchmarks.data.region_source import RegionSource
+from benchmarks.data.source_tasks import SourceTask, SourceVideo, Split, StrictModel, abbreviate, hash_order
 from benchmarks.data.world import make_domain
 from benchmarks.errors import ProtocolError
 
@@ -28,42 +31,11 @@ __all__ = [
     "DatasetsSource",
     "FolderSource",
     "Source",
-    "SourceTask",
-    "SourceVideo",
-    "StrictModel",
     "WorldSource",
     "read_folder_task",
 ]
 
-Split = Literal["train", "val", "test"]
-_MAX_LISTED_FILES = 5  # in error messages
 _EXTENSIONS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".3gp", ".gif")
-
-
-@dataclass(frozen=True)
-class SourceVideo:
-    """A video before its frames are created."""
-
-    id: str
-    captions: tuple[str, ...]
-    split: Split | None  # None for a video that is only indexed
-    frame_source: FrameSource
-    category: str | None = None  # None if the data has no categories
-
-
-@dataclass(frozen=True)
-class SourceTask:
-    """A task of a protocol before its frames are created."""
-
-    id: str
-    name: str
-    videos: tuple[SourceVideo, ...]
-
-
-class StrictModel(BaseModel):
-    """Base of the models of protocol files: unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class WorldSource(StrictModel):
@@ -156,7 +128,7 @@ class CtvrSource(StrictModel):
         missing = [video for video in required if video not in found]
         if missing:
             raise ProtocolError(
-                f"{folder} lacks {len(missing)} of {len(required)} videos: {_abbreviate(missing)}. It must contain, at "
+                f"{folder} lacks {len(missing)} of {len(required)} videos: {abbreviate(missing)}. It must contain, at "
                 f"any depth, {self.needs} The name of a file is the id of the video with one of the extensions "
                 f"{', '.join(_EXTENSIONS)}."
             )
@@ -266,7 +238,10 @@ class FolderSource(StrictModel):
             yield part
 
 
-Source = Annotated[WorldSource | CtvrSource | DatasetsSource | FolderSource, Field(discriminator="kind")]
+Source = Annotated[
+    WorldSource | CtvrSource | DatasetsSource | FolderSource | CocoSource | RegionSource | ProductSource,
+    Field(discriminator="kind"),
+]
 
 
 @dataclass(frozen=True)
@@ -311,7 +286,7 @@ def read_folder_task(folder: Path, identifier: str, name: str) -> SourceTask:
     missing = [entry.uri for entry in entries if not (folder / entry.uri).is_file()]
     if missing:
         raise ProtocolError(
-            f"{manifest} names {len(missing)} missing files (of {len(entries)}): {_abbreviate(missing)}. Paths are "
+            f"{manifest} names {len(missing)} missing files (of {len(entries)}): {abbreviate(missing)}. Paths are "
             "relative to the folder of the manifest"
         )
     return SourceTask(
@@ -347,7 +322,7 @@ def _held_out(part: SourceTask, share: float, *, of: Split, to: Split) -> Source
     """
     ids = [video.id for video in part.videos if video.split == of and video.captions]
     required = min(max(1, int(share * len(ids))), len(ids) - 1) if share > 0 and len(ids) > 1 else 0
-    moved = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:required])
+    moved = set(hash_order(ids)[:required])
     return replace(part, videos=tuple(replace(v, split=to) if v.id in moved else v for v in part.videos))
 
 
@@ -357,8 +332,3 @@ def _by_stem(folder: Path) -> dict[str, Path]:
         raise ProtocolError(f"{folder} is not a folder; set the folder of the videos with --videos")
     files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _EXTENSIONS)
     return {path.name.split(".")[0]: path for path in files}
-
-
-def _abbreviate(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:_MAX_LISTED_FILES]) + (" …" if len(listed) > _MAX_LISTED_FILES else "")

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.learning.labeled_pairs import LabeledTask
 from benchmarks.learning.method_runner import run_method
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
@@ -70,11 +71,20 @@ class Campaign:
 
     @property
     def data(self) -> str:
-        """Identity of the evaluated data: backbone, frames, queries and videos."""
+        """Identity of the evaluated data: backbone, frames, queries, videos and labeled pairs."""
         videos = [
             [(c.id, c.split, c.captions, c.frames_path.name) for c in task.clips] for task in self.tasks
         ]
-        return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos)
+        pairs = [
+            [
+                (c.id, c.category, c.captions, c.frames_path.name)
+                for c in (*task.pair_queries, *task.pair_gallery)
+            ]
+            for task in self.tasks
+            if isinstance(task, LabeledTask)
+        ]
+        labeled = (pairs,) if pairs else ()
+        return run_identity(self.fingerprint, self.frames, self.protocol.queries, videos, *labeled)
 
     def runs(self, variants: Sequence[MethodVariant], seeds: int | None = None) -> list[Run]:
         """Runs of every variant with every seed, ordered by seed so that a complete table is available early.

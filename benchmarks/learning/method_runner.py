@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from benchmarks.learning.labeled_pairs import fused_pair_precisions
 from benchmarks.learning.resource_meter import ResourceMeter
 from benchmarks.learning.run_results import to_json_value
 from models.backbones.backbone import Backbone
@@ -195,7 +196,10 @@ class _MethodRun:
                 memory=self._query_memory,
                 ledger=self._full_ledger,
             )
-        self.outcome.rows.append(to_json_value(row))
+            pair_map = fused_pair_precisions(self._learner.method, self._learner.tasks)
+        self.outcome.rows.append(
+            to_json_value(row) | ({"pair_map": to_json_value(pair_map)} if pair_map else {})
+        )
 
     def _last_seconds(self) -> float:
         return sum(durations[-1] for durations in self._meter.seconds.values())

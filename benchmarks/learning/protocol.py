@@ -13,7 +13,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from benchmarks.data.protocol_sources import Source, StrictModel
+from benchmarks.data.protocol_sources import Source
+from benchmarks.data.source_tasks import StrictModel
 from benchmarks.errors import ProtocolError, validation_summary
 from benchmarks.learning.method_variants import MethodVariant
 from models.routing.defaults import DEFAULT_PRIOR

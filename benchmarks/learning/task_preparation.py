@@ -6,6 +6,7 @@ digest of its source, so a cached file is never stale.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,9 +14,10 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-from benchmarks.data.frame_sources import FileFrames, FrameSource, write_frames
-from benchmarks.data.protocol_sources import SourceTask
+from benchmarks.data.frame_sources import FrameSource, ImageFrames, WorldFrames, write_frames
+from benchmarks.data.source_tasks import SourceTask, SourceVideo
 from benchmarks.errors import ProtocolError
+from benchmarks.learning.labeled_pairs import LabeledTask
 from benchmarks.learning.protocol import Protocol
 from models.backbones.backbone import FrameSpec
 from trainer.task_data import Clip, TaskData, clips_without_frames
@@ -23,6 +25,7 @@ from trainer.task_data import Clip, TaskData, clips_without_frames
 __all__ = ["prepare_source_tasks", "prepare_tasks"]
 
 _MAX_LISTED_VIDEOS = 5  # in error messages
+_MIN_DISTRIBUTED_IMAGES = 500  # fewer images are decoded before further processes have started
 Progress = Callable[[int, int], None]
 
 
@@ -77,20 +80,30 @@ def prepare_source_tasks(
     folder = cache / f"{spec.frames}x{spec.size}"
     sources: dict[Path, FrameSource] = {}
     prepared: list[TaskData] = []
-    number = 0
-    for source_task in source_tasks:
+    numbers = itertools.count(1)
+
+    def clips_of(videos: Sequence[SourceVideo]) -> tuple[Clip, ...]:
         clips: list[Clip] = []
-        for video in source_task.videos:
-            number += 1
+        for video in videos:
             path = folder / f"{video.frame_source.key}.npy"
             sources[path] = video.frame_source
-            clips.append(Clip(video.id, number, path, video.captions, video.split, video.category))
-        prepared.append(TaskData(task_id=source_task.id, name=source_task.name, clips=tuple(clips)))
+            clips.append(Clip(video.id, next(numbers), path, video.captions, video.split, video.category))
+        return tuple(clips)
+
+    labeled: list[Clip] = []
+    for source_task in source_tasks:
+        task = TaskData(source_task.id, source_task.name, clips_of(source_task.videos))
+        if source_task.pair_queries:
+            queries, gallery = clips_of(source_task.pair_queries), clips_of(source_task.pair_gallery)
+            task = LabeledTask(task.task_id, task.name, task.clips, queries, gallery)
+            labeled += queries + gallery
+        prepared.append(task)
     if not any(clip.captions for task in prepared for clip in task.test):
         raise ProtocolError("no held-out video has a caption, so nothing can be evaluated; add captions")
     if not any(task.pairs for task in prepared):
         raise ProtocolError("no training video has a caption, so nothing can be learned; add captions")
-    missing = {c.frames_path: c for task in prepared for c in clips_without_frames(task.clips, *spec)}
+    every = (*(clip for task in prepared for clip in task.clips), *labeled)
+    missing = {clip.frames_path: clip for clip in clips_without_frames(every, *spec)}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         _make(list(missing.values()), sources, spec, workers, progress)
@@ -132,8 +145,10 @@ def _make(
 def _run(
     write: Callable[[tuple[FrameSource, Path]], str], work: Sequence[tuple[FrameSource, Path]], workers: int
 ) -> Iterator[str]:
-    """Render in this process, which takes milliseconds per clip; decode files in several processes."""
-    if workers == 1 or not any(isinstance(frame_source, FileFrames) for frame_source, _ in work):
+    """Render, and decode a few images, in this process, which takes milliseconds each; decode in several processes."""
+    heavy = [source for source, _ in work if not isinstance(source, WorldFrames)]
+    has_few_images = len(heavy) < _MIN_DISTRIBUTED_IMAGES and all(isinstance(s, ImageFrames) for s in heavy)
+    if workers == 1 or has_few_images:
         yield from map(write, work)
         return
     # Processes are spawned, not forked, because this process may have torch threads and locks.

@@ -101,6 +101,9 @@ def test_options_are_passed_as_settings(protocol: Path, tmp_path: Path) -> None:
         (("ctvr-actnet-20", "--videos", "nowhere"), "nowhere is not a folder"),
         (("cvlm",), "vatex/manifest.jsonl"),
         (("folder",), "--videos"),
+        (("sevige",), "region_graphs.json"),
+        (("secoco", "--videos", "nowhere"), "nowhere is not a folder"),
+        (("p9d",), "gallery.json"),
     ],
 )
 def test_invalid_arguments_are_reported_without_traceback(

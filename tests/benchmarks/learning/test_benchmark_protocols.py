@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from benchmarks.data.frame_sources import FileFrames, WorldFrames
-from benchmarks.data.protocol_sources import CtvrSource, SourceTask, WorldSource
+from benchmarks.data.protocol_sources import CtvrSource, WorldSource
+from benchmarks.data.source_tasks import SourceTask
 from benchmarks.data.world import DOMAINS
 from benchmarks.errors import ProtocolError
 from benchmarks.learning.method_variants import parse_variant, select_variants

@@ -1,0 +1,72 @@
+"""Tasks of a protocol before their frames are created, and the base of the models of protocol files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from benchmarks.data.frame_sources import FrameSource
+
+__all__ = ["SourceTask", "SourceVideo", "Split", "StrictModel", "abbreviate", "hash_order", "held_out_split"]
+
+Split = Literal["train", "val", "test"]
+Item = TypeVar("Item")
+_MAX_LISTED_NAMES = 5  # in error messages
+
+
+@dataclass(frozen=True)
+class SourceVideo:
+    """A video before its frames are created."""
+
+    id: str
+    captions: tuple[str, ...]
+    split: Split | None  # None for a video that is only indexed
+    frame_source: FrameSource
+    category: str | None = None  # None if the data has no categories
+
+
+@dataclass(frozen=True)
+class SourceTask:
+    """A task of a protocol before its frames are created.
+
+    Attributes:
+        id: Identifier of the task.
+        name: Name of the task.
+        videos: Videos of the task.
+        pair_queries: Labeled pairs that search in multi-modal retrieval (ctp, section 5.1); most data sets have none.
+        pair_gallery: Labeled pairs that are searched in multi-modal retrieval.
+    """
+
+    id: str
+    name: str
+    videos: tuple[SourceVideo, ...]
+    pair_queries: tuple[SourceVideo, ...] = ()
+    pair_gallery: tuple[SourceVideo, ...] = ()
+
+
+class StrictModel(BaseModel):
+    """Base of the models of protocol files: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def abbreviate(names: Iterable[str]) -> str:
+    """The first names of a list, for an error message."""
+    listed = list(names)
+    return ", ".join(listed[:_MAX_LISTED_NAMES]) + (" …" if len(listed) > _MAX_LISTED_NAMES else "")
+
+
+def hash_order(names: Sequence[str]) -> list[str]:
+    """Names in the order of their SHA-256: a random order that does not depend on the order of a file."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+
+
+def held_out_split(position: int, test: int, val: int) -> Split:
+    """Split of an item by its position in a list: the first are held out, the next are for validation."""
+    if position < test:
+        return "test"
+    return "val" if position < test + val else "train"
