@@ -111,22 +111,24 @@ class RunResult:
         recalls = self._last["to_text"][mode][gallery].values()
         return _mean([100 * recall["r1"] for recall in recalls if recall is not None])
 
-    def both_directions(self, mode: str) -> dict[str, float | None]:
-        """Recalls after the last task in both directions over the union of all tasks, in percent (ctp, table 1).
+    def both_directions(self, mode: str, gallery: str) -> dict[str, float | None]:
+        """Recalls after the last task in both directions, in percent.
+
+        In the *global* gallery they are over all queries together (ctp, table 1); in the *local* gallery they are means
+        over the tasks (continual-cross-modal-retrieval, table 1).
 
         Returns:
             ``tr1``, ``tr5``, ``tr10`` (a held-out video searches the captions), ``ir1``, ``ir5``, ``ir10`` (a caption
             searches the held-out videos), and their mean ``rm``.
         """
-        to_video = self._last["pooled"][mode]["global"]
-        to_text = [recall for recall in self._last["to_text"][mode]["global"].values() if recall]
-        count = sum(recall["queries"] for recall in to_text)
+        to_video = self.measures(mode, gallery)
+        to_text = [recall for recall in self._last["to_text"][mode][gallery].values() if recall]
+        weights = [recall["queries"] if gallery == "global" else 1 for recall in to_text]
         figures: dict[str, float | None] = {}
-        for k in ("1", "5", "10"):
-            hits = sum(recall["queries"] * recall[f"r{k}"] for recall in to_text)
-            figures[f"tr{k}"] = 100 * hits / count if count else None
-        for k in ("1", "5", "10"):
-            figures[f"ir{k}"] = 100 * to_video[f"r{k}"] if to_video else None
+        for k in ("r1", "r5", "r10"):
+            hits = sum(weight * recall[k] for weight, recall in zip(weights, to_text, strict=True))
+            figures[f"t{k}"] = 100 * hits / sum(weights) if weights else None
+        figures |= {f"i{k}": to_video[k] for k in ("r1", "r5", "r10")}
         present = [figure for figure in figures.values() if figure is not None]
         figures["rm"] = _mean(present) if len(present) == len(figures) else None
         return figures

@@ -78,10 +78,11 @@ def write_report(folder: Path, results: Sequence[RunResult] | None = None) -> Pa
         recall_tables(results),
         "## Both directions",
         "",
-        "After the last task, over the union of all tasks. TR: a held-out video searches the captions; IR: a caption "
-        "searches the held-out videos; Rm: mean of the six recalls (CTP, table 1). mAP@N: pairs of a video and a "
-        "caption search pairs of the same label by their fused vectors (CTP, equation 11); where the data has labeled "
-        "pairs and the method has a multi-modal encoder.",
+        "After the last task. TR: a held-out video searches the captions; IR: a caption searches the held-out videos; "
+        "Rm: mean of the six recalls (CTP, table 1). Unknown task: the union of all tasks, over all queries together; "
+        "known task: the own task, means over the tasks. mAP@N: pairs of a video and a caption search pairs of the "
+        "same label by their fused vectors (CTP, equation 11); where the data has labeled pairs and the method has a "
+        "multi-modal encoder.",
         "",
         _both_directions(results),
         "## Recall and forgetting",
@@ -164,11 +165,17 @@ def _both_directions(results: Sequence[RunResult]) -> str:
     depths = _PAIR_DEPTHS if measured else ()
     rows = []
     for runs, mode in _rows(results):
-        figures = [run.both_directions(mode) for run in runs]
-        cells = [format_mean([figure[name] for figure in figures]) for name in _DIRECTIONS.values()]
-        pairs = [format_mean([run.pair_mean_ap(depth) for run in runs]) for depth in depths]
-        rows.append([*_name_cells(runs, mode), *cells, *pairs])
-    return markdown_table(["method", "queries", *_DIRECTIONS, *(f"mAP@{depth} ↑" for depth in depths)], rows)
+        for task, gallery in (("unknown", "global"), ("known", "local")):
+            figures = [run.both_directions(mode, gallery) for run in runs]
+            cells = [format_mean([figure[name] for figure in figures]) for name in _DIRECTIONS.values()]
+            # Pairs of all tasks are searched together.
+            precisions = [
+                format_mean([run.pair_mean_ap(depth) if gallery == "global" else None for run in runs])
+                for depth in depths
+            ]
+            rows.append([*_name_cells(runs, mode), task, *cells, *precisions])
+    header = ["method", "queries", "task", *_DIRECTIONS, *(f"mAP@{depth} ↑" for depth in depths)]
+    return markdown_table(header, rows)
 
 
 def _by_task(results: Sequence[RunResult]) -> str:

@@ -114,11 +114,11 @@ def test_global_measures_weight_queries_and_local_measures_weight_tasks() -> Non
 def test_both_directions_weight_queries_and_rm_is_their_mean() -> None:
     result = _result(queries=[10, 30, 60])
     r1 = 100 * (0.3 * 10 + 0.35 * 30 + 0.5 * 60) / 100
-    figures = result.both_directions("latest")
-    assert figures == pytest.approx(
-        {f"{side}r{k}": r1 + more for side in "ti" for k, more in ((1, 0), (5, 10), (10, 20))}
-        | {"rm": r1 + 10}
-    )
+    for gallery, mean in (("global", r1), ("local", 100 * (0.3 + 0.35 + 0.5) / 3)):
+        assert result.both_directions("latest", gallery) == pytest.approx(
+            {f"{side}r{k}": mean + more for side in "ti" for k, more in ((1, 0), (5, 10), (10, 20))}
+            | {"rm": mean + 10}
+        )
     assert result.pair_mean_ap(5) is None
     result.rows[-1]["pair_map"] = {"1": 0.5, "5": 0.25, "10": 0.125}  # type: ignore[index]
     assert [result.pair_mean_ap(k) for k in (1, 5, 10)] == [50, 25, 12.5]
