@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -23,11 +23,13 @@ from service.core.schemas import SearchQuery
 from service.search.requests.video_filters import parse_where_json
 
 __all__ = [
+    "AllVideosParameters",
     "CaptionsParameters",
     "ClipParameters",
     "ParameterModelRoute",
     "SearchParameters",
     "SimilarParameters",
+    "VideoListParameters",
 ]
 
 
@@ -98,6 +100,24 @@ class _FilterParameters(_StrictModel):
         if self.where is not None:
             arguments["where"] = parse_where_json(self.where)
         return arguments
+
+
+class VideoListParameters(_StrictModel):
+    """Parameters of ``GET /tasks/{task_id}/videos``."""
+
+    status: Annotated[
+        Literal["pending", "accepted", "rejected"] | None, Query(description="Only videos with this status.")
+    ] = None
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of videos on the page.")] = 100
+    cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None
+
+
+class AllVideosParameters(VideoListParameters):
+    """Parameters of ``GET /videos``."""
+
+    task: Annotated[
+        str | None, Query(description="Id of a task: only videos of its domain, and of appends to it.")
+    ] = None
 
 
 class ClipParameters(_FilterParameters):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
@@ -22,12 +23,16 @@ from service.core.schemas import (
     TaskDetails,
     TaskSpec,
     VideoDetails,
+    VideoPage,
+    VideoSummary,
 )
 
 if TYPE_CHECKING:
     from service.core.settings import QueryMode
 
 __all__ = ["HttpServiceClient"]
+
+_PAGE = 1000  # videos
 
 
 class HttpServiceClient:
@@ -90,6 +95,17 @@ class HttpServiceClient:
     def task(self, task_id: str) -> TaskDetails:
         """The current state of a task."""
         return TaskDetails.model_validate(self._request("GET", f"/tasks/{task_id}"))
+
+    def task_videos(self, task_id: str) -> Iterator[VideoSummary]:
+        """All videos of a domain and of the appends to it, in the order of their arrival."""
+        parameters: dict[str, Any] = {"limit": _PAGE}
+        while True:
+            answer = self._request("GET", f"/tasks/{task_id}/videos", params=parameters)
+            page = VideoPage.model_validate(answer)
+            yield from page.videos
+            if page.next_cursor is None:
+                return
+            parameters["cursor"] = page.next_cursor
 
     def cancel(self, task_id: str) -> TaskDetails:
         """Request that a task stops."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -11,7 +12,7 @@ import structlog
 from cli.embedded.data_folder import data_folder_settings
 from cli.service_client import MethodSettings
 from service.catalog.migrations import upgrade
-from service.library import deletion, recall_matrix
+from service.library import deletion, recall_matrix, video_listing
 from service.tasks import commands
 
 if TYPE_CHECKING:
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
         SimilarVideosResponse,
         TaskDetails,
         TaskSpec,
+        VideoSummary,
     )
     from service.core.settings import QueryMode
     from service.search.engine import SearchEngine
 
 __all__ = ["InProcessServiceClient"]
+
+_PAGE = 1000  # videos
 
 
 class InProcessServiceClient:
@@ -71,6 +75,15 @@ class InProcessServiceClient:
     def task(self, task_id: str) -> TaskDetails:
         """The current state of a task."""
         return commands.get_task(task_id)
+
+    def task_videos(self, task_id: str) -> Iterator[VideoSummary]:
+        """All videos of a domain and of the appends to it, in the order of their arrival."""
+        cursor: str | None = None
+        while True:
+            page = video_listing.list_videos(task_id, cursor=cursor, limit=_PAGE)
+            yield from page.videos
+            if (cursor := page.next_cursor) is None:
+                return
 
     def cancel(self, task_id: str) -> TaskDetails:
         """Request that a task stops."""

@@ -130,6 +130,35 @@ def ingest(
 
 @app.command()
 @report_errors
+def sync(
+    source: Annotated[Path, typer.Argument(help="Folder of videos, or its manifest.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the domain (default: from the path).")
+    ] = None,
+    vanished: Annotated[
+        Literal["keep", "delete"],
+        typer.Option("--vanished", help="Keep or delete videos whose file no longer exists."),
+    ] = "keep",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the differences and change nothing.")
+    ] = False,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place", help="Send paths instead of file contents; the service must read the same files."
+        ),
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Bring a domain up to date with a folder: append new files, replace changed ones, skip unchanged ones."""
+    from cli.commands.sync_command import run_sync
+
+    run_sync(source, name, vanished, dry_run, in_place, url, data)
+
+
+@app.command()
+@report_errors
 def search(
     query: Annotated[str, typer.Argument(help="Description of the video, in words.")],
     k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,

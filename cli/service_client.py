@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
         SimilarVideosResponse,
         TaskDetails,
         TaskSpec,
+        VideoSummary,
     )
     from service.core.settings import QueryMode
 
@@ -45,6 +47,9 @@ class ServiceClient(Protocol):
 
     def task(self, task_id: str) -> TaskDetails:
         """The current state of a task."""
+
+    def task_videos(self, task_id: str) -> Iterator[VideoSummary]:
+        """All videos of a domain and of the appends to it, in the order of their arrival."""
 
     def cancel(self, task_id: str) -> TaskDetails:
         """Request that a task stops."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
@@ -15,8 +15,10 @@ from starlette.exceptions import HTTPException
 
 from api.dependencies import CallerDep
 from api.openapi import APPEND_BODY, TASK_BODY
+from api.search_parameters import VideoListParameters
 from service.core.errors import FieldError, InvalidInput
-from service.core.schemas import AppendSpec, TaskDetails, TaskSpec
+from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoPage
+from service.library import video_listing
 from service.tasks import commands
 from service.tasks.commands import CreateOutcome
 
@@ -80,6 +82,12 @@ async def append_videos(
         body = await request.body()
         outcome = await run_in_threadpool(_append_from_json, task_id, body, idempotency_key, caller)
     return _answer(response, outcome)
+
+
+@router.get("/{task_id}/videos", operation_id="list_videos_of_task")
+def list_videos_of_task(task_id: str, parameters: Annotated[VideoListParameters, Query()]) -> VideoPage:
+    """Videos of a domain and of the appends to it, in the order of their arrival, in pages."""
+    return video_listing.list_videos(task_id, **dict(parameters))
 
 
 @router.get("", operation_id="list_tasks")

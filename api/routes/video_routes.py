@@ -10,15 +10,22 @@ from fastapi.responses import FileResponse
 
 from api.dependencies import QueryDep
 from api.range_requests import range_response
-from api.search_parameters import SimilarParameters
-from service.core.schemas import SimilarVideosResponse, VideoDetails
-from service.library import video_details
+from api.search_parameters import AllVideosParameters, SimilarParameters
+from service.core.schemas import SimilarVideosResponse, VideoDetails, VideoPage
+from service.library import video_details, video_listing
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/videos", tags=["videos"])
 
 _CACHE_ONE_DAY = "private, max-age=86400"
+
+
+@router.get("", operation_id="list_videos")
+def list_videos(parameters: Annotated[AllVideosParameters, Query()]) -> VideoPage:
+    """Videos in the order of their arrival, in pages."""
+    options = dict(parameters)
+    return video_listing.list_videos(options.pop("task"), **options)
 
 
 @router.get("/{video_id}", operation_id="get_video")

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
-import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from collections.abc import Sequence
+from pathlib import Path
 
 import typer
-from pydantic import ValidationError
 
 from cli.commands.task_commands import find_task, follow
+from cli.commands.video_sending import LearnedDomain, NewDomain, VideoTarget, send_videos
 from cli.connection import connect
-from cli.console import console, fail, progress_bar
-from cli.service_client import MethodSettings, ServiceClient
-from service.core.errors import InvalidInput
-from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
+from cli.console import console, fail
+from cli.service_client import MethodSettings
+from service.core.schemas import VideoSpec
 from service.tasks.archives.manifest_parser import parse_manifest
 
-__all__ = ["default_name", "find_manifest", "pack_videos", "parse_settings", "read_videos", "run_ingest"]
+__all__ = ["default_name", "find_manifest", "parse_settings", "read_videos", "run_ingest"]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "captions.csv")
@@ -68,85 +62,20 @@ def run_ingest(
         )
     settings = parse_settings(assignments)
     client = connect(url, data)
-    target: _Target
+    target: VideoTarget
     if into:
-        target = _LearnedDomain(client, find_task(client, into).id)
+        target = LearnedDomain(client, find_task(client, into).id)
     else:
-        target = _NewDomain(client, name or default_name(path), method, settings)
+        target = NewDomain(client, name or default_name(path), method, settings)
     if path.name.endswith(_ARCHIVE_SUFFIXES):
         with path.open("rb") as archive, console.status("Sending the archive …"):
             task = target.send_archive(archive, path.name)
     else:
-        task = _send_files(target, path, in_place, is_remote=url is not None)
+        base, videos = read_videos(path)
+        task = send_videos(target, base, videos, in_place, is_remote=url is not None)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":
         raise typer.Exit(1)
-
-
-class _Target(Protocol):
-    """Destination of the videos."""
-
-    def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        """Send the paths of videos that the service can read."""
-
-    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
-        """Send an archive of videos with a manifest."""
-
-
-@dataclass(frozen=True)
-class _NewDomain:
-    client: ServiceClient
-    name: str
-    method: str | None
-    settings: MethodSettings
-
-    def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        return self.client.create_task(
-            TaskSpec(name=self.name, method=self.method, settings=self.settings, videos=videos)
-        )
-
-    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
-        return self.client.create_task_from_archive(archive, filename, self.name, self.method, self.settings)
-
-
-@dataclass(frozen=True)
-class _LearnedDomain:
-    client: ServiceClient
-    task_id: str
-
-    def send(self, videos: list[VideoSpec]) -> TaskDetails:
-        return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
-
-    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
-        return self.client.append_archive(self.task_id, archive, filename)
-
-
-def _send_files(target: _Target, path: Path, in_place: bool, *, is_remote: bool) -> TaskDetails:
-    base, videos = read_videos(path)
-    files = {video.uri: (base / video.uri).resolve() for video in videos}
-    for uri, file in files.items():
-        if not file.is_file():
-            fail(
-                f"{uri}: {base} has no such file.",
-                "Paths in a manifest are relative to the manifest's folder.",
-            )
-    if in_place or (not is_remote and _are_below_media_root(files.values())):
-        placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
-        try:
-            return target.send(placed)
-        except ValidationError as error:
-            raise InvalidInput.from_pydantic(error.errors()) from None
-    with tempfile.TemporaryFile() as archive:
-        pack_videos(archive, videos, files)
-        archive.seek(0)
-        with console.status("Sending the videos …"):
-            return target.send_archive(archive, "videos.tar")
-
-
-def _are_below_media_root(files: Collection[Path]) -> bool:
-    from service.core.settings import settings
-
-    return all(file.is_relative_to(settings().media_root) for file in files)
 
 
 def parse_settings(assignments: Sequence[str]) -> MethodSettings:
@@ -184,31 +113,6 @@ def read_videos(path: Path) -> tuple[Path, Sequence[VideoSpec]]:
 def find_manifest(folder: Path) -> Path | None:
     """The file of a folder that lists its videos and captions; None if there is none."""
     return next((folder / name for name in _MANIFEST_NAMES if (folder / name).is_file()), None)
-
-
-def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
-    """Write the files and a manifest to a tar archive.
-
-    Members get generated names, because the URIs of a manifest may point to any folder.
-
-    Args:
-        archive: Target file.
-        videos: Videos of the manifest.
-        files: Path of each video by URI.
-    """
-    names = {uri: f"{number:06d}{PurePosixPath(uri).suffix}" for number, uri in enumerate(files)}
-    lines = [
-        video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_none=True)
-        for video in videos
-    ]
-    # Two names of one file become two members, because the service refuses links in archives.
-    with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar, progress_bar("files") as bar:
-        manifest = "\n".join(lines).encode()
-        entry = tarfile.TarInfo("manifest.jsonl")
-        entry.size = len(manifest)
-        tar.addfile(entry, BytesIO(manifest))
-        for uri, file in bar.track(files.items(), description="Packing"):
-            tar.add(file, arcname=names[uri], recursive=False)
 
 
 def default_name(path: Path) -> str:

@@ -11,7 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.commands.ingest_command import default_name, find_manifest, pack_videos, read_videos
+from cli.commands.ingest_command import default_name, find_manifest, read_videos
+from cli.commands.video_sending import pack_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
 from service.core.schemas import TaskDetails, VideoSpec

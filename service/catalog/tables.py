@@ -163,6 +163,7 @@ class Video(Base):
     )  # train | val | test | appended, after probing
     captions: Mapped[list[str]] = mapped_column(JSON, default=list)
     extra: Mapped[dict[str, Any]] = mapped_column("metadata", JSON, default=dict)
+    added_at: Mapped[datetime | None]  # None: added before this column existed
     status: Mapped[str] = mapped_column(String(16), default="pending")
     reason: Mapped[str | None] = mapped_column(Text)
 

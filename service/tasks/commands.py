@@ -341,6 +341,7 @@ def _store(task_id: str, checked: TaskRecord | AppendRecord, request: _Request) 
                     captions=video.captions,
                     split=video.split,
                     extra=video.metadata,
+                    added_at=task.created_at,
                     status="pending",
                 )
                 for video in checked.videos

@@ -39,7 +39,14 @@ from service.core.schemas.video_search import (
     ClipTiming,
     SimilarVideosResponse,
 )
-from service.core.schemas.videos import DeletionRequest, DeletionResult, VideoDetails, VideoMoment
+from service.core.schemas.videos import (
+    DeletionRequest,
+    DeletionResult,
+    VideoDetails,
+    VideoMoment,
+    VideoPage,
+    VideoSummary,
+)
 
 __all__ = [
     "AppendSpec",
@@ -75,6 +82,8 @@ __all__ = [
     "VideoCounts",
     "VideoDetails",
     "VideoMoment",
+    "VideoPage",
     "VideoSpec",
+    "VideoSummary",
     "WorkerLease",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
 from service.core.schemas.model_types import Identifier, RequestModel, ResponseModel, Split
 
-__all__ = ["DeletionRequest", "DeletionResult", "VideoDetails", "VideoMoment"]
+__all__ = ["DeletionRequest", "DeletionResult", "VideoDetails", "VideoMoment", "VideoPage", "VideoSummary"]
 
 
 class VideoMoment(ResponseModel):
@@ -45,6 +46,32 @@ class VideoDetails(ResponseModel):
     moments: list[VideoMoment] = Field(
         default_factory=list, description="Moments of a long video, in order of time."
     )
+
+
+class VideoSummary(ResponseModel):
+    """A video in a list."""
+
+    id: str
+    task_id: str = Field(description="Task of the video: its domain, or an append that is not published yet.")
+    uri: str
+    status: Literal["pending", "accepted", "rejected"]
+    reason: str | None
+    captions: list[str]
+    effective_split: Split | Literal["appended"] | None
+    metadata: dict[str, Any]
+    content_hash: str | None
+    bytes: int | None
+    duration: float | None
+    added_at: datetime | None
+    thumbnail_url: str
+    stream_url: str
+
+
+class VideoPage(ResponseModel):
+    """A page of videos, in the order of their arrival."""
+
+    videos: list[VideoSummary]
+    next_cursor: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class DeletionRequest(RequestModel):

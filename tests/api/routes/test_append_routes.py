@@ -103,6 +103,43 @@ def test_refusals_name_the_reason(
     client.post(f"/tasks/{waiting['id']}/cancel")
 
 
+def test_videos_are_listed_in_pages(client: TestClient, library: list[str]) -> None:
+    """Pages join to the whole list; a list of a domain includes the appends to it."""
+    everything = client.get("/videos", params={"limit": 1000}).json()
+    assert everything["next_cursor"] is None
+    own = [video for video in everything["videos"] if video["task_id"] == library[1]]
+    path, found, cursor = f"/tasks/{library[1]}/videos", [], None
+    while True:
+        page = client.get(path, params={"limit": 5} | ({"cursor": cursor} if cursor else {})).json()
+        assert len(page["videos"]) <= 5
+        found += page["videos"]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert found == own != []
+    assert client.get("/videos", params={"task": library[1], "limit": 1000}).json()["videos"] == own
+    rejected = client.get("/videos", params={"status": "rejected"}).json()["videos"]
+    assert all(video["status"] == "rejected" and video["reason"] for video in rejected)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "field"),
+    [
+        ("/tasks/nowhere/videos", 404, None),
+        ("/videos?task=nowhere", 404, None),
+        ("/videos?limit=0", 422, "limit"),
+        ("/videos?limit=1001", 422, "limit"),
+        ("/videos?cursor=x", 422, "cursor"),
+        ("/videos?cursor=" + "9" * 30, 422, "cursor"),
+        ("/videos?statsu=accepted", 422, "statsu"),
+        ("/videos?status=lost", 422, "status"),
+    ],
+)
+def test_wrong_list_parameter_is_named(client: TestClient, path: str, status: int, field: str | None) -> None:
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert field is None or field in [error["field"] for error in answer.json()["errors"]]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -1,0 +1,129 @@
+"""Sending of local videos to a service: as paths, or packed into an archive."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
+
+from pydantic import ValidationError
+
+from cli.console import console, fail, progress_bar
+from cli.service_client import MethodSettings, ServiceClient
+from service.core.errors import InvalidInput
+from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
+
+__all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "pack_videos", "send_videos"]
+
+
+class VideoTarget(Protocol):
+    """Destination of the videos."""
+
+    def send(self, videos: list[VideoSpec]) -> TaskDetails:
+        """Send the paths of videos that the service can read."""
+
+    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Send an archive of videos with a manifest."""
+
+
+@dataclass(frozen=True)
+class NewDomain:
+    """A domain that is created with the videos; attributes as in :class:`TaskSpec`."""
+
+    client: ServiceClient
+    name: str
+    method: str | None
+    settings: MethodSettings
+
+    def send(self, videos: list[VideoSpec]) -> TaskDetails:
+        """Send the paths of videos that the service can read."""
+        return self.client.create_task(
+            TaskSpec(name=self.name, method=self.method, settings=self.settings, videos=videos)
+        )
+
+    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Send an archive of videos with a manifest."""
+        return self.client.create_task_from_archive(archive, filename, self.name, self.method, self.settings)
+
+
+@dataclass(frozen=True)
+class LearnedDomain:
+    """A learned domain that the videos are appended to."""
+
+    client: ServiceClient
+    task_id: str
+
+    def send(self, videos: list[VideoSpec]) -> TaskDetails:
+        """Send the paths of videos that the service can read."""
+        return self.client.append_videos(self.task_id, AppendSpec(videos=videos))
+
+    def send_archive(self, archive: BinaryIO, filename: str) -> TaskDetails:
+        """Send an archive of videos with a manifest."""
+        return self.client.append_archive(self.task_id, archive, filename)
+
+
+def send_videos(
+    target: VideoTarget, base: Path, videos: Sequence[VideoSpec], in_place: bool, *, is_remote: bool
+) -> TaskDetails:
+    """Send videos as paths if the service reads the same files, otherwise as an archive.
+
+    Args:
+        target: Destination.
+        base: Folder that the URIs of the videos are relative to.
+        videos: The videos.
+        in_place: Whether to send paths in any case.
+        is_remote: Whether the service runs elsewhere, so that its media root is unknown.
+    """
+    files = {video.uri: (base / video.uri).resolve() for video in videos}
+    for uri, file in files.items():
+        if not file.is_file():
+            fail(
+                f"{uri}: {base} has no such file.",
+                "Paths in a manifest are relative to the manifest's folder.",
+            )
+    if in_place or (not is_remote and _are_below_media_root(files.values())):
+        placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
+        try:
+            return target.send(placed)
+        except ValidationError as error:
+            raise InvalidInput.from_pydantic(error.errors()) from None
+    with tempfile.TemporaryFile() as archive:
+        pack_videos(archive, videos, files)
+        archive.seek(0)
+        with console.status("Sending the videos …"):
+            return target.send_archive(archive, "videos.tar")
+
+
+def _are_below_media_root(files: Collection[Path]) -> bool:
+    from service.core.settings import settings
+
+    return all(file.is_relative_to(settings().media_root) for file in files)
+
+
+def pack_videos(archive: BinaryIO, videos: Sequence[VideoSpec], files: dict[str, Path]) -> None:
+    """Write the files and a manifest to a tar archive.
+
+    Members get generated names, because the URIs of a manifest may point to any folder.
+
+    Args:
+        archive: Target file.
+        videos: Videos of the manifest.
+        files: Path of each video by URI.
+    """
+    names = {uri: f"{number:06d}{PurePosixPath(uri).suffix}" for number, uri in enumerate(files)}
+    lines = [
+        video.model_copy(update={"uri": names[video.uri]}).model_dump_json(exclude_none=True)
+        for video in videos
+    ]
+    # Two names of one file become two members, because the service refuses links in archives.
+    with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar, progress_bar("files") as bar:
+        manifest = "\n".join(lines).encode()
+        entry = tarfile.TarInfo("manifest.jsonl")
+        entry.size = len(manifest)
+        tar.addfile(entry, BytesIO(manifest))
+        for uri, file in bar.track(files.items(), description="Packing"):
+            tar.add(file, arcname=names[uri], recursive=False)
