@@ -23,13 +23,15 @@ from models.encoders.query_encoder import QueryEncoder
 from models.releases.probe_queries import MAX_PROBED_OLDER_TASKS, ProbeQueries, write_probes
 from models.releases.release_files import write_release
 from models.releases.release_state import ReleaseState
-from models.routing.confidence_model import ConfidenceModel
 from models.routing.defaults import DEFAULT_PRIOR
-from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence
+from trainer.evaluation.calibration_searches import CalibrationTask
+from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
+from trainer.evaluation.cross_fitting import cross_fit, limit_captions
 from trainer.evaluation.gallery import Gallery, Query, ShardVectors, WholeVideoShard
 from trainer.evaluation.rank_ledger import RankLedger
 from trainer.evaluation.recall_row import RecallRow, compute_recall, evaluate_row
 from trainer.evaluation.retrieval_metrics import Recall
+from trainer.evaluation.unrelated_texts import unrelated_texts
 from trainer.methods import Method, start_method
 from trainer.probe_generation import make_probes
 from trainer.published_library import Library
@@ -181,8 +183,8 @@ def index_task(
     library: Library,
     task: TaskData,
     *,
-    calibrate: Callable[[QueryEncoder, ReleaseState, ShardVectors], ConfidenceModel | None] = (
-        lambda encoder, state, vectors: None
+    calibrate: Callable[[QueryEncoder, ReleaseState, ShardVectors], ReleaseState] = (
+        lambda encoder, state, vectors: state
     ),
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
@@ -196,7 +198,7 @@ def index_task(
         method: Trained method.
         library: Published library.
         task: Task whose videos are embedded.
-        calibrate: Fits the confidence model from the query encoder, the release and the task's vectors; see
+        calibrate: Adds the calibration to the release, from its query encoder and the task's vectors; see
             :func:`calibrate_release`.
         mode: Selects the served query mode from those of the release; probes use this mode.
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
@@ -210,7 +212,7 @@ def index_task(
     vectors = embed_clips(method.encode_videos, task.clips, report=report)
     state = method.release()
     encoder = open_query_encoder(method.backbone, state, {**library.pinned_releases(), task.task_id: state})
-    state = replace(state, confidence=calibrate(encoder, state, MemoryShard(ids, vectors)))
+    state = calibrate(encoder, state, MemoryShard(ids, vectors))
     with store.staging() as staged:
         write_release(staged, state, parent=library.parent_release(state))
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
@@ -236,6 +238,8 @@ def index_task(
 
 
 def calibrate_release(
+    method: Method,
+    task: TaskData,
     encoder: QueryEncoder,
     library: Library,
     state: ReleaseState,
@@ -246,10 +250,12 @@ def calibrate_release(
     prior: float = DEFAULT_PRIOR,
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     report_alive: Callable[[], object] = lambda: None,
-) -> ConfidenceModel | None:
-    """Fit the confidence model of a release before it is written; None with too few captions.
+) -> ReleaseState:
+    """The release with its calibration captions and its confidence model, which is None with too few captions.
 
     Args:
+        method: Method that has learned the task.
+        task: Videos of the new task, as they were learned; some may be deleted since.
         encoder: Query encoder of the release.
         library: Published library.
         state: Release; its last task is the new one.
@@ -260,19 +266,32 @@ def calibrate_release(
         mode: Selects the served query mode from those of the release.
         report_alive: Called after each task.
     """
+    served = mode(encoder.modes)
+    pinned = {**library.pinned_releases(), task.task_id: state}
+    earlier = library.current.calibration if library.current else ()
+    deleted = {clip.vector_id for clip in task.clips} - set(vectors.ids.tolist())
+    new = cross_fit(method, task, encoder, pinned, served, deleted=deleted, report_alive=report_alive)
+    calibration = limit_captions([*earlier, *new], MAX_CAPTIONS)
     tasks: list[CalibrationTask] = []
     rows: list[int] = []
-    for position, task, shard in _readable_shards(library, state, state.tasks[-1].task_id, vectors):
-        excluded = held_out[task].ids if task in held_out else np.empty(0, np.int64)
+    for position, identifier, shard in _readable_shards(library, state, task.task_id, vectors):
+        excluded = held_out[identifier].ids if identifier in held_out else np.empty(0, np.int64)
         ids = np.setdiff1d(WholeVideoShard(shard).ids, excluded)
         present = set(ids.tolist())
-        texts = tuple((video, text) for video, text in captions.get(task, ()) if video in present)
-        tasks.append(CalibrationTask(task, shard, ids, texts))
+        texts = tuple((video, text) for video, text in captions.get(identifier, ()) if video in present)
+        tasks.append(CalibrationTask(identifier, shard, ids, texts))
         rows.append(position)
-    profiles = state.profiles.to_dense(rows)
-    return fit_confidence(
-        encoder, tasks, profiles, mode=mode(encoder.modes), prior=prior, report_alive=report_alive
+    confidence = fit_confidence(
+        encoder,
+        tasks,
+        state.profiles.to_dense(rows),
+        mode=served,
+        prior=prior,
+        fitted=calibration,
+        unrelated=unrelated_texts(),
+        report_alive=report_alive,
     )
+    return replace(state, confidence=confidence, calibration=calibration)
 
 
 def _readable_shards(

@@ -5,15 +5,17 @@ import { badge } from "./domain_layers.js";
 import { roundPercent, timeRange } from "./formatting.js";
 import { openPlayer, prefersReducedMotion } from "./video_player.js";
 
+const LIKELY = 0.5;
 const OPEN_ICON = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
 
 export function resultCard(result) {
   const title = result.captions[0] || result.video_id;
-  const properties = { className: "result", "data-testid": "result", "data-video": result.video_id };
+  const className = result.matches === false ? "result distant" : "result";
+  const properties = { className, "data-testid": "result", "data-video": result.video_id };
   const score = el(
     "span",
     { className: "sure", title: explainScore(result) },
-    likelihood(result.confidence),
+    likelihood(result),
     result.score.toFixed(3),
   );
   return el(
@@ -77,16 +79,11 @@ function setUpPreview(result, frame, play) {
   play.addEventListener("blur", stop);
 }
 
-/** A word for the confidence of a result; nothing if there is no calibration. */
-function likelihood(confidence) {
-  if (confidence == null) return null;
-  const word = likelihoodWord(confidence);
+/** A word for the confidence of a result; nothing behind the end of the answer or if there is no calibration. */
+function likelihood({ confidence, matches }) {
+  if (confidence == null || matches === false) return null;
+  const word = confidence >= LIKELY ? "likely" : "possible";
   return el("span", { className: `likelihood ${word}`, textContent: word });
-}
-
-function likelihoodWord(confidence) {
-  if (confidence >= 0.5) return "likely";
-  return confidence >= 0.1 ? "possible" : "unlikely";
 }
 
 function explainScore({ confidence, score }) {

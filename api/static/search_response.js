@@ -6,7 +6,7 @@ import { count, roundPercent, shortId } from "./formatting.js";
 import { resultCard } from "./result_card.js";
 import { filterValue, hasFilters } from "./search_filters.js";
 
-const LOW_CONFIDENCE = 0.3; // below this confidence of a response, the library probably has no such video
+const LOW_CONFIDENCE = 0.3; // of responses that do not tell whether the library has a match
 const MIN_SHOWN_WEIGHT = 0.005;
 const MAX_SHOWN_DOMAINS = 8;
 
@@ -30,10 +30,10 @@ export function showClipResponse(response, fileName) {
   showResults(response);
 }
 
-export function appendResults({ results }) {
-  const cards = results.map(resultCard);
+export function appendResults(response) {
+  const cards = resultCards(response);
   $("results").append(...cards);
-  cards[0]?.querySelector("button").focus();
+  cards.find((card) => card.matches(".result"))?.querySelector("button").focus();
 }
 
 export function showMessage(title, text, ...actions) {
@@ -61,34 +61,44 @@ function showTiming({ results, release, timing_ms: timing }, stages) {
 }
 
 function showResults(response) {
-  $("results").replaceChildren(...response.results.map(resultCard));
+  $("results").replaceChildren();
+  $("results").append(...resultCards(response));
   const explanation = explainResults(response);
   if (explanation) showMessage(...explanation);
   else $("message").hidden = true;
 }
 
+/** Cards of results; a heading precedes the first one behind the end of the answer. */
+function resultCards({ results, matches }) {
+  const cards = results.map(resultCard);
+  const isFirstEnd = matches && !$("results").querySelector(".answer-end");
+  const end = isFirstEnd ? results.findIndex((result) => !result.matches) : -1;
+  if (end >= 0) cards.splice(end, 0, el("li", { className: "answer-end", textContent: "Less similar videos" }));
+  return cards;
+}
+
 /** Title and text of a message about incomplete or doubtful results, or null. */
-function explainResults({ results, degraded, confidence }) {
+function explainResults({ results, degraded, confidence, matches }) {
   const faults = Object.entries(degraded);
   if (faults.length) {
     const names = faults.map(([name]) => name).join(", ");
     return [`${names} could not be searched.`, faults[0][1]];
   }
   if (!results.length) return explainNoResults(confidence);
-  if (confidence == null || confidence >= LOW_CONFIDENCE) return null;
-  const text = `The library may have no such video. ${topTenNote(confidence)} The best results are shown.`;
-  return ["No result fits well.", text];
+  const hasMatch = matches ?? (confidence == null || confidence >= LOW_CONFIDENCE);
+  if (hasMatch) return null;
+  return ["No video matches this text.", `${matchNote(confidence)} The most similar videos are shown.`];
 }
 
 function explainNoResults(confidence) {
   const minimum = filterValue("min_confidence");
   if (minimum && !filterValue("min_score") && confidence != null) {
-    const text = `${topTenNote(confidence)} No single result reaches ${minimum}: lower the minimum, or use other words.`;
+    const text = `${matchNote(confidence)} No single result reaches ${minimum}: lower the minimum, or use other words.`;
     return ["No result has this confidence.", text];
   }
   if (hasFilters()) return ["No video was found.", "Relax the filters, or use other words."];
   return ["No video was found.", "Use other words, or search all domains."];
 }
 
-const topTenNote = (confidence) =>
-  `A relevant video is among the ten best results with a probability of ${roundPercent(confidence)}.`;
+const matchNote = (confidence) =>
+  `The library contains a matching video with a probability of ${roundPercent(confidence)}.`;

@@ -1,18 +1,22 @@
-"""Quality of the confidence of search results: ``python -m benchmarks.merging.confidence_quality --out DIR``.
+"""Quality of the confidence of searches: ``python -m benchmarks.merging.confidence_quality --out DIR``.
 
-The first domains of a protocol are learned. The confidence model is fitted to captions of ``val`` videos, as in the
-learning job, and evaluated on two kinds of unseen captions: those of test videos, which the library contains, and those
-of domains that were not learned, which it does not contain. It is compared with the raw score, with a fit to training
-captions (available, but memorized by the model) and with a fit to the test captions (an upper bound). The command
-writes confidence.json and prints a table.
+Domains are learned in order, without some that are left out, and the release is calibrated as in the learning job. The
+library is then searched with texts that have a video, the captions of held-out videos of learned domains, and with
+texts that have none: captions of the domains left out, captions of published splits, sentences about other matters,
+words of the library's captions in random combinations, and random letters. In each round other domains are left out.
+
+Estimates of the probability of an answer are compared: the first score, the sum of the confidences of the first ten
+results (the answer of earlier releases), and the model of the whole list. The command writes confidence.json and prints
+tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,32 +24,47 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from benchmarks.clips.clip_domains import read_clip_domains
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import load_protocol
-from benchmarks.learning.task_preparation import prepare_tasks
+from benchmarks.learning.task_preparation import prepare_source_tasks, prepare_tasks
+from benchmarks.merging.query_texts import SENTENCES, random_letters, word_salad
 from benchmarks.reporting.markdown_tables import markdown_table
+from benchmarks.routing.caption_splits import read_captions
 from models.backbones.backbone import Backbone
-from models.backbones.backbone_loading import load_backbone
+from models.backbones.backbone_loading import frame_spec, load_backbone
 from models.encoders.encoder_registry import open_query_encoder, select_query_tensors
 from models.encoders.query_encoder import QueryEncoder
-from models.routing.confidence_model import ConfidenceModel, logistic
+from models.releases.calibration_captions import CalibrationCaption
+from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel, logistic
 from models.routing.defaults import DEFAULT_PRIOR
-from trainer.evaluation.confidence_fitting import (
-    CalibrationTask,
-    LabeledResults,
-    fit_confidence,
-    label_results,
-)
+from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
+from trainer.evaluation.confidence_fitting import MAX_CAPTIONS, fit_confidence
+from trainer.evaluation.cross_fitting import cross_fit, limit_captions
 from trainer.evaluation.reliability import area_under_roc, reliability
+from trainer.evaluation.unrelated_texts import unrelated_texts
 from trainer.sequential_learning import SequentialLearner
 from trainer.task_data import TaskData
 from trainer.video_embedding import MemoryShard
 
-__all__ = ["ConfidenceLibrary", "ConfidenceQuality", "learn_library", "main", "measure_confidence"]
+__all__ = [
+    "AnswerQuality",
+    "ConfidenceLibrary",
+    "ConfidenceRound",
+    "learn_library",
+    "main",
+    "measure_answers",
+    "measure_results",
+    "search_library",
+]
 
 Floats = npt.NDArray[np.floating]
 Split = Literal["train", "val", "test"]
 _CACHE = Path("cinestrata-data/bench/frames")
+_KEPT = 0.95  # share of the texts with a video whose answer is kept
+_UNLIKELY = 0.1  # confidence below which earlier pages called a result unlikely
+_TEXTS = 100  # of each kind without a video, per round
+_EVERY_SPLIT: tuple[Split, ...] = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -57,12 +76,14 @@ class ConfidenceLibrary:
         shards: Shard of each task.
         encoder: Query encoder over all shards.
         profiles: Routing profiles ``[T, V]``.
+        fitted: Captions of training videos, with their results before they were learned.
     """
 
     tasks: Sequence[TaskData]
     shards: Sequence[MemoryShard]
     encoder: QueryEncoder
     profiles: npt.NDArray[np.float32]
+    fitted: tuple[CalibrationCaption, ...] = ()
 
     @property
     def mode(self) -> str:
@@ -70,12 +91,12 @@ class ConfidenceLibrary:
         return self.encoder.modes[-1]
 
     def calibration_tasks(
-        self, captions: Split | None, galleries: Sequence[str], *, first: bool = False
+        self, captions: Split, galleries: Sequence[Split], *, first: bool = False
     ) -> list[CalibrationTask]:
         """Every task with the captions of one split.
 
         Args:
-            captions: Split of the captions; None for tasks without captions.
+            captions: Split of the captions.
             galleries: Splits of the videos that can be retrieved.
             first: Whether only the first caption of each video is used.
         """
@@ -94,33 +115,53 @@ class ConfidenceLibrary:
             for task, shard in zip(self.tasks, self.shards, strict=True)
         ]
 
-    def results_with_video(self, tasks: Sequence[CalibrationTask]) -> list[LabeledResults]:
-        """Labeled results of the searches in which a caption's video is not removed from the library."""
-        results = label_results(self.encoder, tasks, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
-        return [result for result in results if result.present]
-
-    def fit(self, tasks: Sequence[CalibrationTask]) -> ConfidenceModel | None:
+    def fit(self) -> ConfidenceModel | None:
         """Fit the confidence model as the learning job does; None with too few captions."""
-        return fit_confidence(self.encoder, tasks, self.profiles, mode=self.mode, prior=DEFAULT_PRIOR)
+        return fit_confidence(
+            self.encoder,
+            self.calibration_tasks("val", ("train", "val")),
+            self.profiles,
+            mode=self.mode,
+            prior=DEFAULT_PRIOR,
+            fitted=self.fitted,
+            unrelated=unrelated_texts(),
+        )
 
 
 @dataclass(frozen=True)
-class ConfidenceQuality:
-    """Quality of one confidence estimate of first results.
+class ConfidenceRound:
+    """Searches of one library with its confidence model.
+
+    Attributes:
+        model: Confidence model of the release.
+        good: Searches for texts with a video in the library.
+        absent: Searches for texts without a video, by kind.
+    """
+
+    model: ConfidenceModel
+    good: Sequence[LabeledResults]
+    absent: Mapping[str, Sequence[LabeledResults]]
+
+
+@dataclass(frozen=True)
+class AnswerQuality:
+    """Quality of one estimate of the probability that a library contains a described video.
 
     Attributes:
         name: Name of the estimate.
-        error: Expected calibration error.
-        right: Area under the ROC curve, relevant against irrelevant first results.
-        learned: Area under the ROC curve, captions of learned against captions of other domains.
-        captions: Number of captions the model was fitted to.
+        error: Expected calibration error over texts with a video and captions of domains left out, half each.
+        area: Area under the ROC curve of the same texts.
+        refused: Share of the texts refused at the value that keeps 95 % of the texts with a video, by kind.
+        kept: Share of the texts with a video that the threshold of the release keeps; None without a threshold.
+        refused_by_release: Share of the texts that the threshold of the release refuses, by kind.
     """
 
     name: str
     error: float
-    right: float
-    learned: float
-    captions: int
+    area: float
+    refused: Mapping[str, float]
+    kept: float | None = None
+    refused_by_release: Mapping[str, float] = field(default_factory=dict)
 
 
 def learn_library(
@@ -128,96 +169,259 @@ def learn_library(
 ) -> ConfidenceLibrary:
     """Learn the tasks in order; vectors are rounded to half precision, as in the vector store."""
     learner = SequentialLearner(method, backbone, settings, round_vectors=True)
-    learner.learn(tasks)
+    fitted: tuple[CalibrationCaption, ...] = ()
+    for task in tasks:
+        learner.learn([task])
+        assert learner.method is not None
+        encoder = learner.query_encoder()
+        new = cross_fit(learner.method, task, encoder, learner.pinned, encoder.modes[-1])
+        fitted = limit_captions([*fitted, *new], MAX_CAPTIONS)
     if learner.release is None:
         raise ValueError("tasks is empty; name at least one task to learn")
     encoder = open_query_encoder(backbone, select_query_tensors(learner.release), learner.pinned)
     shards = [learner.shards[task.task_id] for task in tasks]
-    return ConfidenceLibrary(tasks, shards, encoder, learner.release.profiles.to_dense())
+    return ConfidenceLibrary(tasks, shards, encoder, learner.release.profiles.to_dense(), fitted)
 
 
-def measure_confidence(library: ConfidenceLibrary, unlearned: Sequence[TaskData]) -> list[ConfidenceQuality]:
-    """Quality of the raw score and of the confidence model, fitted to each split.
+def search_library(
+    library: ConfidenceLibrary,
+    left_out: Sequence[TaskData],
+    further: Mapping[str, Sequence[str]],
+    seed: int = 0,
+) -> ConfidenceRound | None:
+    """Search a library with texts of all kinds; None if too few captions calibrate it.
 
     Args:
         library: Learned tasks.
-        unlearned: Tasks whose captions have no relevant video in the library.
+        left_out: Tasks whose captions have no video in the library.
+        further: Further texts without a video, by kind.
+        seed: Seed of the generated texts.
     """
-    every_split = ("train", "val", "test")
-    present = library.results_with_video(library.calibration_tasks("test", every_split, first=True))
-    foreign = tuple((-1, clip.captions[0]) for task in unlearned for clip in task.test)
-    silent = library.calibration_tasks(None, every_split)
-    absent = library.results_with_video([replace(silent[0], captions=foreign), *silent[1:]])
-    fits = {
-        "fitted to training captions": library.calibration_tasks("train", ("train", "val")),
-        "fitted to val captions, as workers do": library.calibration_tasks("val", ("train", "val")),
-        "fitted to the test captions (bound)": library.calibration_tasks("test", every_split, first=True),
+    model = library.fit()
+    if model is None:
+        return None
+    captions = [text for task in library.tasks for text in task.training_captions]
+    kinds = {
+        "captions of domains left out": [
+            clip.captions[0] for task in left_out for clip in task.test if clip.captions
+        ],
+        **further,
+        "other sentences": list(SENTENCES),
+        "words in random combinations": word_salad(captions, _TEXTS, seed),
+        "random letters": random_letters(_TEXTS, seed),
     }
-    scores = np.clip(_top_scores(present), 0, 1)
-    qualities = [_quality("score, cut to 0..1", scores, _top_scores(absent), present, 0)]
-    for name, tasks in fits.items():
-        model = library.fit(tasks)
-        if model is not None:
-            estimates, foreign_estimates = (_top_confidences(results, model) for results in (present, absent))
-            qualities.append(_quality(name, estimates, foreign_estimates, present, model.captions))
-    return qualities
-
-
-def _top_scores(searches: Sequence[LabeledResults]) -> Floats:
-    return np.array([results.features[0, 0] for results in searches])
-
-
-def _top_confidences(searches: Sequence[LabeledResults], model: ConfidenceModel) -> Floats:
-    features = np.array([results.features[0] for results in searches])
-    return logistic(features @ np.array(model.weights) + model.bias)
-
-
-def _quality(
-    name: str, estimates: Floats, foreign: Floats, present: Sequence[LabeledResults], captions: int
-) -> ConfidenceQuality:
-    relevant = np.array([bool(results.relevant[0]) for results in present])
-    is_learned = np.concatenate([np.ones(len(estimates), np.bool_), np.zeros(len(foreign), np.bool_)])
-    return ConfidenceQuality(
-        name=name,
-        error=reliability(estimates, relevant).error,
-        right=area_under_roc(estimates, relevant),
-        learned=area_under_roc(np.concatenate([estimates, foreign]), is_learned),
-        captions=captions,
+    texts = [(kind, text) for kind, group in kinds.items() for text in group]
+    searches = list(
+        label_results(
+            library.encoder,
+            library.calibration_tasks("test", _EVERY_SPLIT, first=True),
+            library.profiles,
+            mode=library.mode,
+            prior=DEFAULT_PRIOR,
+            unrelated=[text for _, text in texts],
+        )
+    )
+    unrelated = [search for search in searches if search.searched == "unrelated"]
+    return ConfidenceRound(
+        model,
+        [search for search in searches if search.searched == "all"],
+        {
+            kind: [s for s, (k, _) in zip(unrelated, texts, strict=True) if k == kind]
+            for kind in kinds
+            if kinds[kind]
+        },
     )
 
 
+def measure_answers(rounds: Sequence[ConfidenceRound]) -> list[AnswerQuality]:
+    """Quality of each estimate of the probability of an answer, over the searches of all rounds."""
+    estimates = {
+        "first score": _first_score,
+        "sum of ten confidences": _sum_of_head,
+        "answer model": _answer,
+    }
+    qualities = []
+    kinds = list(rounds[0].absent)
+    for name, estimate in estimates.items():
+        good = np.concatenate([estimate(part.model, part.good) for part in rounds])
+        absent = {kind: np.concatenate([estimate(p.model, p.absent[kind]) for p in rounds]) for kind in kinds}
+        bar = float(np.quantile(good, 1 - _KEPT))
+        foreign = absent[kinds[0]]
+        both = np.concatenate([good, foreign])
+        has_video = np.arange(len(both)) < len(good)
+        counts = np.where(has_video, len(both) / len(good), len(both) / len(foreign)) / 2
+        by_release: dict[str, Any] = {}
+        if name == "answer model":
+            kept = [estimate(p.model, p.good) >= _threshold(p.model) for p in rounds]
+            by_release["kept"] = float(np.concatenate(kept).mean())
+            by_release["refused_by_release"] = {
+                kind: float(
+                    np.concatenate(
+                        [estimate(p.model, p.absent[kind]) < _threshold(p.model) for p in rounds]
+                    ).mean()
+                )
+                for kind in kinds
+            }
+        qualities.append(
+            AnswerQuality(
+                name,
+                reliability(np.clip(both, 0, 1), has_video, counts=counts).error,
+                area_under_roc(both, has_video),
+                {kind: float((values < bar).mean()) for kind, values in absent.items()},
+                **by_release,
+            )
+        )
+    return qualities
+
+
+def measure_results(rounds: Sequence[ConfidenceRound]) -> dict[str, float]:
+    """Quality of the confidence of single results and of the end of the answer, over texts with a video."""
+    searches = [(part.model, search) for part in rounds for search in part.good]
+    firsts = np.array([_result_confidences(model, search)[0] for model, search in searches])
+    relevant = np.array([bool(search.relevant[0]) for _, search in searches])
+    reach = [model.answer.reach if model.answer else np.inf for model, _ in searches]
+    ranks = [int(np.flatnonzero(s.relevant)[0]) + 1 if s.relevant.any() else 99 for _, s in searches]
+    sizes = [
+        int((s.features[:, 0] >= s.features[0, 0] - limit).sum())
+        for (_, s), limit in zip(searches, reach, strict=True)
+    ]
+    thirds = [place for place, rank in enumerate(ranks) if rank == 3]
+    low = [bool(_result_confidences(*searches[place])[2] < _UNLIKELY) for place in thirds]
+    reached = [sizes[place] >= 3 for place in thirds]
+    return {
+        "texts": len(searches),
+        "R@1": float(np.mean([rank == 1 for rank in ranks])),
+        "R@10": float(np.mean([rank <= CONFIDENCE_DEPTH for rank in ranks])),
+        "ECE of the first result": reliability(firsts, relevant).error,
+        "AUROC of the first result": area_under_roc(firsts, relevant),
+        "video within reach": float(
+            np.mean([s.distance <= limit for (_, s), limit in zip(searches, reach, strict=True)])
+        ),
+        "results within reach, of ten": float(np.mean(sizes)),
+        "right at rank 3 with a confidence below 0.1": float(np.mean(low)) if low else float("nan"),
+        "right at rank 3 within reach": float(np.mean(reached)) if reached else float("nan"),
+    }
+
+
+def _first_score(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
+    return np.array([search.features[0, 0] for search in searches])
+
+
+def _sum_of_head(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
+    return np.array([min(1.0, _result_confidences(model, search).sum()) for search in searches])
+
+
+def _answer(model: ConfidenceModel, searches: Sequence[LabeledResults]) -> Floats:
+    assert model.answer is not None
+    features = np.array([search.answer for search in searches])
+    return logistic(features @ np.array(model.answer.weights) + model.answer.bias)
+
+
+def _threshold(model: ConfidenceModel) -> float:
+    assert model.answer is not None
+    return model.answer.threshold
+
+
+def _result_confidences(model: ConfidenceModel, search: LabeledResults) -> Floats:
+    return logistic(search.features @ np.array(model.weights) + model.bias)
+
+
+def _remember_features(backbone: Backbone) -> None:
+    """Keep the features of every video, which all rounds share."""
+    known: dict[bytes, torch.Tensor] = {}
+    compute = backbone.video_features
+
+    def video_features(frames: torch.Tensor) -> torch.Tensor:
+        keys = [blake2b(video.numpy().tobytes(), digest_size=16).digest() for video in frames]
+        missing = [row for row, key in enumerate(keys) if key not in known]
+        if missing:
+            known.update(zip([keys[row] for row in missing], compute(frames[missing]), strict=True))
+        return torch.stack([known[key] for key in keys])
+
+    backbone.video_features = video_features  # type: ignore[method-assign]
+
+
+def _prepare(options: argparse.Namespace) -> tuple[list[TaskData], Backbone, Mapping[str, Any]]:
+    """Tasks with their frames, backbone, and settings of the method."""
+    if options.clips:
+        backbone = load_backbone(options.backbone)
+        _remember_features(backbone)
+        domains = [domain for folder in options.clips for domain in read_clip_domains(folder)]
+        spec = frame_spec(options.backbone, None)
+        return prepare_source_tasks(domains, spec, options.cache), backbone, {}
+    protocol = load_protocol(options.protocol)
+    backbone = load_backbone(options.backbone, protocol.frames)
+    tasks = prepare_tasks(protocol, backbone.spec, options.cache, tasks=options.tasks)
+    return tasks, backbone, protocol.settings_of(MethodVariant.model_validate({"method": options.method}))
+
+
+def _run_rounds(options: argparse.Namespace) -> Iterator[ConfidenceRound]:
+    tasks, backbone, settings = _prepare(options)
+    published: dict[str, list[str]] = {}
+    for file in options.published:
+        texts = [caption.text for caption in read_captions(file).test]
+        chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:_TEXTS])
+        published[f"captions of {file.stem}"] = [texts[row] for row in chosen]
+    for number in range(options.rounds):
+        learned = [task for place, task in enumerate(tasks) if place % options.parts != number]
+        left_out = [task for place, task in enumerate(tasks) if place % options.parts == number]
+        library = learn_library(learned, backbone, options.method, settings)
+        found = search_library(library, left_out, published, number)
+        if found is not None:
+            yield found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, measure, print the table and write confidence.json."""
+    """Parse the command line, measure, print the tables and write confidence.json."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.merging.confidence_quality", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--protocol", default="world-dev", help="name or path of the protocol")
-    parser.add_argument("--method", default="strata", help="name of the method")
-    parser.add_argument("--learned", type=int, default=4, help="number of domains that are learned")
     parser.add_argument(
-        "--unlearned", type=int, default=3, help="number of further domains, which are only used as queries"
+        "--clips", type=Path, nargs="*", help="folders of domains of clips, in place of a protocol"
     )
-    parser.add_argument("--cache", type=Path, default=_CACHE, help="folder of rendered frames")
+    parser.add_argument("--published", type=Path, nargs="*", default=[], help="published splits as JSON")
+    parser.add_argument("--backbone", default="tiny", help="name of the backbone")
+    parser.add_argument("--method", default="strata", help="name of the method")
+    parser.add_argument("--tasks", type=int, help="number of domains of the protocol")
+    parser.add_argument(
+        "--parts", type=int, default=4, help="one of this many parts of the domains is left out"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="number of parts that are left out in turn")
+    parser.add_argument("--cache", type=Path, default=_CACHE, help="folder of frames")
     parser.add_argument("--out", type=Path, required=True, help="folder for confidence.json")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    protocol = load_protocol(options.protocol)
-    backbone = load_backbone("tiny", protocol.frames)
-    tasks = prepare_tasks(protocol, backbone.spec, options.cache, tasks=options.learned + options.unlearned)
-    settings = protocol.settings_of(MethodVariant.model_validate({"method": options.method}))
-    library = learn_library(tasks[: options.learned], backbone, options.method, settings)
-    qualities = measure_confidence(library, tasks[options.learned :])
+    rounds = list(_run_rounds(options))
+    answers, results = measure_answers(rounds), measure_results(rounds)
     options.out.mkdir(parents=True, exist_ok=True)
     facts = {
         **{name: str(value) for name, value in vars(options).items()},
-        "found": [asdict(quality) for quality in qualities],
+        "models": [part.model.to_json() for part in rounds],
+        "answers": [asdict(quality) for quality in answers],
+        "results": results,
     }
     (options.out / "confidence.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    header = ["first result", "ECE", "right or wrong", "learned or not", "captions"]
-    cells = [
-        [q.name, f"{q.error:.3f}", f"{q.right:.3f}", f"{q.learned:.3f}", str(q.captions)] for q in qualities
+    kinds = list(answers[0].refused)
+    rows = [
+        [q.name, f"{q.error:.3f}", f"{q.area:.3f}", *(f"{q.refused[kind]:.2f}" for kind in kinds)]
+        for q in answers
     ]
-    print(markdown_table(header, cells))
+    model = answers[-1]
+    rows.append(
+        [
+            f"answer model, threshold of the release (keeps {model.kept:.3f})",
+            "",
+            "",
+            *(f"{model.refused_by_release[kind]:.2f}" for kind in kinds),
+        ]
+    )
+    print(markdown_table(["answer", "ECE", "AUROC", *kinds], rows))
+    print(
+        markdown_table(
+            ["single results", "value"], [[name, f"{value:.3f}"] for name, value in results.items()]
+        )
+    )
 
 
 if __name__ == "__main__":

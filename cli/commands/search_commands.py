@@ -54,6 +54,8 @@ def run_search(
         console.print("Nothing is indexed yet." if response.release is None else "No results.")
         return
     console.print(result_table(response))
+    if response.matches is False:
+        console.print(f"No video matches this text (probability of a match {response.confidence or 0:.0%}).")
     for name, reason in response.degraded.items():
         console.print(f"[yellow]Not searched: {escape(name)}: {escape(reason)}[/yellow]")
     timing, searched = response.timing_ms, sum(task.searched for task in response.routing)
@@ -159,9 +161,16 @@ def result_table(
             result.video_id,
             *([_best_moment(result)] if has_moments else []),
             escape(result.captions[0]) if result.captions else "",
-            style="bold green" if result.video_id == highlight else "",
+            style=_row_style(result, highlight),
         )
     return table
+
+
+def _row_style(result: SearchResult, highlight: str | None) -> str:
+    """Style of a result: emphasized, dimmed behind the end of the answer, or plain."""
+    if result.video_id == highlight:
+        return "bold green"
+    return "dim" if result.matches is False else ""
 
 
 def _best_moment(result: SearchResult) -> str:

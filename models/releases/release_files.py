@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.errors import ReleaseError
+from models.releases.calibration_captions import read_calibration, write_calibration
 from models.releases.release_lineage import ParentRelease, ReleaseTask, TaskLineage
 from models.releases.release_state import ReleaseState
 from models.routing.confidence_model import ConfidenceModel
@@ -73,6 +74,8 @@ def write_release(folder: Path, state: ReleaseState, *, parent: ParentRelease | 
         "tasks": [vars(task) for task in state.tasks[earlier:]],
         "config": state.config,
     }
+    if state.calibration:
+        write_calibration(folder, state.calibration)
     if state.confidence is not None:
         description["confidence"] = state.confidence.to_json()
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2, sort_keys=True) + "\n")
@@ -127,6 +130,7 @@ def read_release(
             profiles=lineage.profiles if lineage else RoutingProfiles.from_dense(np.empty((0, 0))),
             tensors=tensors,
             confidence=confidence,
+            calibration=read_calibration(folder) if tensor_prefixes is None else (),
         )
     except (KeyError, TypeError) as error:
         raise ReleaseError(f"release {folder.name}: {_DESCRIPTION} lacks {error}") from error

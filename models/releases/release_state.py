@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from models.backbones.backbone import Backbone
+from models.releases.calibration_captions import CalibrationCaption
 from models.releases.release_lineage import ReleaseTask
 from models.routing.confidence_model import ConfidenceModel
 from models.routing.routing_profiles import RoutingProfiles
@@ -33,6 +34,7 @@ class ReleaseState:
         profiles: Routing profile of each task.
         tensors: Adapters or towers, by name.
         confidence: Calibration of searches; None if the release was not calibrated.
+        calibration: Training captions that further releases are calibrated with; query encoders do not read them.
     """
 
     method: str
@@ -46,6 +48,7 @@ class ReleaseState:
     profiles: RoutingProfiles
     tensors: dict[str, Tensor] = field(default_factory=dict)
     confidence: ConfidenceModel | None = None
+    calibration: tuple[CalibrationCaption, ...] = ()
 
 
 def tensors_with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.routing.answer_model import AnswerModel
+
 __all__ = [
     "CONFIDENCE_DEPTH",
     "RESULT_FEATURES",
@@ -46,6 +48,7 @@ class ConfidenceModel:
         bias: Log odds if all features are 0.
         captions: Number of captions that the model was fitted to.
         error: Cross-validated expected calibration error of the first results, 0..1.
+        answer: Model of the whole list; None in releases from before it existed.
     """
 
     mode: str
@@ -54,6 +57,7 @@ class ConfidenceModel:
     bias: float
     captions: int
     error: float
+    answer: AnswerModel | None = None
 
     def __call__(self, scores: Floats, familiarity: float, log_weight: float) -> Floats:
         """Probability that each result of a list is relevant, ``[n]``; arguments of :func:`confidence_features`."""
@@ -67,7 +71,9 @@ class ConfidenceModel:
 
     def to_json(self) -> dict[str, Any]:
         """JSON object of the model, as stored in a release."""
-        return {**asdict(self), "weights": list(self.weights)}
+        stored = {**asdict(self), "weights": list(self.weights)}
+        del stored["answer"]
+        return stored if self.answer is None else {**stored, "answer": self.answer.to_json()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> ConfidenceModel:
@@ -87,6 +93,7 @@ class ConfidenceModel:
             float(stored["bias"]),
             int(stored["captions"]),
             float(stored["error"]),
+            None if stored.get("answer") is None else AnswerModel.from_json(stored["answer"]),
         )
 
 

@@ -75,7 +75,7 @@ def log_weights(presence: Floats, profiles: Floats) -> Floats:
     return log_probabilities(scores)
 
 
-def log_probabilities(evidence: Floats) -> Floats:
+def log_probabilities(evidence: npt.NDArray[np.floating]) -> Floats:
     """Log-probability of each task by the evidence ``[..., T]`` of all of them, in nats."""
     scores = evidence - evidence.max(axis=-1, keepdims=True)
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)), np.float32)
@@ -104,18 +104,31 @@ class Router:
             tasks: Positions of the tasks.
             further: Evidence in addition to that of the tokens, in nats, ``[len(tasks)]``.
         """
-        scores = self._sums(tokens, tasks)
+        scores = self.word_evidence(tokens, tasks)[None]
         if further is not None:
             scores = scores + further
         fill_silent(scores, self._silent[tasks])
         return np.asarray(scores[0], np.float32)
 
-    def _sums(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
-        """Sum of the profile values of the tokens for some tasks, ``[1, len(tasks)]``."""
-        spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
-        entries = np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
+    def word_evidence(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+        """Sum of the profile values of the distinct tokens of a text for some tasks, in nats, ``[len(tasks)]``."""
+        entries = self._entries(tokens)
         sums = np.bincount(self._tasks[entries], self._values[entries], len(self._silent))
-        return np.asarray(sums[None, tasks], np.float32)
+        return np.asarray(sums[tasks], np.float32)
+
+    def coverage(self, tokens: npt.NDArray[np.int64], tasks: npt.NDArray[np.int64]) -> Floats:
+        """Share of the distinct tokens of a text that the captions of each task contain, ``[len(tasks)]``."""
+        known = np.bincount(self._tasks[self._entries(tokens)], minlength=len(self._silent))
+        return np.asarray(known[tasks] / max(1, len(tokens)), np.float32)
+
+    def silent(self, tasks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether tasks are silent (have no captions), ``[len(tasks)]``."""
+        return np.asarray(self._silent[tasks])
+
+    def _entries(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Positions of the profile entries of the tokens."""
+        spans = [slice(self._ends[token - 1] if token else 0, self._ends[token]) for token in tokens]
+        return np.concatenate([np.arange(span.start, span.stop) for span in spans] or [tokens[:0]])
 
 
 def silent_tasks(profiles: Floats) -> npt.NDArray[np.bool_]:

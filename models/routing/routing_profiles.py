@@ -91,6 +91,11 @@ class RoutingProfiles:
         """Routing profiles of these tasks, followed by those of ``other``."""
         return RoutingProfiles.concatenate([self, other])
 
+    def first(self, count: int) -> RoutingProfiles:
+        """Routing profiles of the first ``count`` tasks."""
+        end = int(self.ends[count - 1]) if count else 0
+        return RoutingProfiles(self.tokens[:end], self.values[:end], self.ends[:count], self.vocabulary)
+
     def without_first(self, count: int) -> RoutingProfiles:
         """Routing profiles without the first ``count`` tasks."""
         start = int(self.ends[count - 1]) if count else 0

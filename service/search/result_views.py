@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, select
@@ -32,12 +32,14 @@ class ResultList(NamedTuple):
         first_rank: Rank of the first result.
         confidences: Vector ID → confidence; empty where the release is not calibrated.
         moments: Vector ID → best moments of the video.
+        reached: Vector IDs of the hits that belong to the answer; None where the release does not tell.
     """
 
     hits: Sequence[Hit]
     first_rank: int = 1
     confidences: Mapping[int, float] = {}
     moments: Mapping[int, list[MomentMatch]] = {}
+    reached: Set[int] | None = None
 
 
 def build_results(lists: Sequence[ResultList], snapshot: SearchSnapshot) -> list[list[SearchResult]]:
@@ -76,6 +78,7 @@ def _result(
         task_id=hit.task,
         score=hit.score,
         confidence=page.confidences.get(hit.id),
+        matches=None if page.reached is None else hit.id in page.reached,
         captions=captions,
         thumbnail_url=thumbnail_url(video_id),
         stream_url=stream_url(video_id, moments[0] if moments else None),

@@ -18,14 +18,14 @@ class Bin(NamedTuple):
     Attributes:
         low: Lower bound of the interval.
         high: Upper bound of the interval.
-        size: Number of predictions.
+        size: Number of predictions, or the sum of their weights.
         predicted: Mean predicted probability.
         observed: Share of predictions that came true.
     """
 
     low: float
     high: float
-    size: int
+    size: float
     predicted: float
     observed: float
 
@@ -46,28 +46,33 @@ class Reliability(NamedTuple):
     bins: tuple[Bin, ...]
 
 
-def reliability(predicted: Floats, outcomes: npt.NDArray[np.bool_], bins: int = 10) -> Reliability:
+def reliability(
+    predicted: Floats, outcomes: npt.NDArray[np.bool_], bins: int = 10, counts: Floats | None = None
+) -> Reliability:
     """Reliability of predictions.
 
     Args:
         predicted: Predicted probabilities ``[N]``, 0..1.
         outcomes: Whether each prediction came true ``[N]``.
         bins: Number of bins.
+        counts: Weight of each prediction ``[N]``; 1 by default.
     """
+    counts = np.ones(len(predicted)) if counts is None else counts
     bin_of = np.minimum((predicted * bins).astype(np.int64), bins - 1)
     filled = tuple(
         Bin(
             b / bins,
             (b + 1) / bins,
-            int(here.sum()),
-            float(predicted[here].mean()),
-            float(outcomes[here].mean()),
+            float(counts[here].sum()),
+            float(np.average(predicted[here], weights=counts[here])),
+            float(np.average(outcomes[here], weights=counts[here])),
         )
         for b in range(bins)
         if (here := bin_of == b).any()
     )
-    error = sum(b.size * abs(b.predicted - b.observed) for b in filled) / max(1, len(predicted))
-    return Reliability(float(error), float(np.mean((predicted - outcomes) ** 2)), filled)
+    error = sum(b.size * abs(b.predicted - b.observed) for b in filled) / max(1e-12, counts.sum())
+    brier = float(np.average((predicted - outcomes) ** 2, weights=counts)) if len(predicted) else float("nan")
+    return Reliability(float(error), brier, filled)
 
 
 def area_under_roc(predicted: Floats, outcomes: npt.NDArray[np.bool_]) -> float:

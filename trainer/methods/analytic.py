@@ -110,6 +110,7 @@ class Analytic(Method):
         self._sums = RegressionSums.empty(backbone.feature_dim, self._layout.semantic)
         self._scatter = CaptionScatter.empty(self._layout.semantic)
         self._features: LRUCache[bytes, Tensor] = LRUCache(_CACHED_FEATURES)
+        self._before = self._sums, self._scatter  # before the last task
         self._clear_observations()
         self._set_neutral_maps()
 
@@ -149,10 +150,25 @@ class Analytic(Method):
             start = stop
 
     def end_task(self, pairs: Sequence[Pair] = ()) -> None:
-        """Solve both maps from the observations."""
+        """Solve both maps from the observations, which :meth:`relearn` needs until the next task."""
+        self._before = self._sums, self._scatter
         if self._observed_features:
             self._solve()
-        self._clear_observations()
+
+    def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Analytic:
+        part = Analytic(self.backbone, self.config)
+        part._features = self._features
+        part._sums, part._scatter = self._before
+        part._observed_features = [self._observed_features[row] for row in rows]
+        part._observed_captions = [self._observed_captions[row] for row in rows]
+        part._observed_targets = [self._observed_targets[row] for row in rows]
+        part._observed_tokens = [self._observed_tokens[row] for row in rows]
+        part.end_task()
+        last = self.learned_tasks[-1]
+        part.learned_tasks = self.learned_tasks[:-1]
+        part.profiles = self.profiles.first(len(part.learned_tasks))
+        part.record_task(last.task_id, last.name, captions)
+        return part
 
     # -- training ---------------------------------------------------------------------------------------
 

@@ -165,6 +165,20 @@ class Method(ABC):
             pairs: All training examples of the task.
         """
 
+    def relearn(self, rows: Sequence[int], captions: Sequence[str]) -> Method | None:
+        """Return a method that has learned the last task from a part of its videos, for calibration.
+
+        Only a method in closed form can, after :meth:`record_task` and before the next task.
+
+        Args:
+            rows: Positions of the videos in the order in which they were observed.
+            captions: Captions of these videos.
+
+        Returns:
+            The other method; None if it would have to be trained again.
+        """
+        return None
+
     def after_step(self) -> None:  # noqa: B027 (optional hook)
         """Update state after an optimizer step."""
 

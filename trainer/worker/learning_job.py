@@ -115,7 +115,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
     if trained:
         _log_small_domain(claim, task)
     claim.advance("indexing")
-    task = remaining_videos(task)
+    learned, task = task, remaining_videos(task)
     if not task.clips:
         raise NothingToLearn("All accepted videos of the task were deleted")
     total = len(task.clips)
@@ -129,6 +129,8 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         library,
         task,
         calibrate=lambda encoder, state, vectors: calibrate_release(
+            method,
+            learned,
             encoder,
             library,
             state,

@@ -90,6 +90,11 @@ class SearchResult(ResponseModel):
         default=None,
         description="Probability that this is the described video, 0..1; null where the release is not calibrated.",
     )
+    matches: bool | None = Field(
+        default=None,
+        description="Whether the result belongs to the answer: the library has a match, and the score is near the "
+        "first score of the list; null where the release does not tell.",
+    )
     captions: list[str]
     thumbnail_url: str
     stream_url: str = Field(
@@ -129,8 +134,14 @@ class SearchResponse(ResponseModel):
     results: list[SearchResult]
     confidence: float | None = Field(
         default=None,
-        description="Probability that the described video is among the first ten of the list, 0..1; null where the "
-        "release is not calibrated. Depends on filters, but not on thresholds and pages.",
+        description="Probability that the searched videos contain a described one, 0..1; null where the release is "
+        "not calibrated. Depends on filters, but not on thresholds and pages. Releases without `matches` have the "
+        "sum of the confidences of the first ten results, at most 1.",
+    )
+    matches: bool | None = Field(
+        default=None,
+        description="Whether the searched videos contain a match: false where the confidence is below 0.5 and below "
+        "that of 95 % of the calibration captions with a video; null where the release does not tell.",
     )
     routing: list[TaskRouting] = Field(
         description="The searched tasks and the 10 likeliest tasks, by falling weight."

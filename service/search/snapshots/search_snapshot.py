@@ -22,8 +22,9 @@ from models.encoders.query_encoder import TokenIds
 from models.errors import ReleaseError
 from models.releases.release_files import read_lineage
 from models.releases.release_lineage import TaskLineage
-from models.routing.confidence_model import ConfidenceModel, familiarity
+from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, distinct_tokens, log_probabilities
+from models.routing.text_evidence import TextEvidence, summarize_evidence
 from service.core.errors import Unavailable
 from service.search.snapshots.pinned_releases import PinnedQueryReleases
 from service.search.snapshots.query_vector_cache import QueryVectorCache
@@ -67,11 +68,11 @@ class TextRouting(NamedTuple):
 
     Attributes:
         log_weights: Tasks and their log weights, by falling weight. The weights sum to one.
-        familiarity: See :func:`models.routing.confidence_model.familiarity`.
+        evidence: Summary of the evidence for these tasks.
     """
 
     log_weights: list[tuple[str, float]]
-    familiarity: float
+    evidence: TextEvidence
 
 
 class _BatchScan(NamedTuple):
@@ -253,12 +254,11 @@ class SearchSnapshot:
             further = self._encoder_evidence([tokens[number] for number in numbers], task_ids)
             for number, part in zip(numbers, further, strict=True):
                 words = distinct_tokens(tokens[number])
-                evidence = self.router.evidence(words, positions, part)
-                weights = log_probabilities(evidence)
+                weights = log_probabilities(self.router.evidence(words, positions, part))
                 order = np.argsort(-weights, kind="stable")
                 ordered = [task_ids[place] for place in order.tolist()]
                 ranked = list(zip(ordered, weights[order].tolist(), strict=True))
-                routing[number] = TextRouting(ranked, familiarity(evidence, len(words)))
+                routing[number] = TextRouting(ranked, self._summarize(words, positions, part))
         return [routing[number] for number in range(len(texts))]
 
     def scan(self, scans: Sequence[ShardScan]) -> list[Hits]:
@@ -297,6 +297,19 @@ class SearchSnapshot:
             except ShardStoreError as error:
                 self.set_aside(task, error)
         return [Hits(np.empty(0, np.int64), np.empty(0, np.float32))] * len(queries)
+
+    def _summarize(
+        self, words: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], further: Vector | None
+    ) -> TextEvidence:
+        """Summary of the evidence of a text, from its distinct tokens."""
+        router = self.router
+        return summarize_evidence(
+            router.word_evidence(words, positions),
+            further,
+            router.coverage(words, positions),
+            router.silent(positions),
+            len(words),
+        )
 
     def _positions(self, tasks: Sequence[str]) -> npt.NDArray[np.int64]:
         """Positions of the tasks in the router."""

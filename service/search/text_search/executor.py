@@ -23,7 +23,7 @@ from service.search.text_search.best_moments import find_best_moments
 from service.search.text_search.planner import SEPARATE_ENCODINGS, SHARED_ENCODING, WavePlanner
 from service.search.text_search.result_confidence import (
     applicable_calibration,
-    compute_confidences,
+    compute_confidence,
     require_calibration,
 )
 from service.search.text_search.search_responses import build_responses
@@ -212,13 +212,13 @@ def _keep_query_vectors(state: SearchState, vectors: Sequence[Vector]) -> None:
 
 def _apply_thresholds(state: SearchState) -> None:
     query, hits = state.request.query, state.planner.hits()
-    state.confidences = compute_confidences(state.snapshot, hits, state.request, state.routing, state.mode)
+    state.confidence = compute_confidence(state.snapshot, hits, state.request, state.routing, state.mode)
     state.ranked = [hit for hit in hits if _passes_thresholds(hit, query, state)]
 
 
 def _passes_thresholds(hit: Hit, query: SearchQuery, state: SearchState) -> bool:
     return (query.min_score is None or hit.score >= query.min_score) and (
-        query.min_confidence is None or state.confidences.get(hit.id, 0.0) >= query.min_confidence
+        query.min_confidence is None or state.confidence.results.get(hit.id, 0.0) >= query.min_confidence
     )
 
 

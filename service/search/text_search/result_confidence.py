@@ -1,8 +1,9 @@
-"""Confidence of search results, from the calibration of the release that answers."""
+"""Confidence of search results and of the whole answer, from the calibration of the release that answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -13,7 +14,7 @@ from service.core.errors import InvalidInput
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 
-__all__ = ["applicable_calibration", "compute_confidences", "list_confidence", "require_calibration"]
+__all__ = ["ListConfidence", "applicable_calibration", "compute_confidence", "require_calibration"]
 
 
 def applicable_calibration(
@@ -24,14 +25,31 @@ def applicable_calibration(
     return model if model is not None and model.applies_to(mode, routing_prior) else None
 
 
-def compute_confidences(
+@dataclass(frozen=True)
+class ListConfidence:
+    """Confidence of a list of hits.
+
+    Attributes:
+        results: Vector ID → confidence, in list order; empty where the release is not calibrated.
+        answer: Probability that the library contains a described video; None without calibration.
+        matches: Whether the answer reaches the threshold of the release; None where the release has none.
+        reached: Vector IDs of the hits that belong to the answer; None where the release does not tell.
+    """
+
+    results: Mapping[int, float] = field(default_factory=dict)
+    answer: float | None = None
+    matches: bool | None = None
+    reached: Set[int] | None = None
+
+
+def compute_confidence(
     snapshot: SearchSnapshot,
     hits: Sequence[Hit],
     request: SearchRequest,
     routing: TextRouting,
     mode: str,
-) -> dict[int, float]:
-    """Probability that each hit is the requested video.
+) -> ListConfidence:
+    """Confidence of a list and of its hits.
 
     Args:
         snapshot: Snapshot that found the hits.
@@ -39,27 +57,29 @@ def compute_confidences(
         request: Request that the hits answer.
         routing: Routing of the text to the candidate tasks.
         mode: Query mode.
-
-    Returns:
-        Vector ID → confidence in list order; empty where the release is not calibrated.
     """
     model = applicable_calibration(snapshot, mode, request.routing_prior)
-    if model is None or not routing.log_weights:
-        return {}
+    if model is None or not routing.log_weights or not hits:
+        return ListConfidence()
     scores = np.array([hit.score for hit in hits])
-    probabilities = model(scores, routing.familiarity, routing.log_weights[0][1])
-    return {hit.id: float(probability) for hit, probability in zip(hits, probabilities, strict=True)}
+    probabilities = model(scores, routing.evidence.familiarity, routing.evidence.log_weight)
+    results = {hit.id: float(value) for hit, value in zip(hits, probabilities, strict=True)}
+    if model.answer is None:
+        return ListConfidence(results, _sum_of_head(results))
+    answer = model.answer.probability(scores, routing.evidence)
+    matches = answer >= model.answer.threshold
+    reached = {
+        hit.id for hit, is_near in zip(hits, model.answer.within_reach(scores), strict=True) if is_near
+    }
+    return ListConfidence(results, answer, matches, reached if matches else frozenset())
 
 
-def list_confidence(confidences: Mapping[int, float]) -> float | None:
-    """Probability that the head of a list contains the requested video; None without calibration.
+def _sum_of_head(results: Mapping[int, float]) -> float:
+    """Sum of the first confidences of a list, at most 1: the answer of releases without a model of it.
 
     At most one video is the requested one, so the probabilities of the results add up.
-
-    Args:
-        confidences: Confidences of a list in list order, from the first hit on.
     """
-    return min(1.0, sum(islice(confidences.values(), CONFIDENCE_DEPTH))) if confidences else None
+    return min(1.0, sum(islice(results.values(), CONFIDENCE_DEPTH)))
 
 
 def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: str) -> None:

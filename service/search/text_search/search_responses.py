@@ -10,7 +10,6 @@ from service.core.schemas import SearchResponse, SearchResult, SearchTiming, Tas
 from service.search.requests.cursors import Cursor
 from service.search.result_views import ResultList, build_results
 from service.search.snapshots.search_snapshot import SearchSnapshot
-from service.search.text_search.result_confidence import list_confidence
 from service.search.text_search.search_state import SearchState
 
 __all__ = ["build_responses"]
@@ -22,7 +21,13 @@ def build_responses(states: Sequence[SearchState], snapshot: SearchSnapshot) -> 
     """Responses of searches that one snapshot has completed; the catalog is read once for all of them."""
     start = time.perf_counter()
     pages = [
-        ResultList(state.page, 1 + _results_before(state), state.confidences, state.moments)
+        ResultList(
+            state.page,
+            1 + _results_before(state),
+            state.confidence.results,
+            state.moments,
+            state.confidence.reached,
+        )
         for state in states
     ]
     results = build_results(pages, snapshot)
@@ -54,7 +59,8 @@ def _response(state: SearchState, results: list[SearchResult], catalog_ms: float
         generation=generation,
         mode=state.mode,
         results=results,
-        confidence=list_confidence(state.confidences),
+        confidence=state.confidence.answer,
+        matches=state.confidence.matches,
         routing=[
             TaskRouting(
                 task=snapshot.task_names[task],

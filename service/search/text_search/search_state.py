@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from service.core.settings import QueryMode
 from service.search.requests.search_request import SearchRequest
 from service.search.snapshots.search_snapshot import SearchSnapshot, TextRouting
 from service.search.text_search.planner import WavePlanner
+from service.search.text_search.result_confidence import ListConfidence
 
 __all__ = ["SearchState", "StageTimes"]
 
@@ -49,7 +50,7 @@ class SearchState:
         can_have_next_page: Whether the depth limit allows another page.
         wave: Tasks to search next; empty when the search is complete.
         ranked: Hits of the complete search that pass its thresholds, from the first page on.
-        confidences: Vector ID → confidence; empty where the release is not calibrated.
+        confidence: Confidence of the list and of its hits.
         query_vectors: Task ID → query vector, for tasks with hits that may have moments, where moments are requested.
         moments: Vector ID → best moments of the videos of the page.
         times: Time spent in each stage.
@@ -67,7 +68,7 @@ class SearchState:
     can_have_next_page: bool
     wave: list[str] = field(default_factory=list)
     ranked: Sequence[Hit] = ()
-    confidences: Mapping[int, float] = field(default_factory=dict)
+    confidence: ListConfidence = field(default_factory=ListConfidence)
     query_vectors: dict[str, Vector] = field(default_factory=dict)
     moments: dict[int, list[MomentMatch]] = field(default_factory=dict)
     times: StageTimes = field(default_factory=StageTimes)

@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
+from models.routing.answer_model import AnswerModel
 from models.routing.confidence_model import ConfidenceModel
 from service.catalog.database import session_scope
 from service.catalog.tables import Video
@@ -143,13 +144,13 @@ def test_invalid_filter_is_marked(browser: WebDriver, page: Callable[[str], None
 @pytest.fixture
 def calibrated(
     client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[float], None]:
-    """``calibrated(bias)`` sets the bias of the calibration of the served release."""
+) -> Callable[..., None]:
+    """``calibrated(bias, answer)`` sets the bias and the answer model of the calibration of the served release."""
     service = client.app.state.query_service  # type: ignore[attr-defined]
     before = service.snapshots.current()
 
-    def sure(bias: float) -> None:
-        fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04)
+    def sure(bias: float, answer: AnswerModel | None = None) -> None:
+        fitted = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), bias, 240, 0.04, answer)
         fitted_snapshot = replace(before, confidence_model=fitted)
         monkeypatch.setattr(service.snapshots, "current", lambda: fitted_snapshot)
 
@@ -160,7 +161,7 @@ def test_minimum_confidence_is_kept_in_the_address_and_validated(
     browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
-    calibrated: Callable[[float], None],
+    calibrated: Callable[..., None],
 ) -> None:
     calibrated(0.0)
     sure = [
@@ -199,17 +200,17 @@ def test_low_confidence_shows_a_message_and_all_results(
     browser: WebDriver,
     page: Callable[[str], None],
     client: TestClient,
-    calibrated: Callable[[float], None],
+    calibrated: Callable[..., None],
 ) -> None:
     calibrated(-9.0)
     among = client.get("/search", params={"q": "a ball moves"}).json()["confidence"]
     assert 0 < among < 0.1
     page("?q=a+ball+moves")
     message = browser.find_element(By.ID, "message").text
-    assert "No result fits well." in message
+    assert "No video matches this text." in message
     assert f"with a probability of {100 * among:.1f} %" in message
     assert len(_shown(browser)) == 24
-    assert set(texts(browser, ".likelihood")) == {"unlikely"}
+    assert set(texts(browser, ".likelihood")) == {"possible"}
     page("?q=a+ball+moves&min_confidence=0.5")
     assert "No single result reaches 0.5" in browser.find_element(By.ID, "message").text
     assert not _shown(browser)
@@ -217,6 +218,34 @@ def test_low_confidence_shows_a_message_and_all_results(
     page("?q=a+ball+moves")
     assert len(_shown(browser)) == 24
     assert not browser.find_element(By.ID, "message").is_displayed()
+
+
+def test_answer_ends_with_a_heading_and_a_text_without_match_with_a_message(
+    browser: WebDriver,
+    page: Callable[[str], None],
+    client: TestClient,
+    calibrated: Callable[..., None],
+) -> None:
+    answer = AnswerModel((0.0,) * 6, 1.0, threshold=0.5, reach=1e-9, error=0.0)
+    calibrated(3.0, answer)
+    page("?q=a+ball+moves")
+    assert len(_shown(browser)) == 24
+    assert not browser.find_element(By.ID, "message").is_displayed()
+    assert texts(browser, "#results .answer-end") == ["Less similar videos"]
+    count = len(texts(browser, ".likelihood"))
+    assert 1 <= count < 24
+    assert len(texts(browser, ".result.distant")) == 24 - count
+    assert (
+        browser.find_elements(By.CSS_SELECTOR, "#results > li")[count].get_attribute("class") == "answer-end"
+    )
+    calibrated(3.0, replace(answer, threshold=0.9))
+    page("?q=a+ball+moves")
+    message = browser.find_element(By.ID, "message").text
+    assert "No video matches this text." in message
+    assert "with a probability of 73 %" in message
+    assert not texts(browser, "#results .answer-end")
+    assert not texts(browser, ".likelihood")
+    assert len(texts(browser, ".result.distant")) == 24
 
 
 def test_more_button_appends_pages_until_the_last(

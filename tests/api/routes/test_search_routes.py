@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from models.routing.answer_model import AnswerModel
+from models.routing.confidence_model import ConfidenceModel
+from models.routing.defaults import DEFAULT_PRIOR
 from service.search.requests.cursors import parse_cursor
 from tests.api.learned_library import FIRST, SECOND
 from tests.catalog_rows import accepted_videos
@@ -53,6 +56,27 @@ def test_query_modes_agree_on_the_newest_task(client: TestClient, library: list[
 
     assert scores("pinned", SECOND) == pytest.approx(scores("latest", SECOND), abs=1e-5)
     assert scores("pinned", FIRST) != pytest.approx(scores("latest", FIRST), abs=1e-6)
+
+
+def test_response_tells_whether_and_which_results_match(
+    client: TestClient, library: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.query_service  # type: ignore[attr-defined]
+    answer = AnswerModel((0.0,) * 6, 0.0, threshold=0.5, reach=1e-9, error=0.0)
+    model = ConfidenceModel("pinned", DEFAULT_PRIOR, (1.0,) * 6, 0.0, 240, 0.04, answer)
+    before = service.snapshots.current()
+    for bar, matches in ((0.5, True), (0.6, False)):
+        fitted = replace(before, confidence_model=replace(model, answer=replace(answer, threshold=bar)))
+        monkeypatch.setattr(service.snapshots, "current", lambda fitted=fitted: fitted)
+        found = client.get("/search", params={"q": "a taxi", "k": 5}).json()
+        assert (found["confidence"], found["matches"]) == (0.5, matches)
+        best = found["results"][0]["score"]
+        expected = [matches and result["score"] > best - 1e-9 for result in found["results"]]
+        assert [result["matches"] for result in found["results"]] == expected
+    monkeypatch.undo()
+    uncalibrated = client.get("/search", params={"q": "a taxi"}).json()
+    assert uncalibrated["matches"] is None
+    assert {result["matches"] for result in uncalibrated["results"]} == {None}
 
 
 def test_same_query_returns_the_same_response(client: TestClient, library: list[str]) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from models.encoders.encoder_registry import read_query_release, select_query_tensors
 from models.errors import ReleaseError
+from models.releases.calibration_captions import CalibrationCaption
 from models.releases.release_files import read_release, write_release
 from models.releases.release_lineage import ReleaseTask
 from models.releases.release_state import ReleaseState
@@ -48,6 +49,18 @@ def test_release_round_trips(state: ReleaseState, tmp_path: Path) -> None:
         "routing.safetensors",
         "weights.safetensors",
     ]
+
+
+def test_calibration_captions_are_stored_apart_from_the_query_release(
+    state: ReleaseState, tmp_path: Path
+) -> None:
+    caption = CalibrationCaption("tsk_1", 7, "ein Hund läuft", 1.5, -0.25, 0.5, 0.125, (7, 3), (0.5, 0.125))
+    write_release(tmp_path, replace(state, calibration=(caption,)))
+    assert read_release(tmp_path).calibration == (caption,)
+    assert read_query_release(tmp_path).calibration == ()
+    (tmp_path / "calibration.json").write_text('[{"task": "tsk_1"}]')
+    with pytest.raises(ReleaseError, match=r"calibration\.json cannot be read"):
+        read_release(tmp_path)
 
 
 def test_confidence_model_is_stored_and_validated(state: ReleaseState, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_registry import open_query_encoder
+from models.routing.answer_model import AnswerModel
 from models.routing.confidence_model import CONFIDENCE_DEPTH, ConfidenceModel
 from service.core.errors import InvalidInput
 from service.core.schemas import SearchQuery
@@ -20,6 +22,7 @@ from tests.service.search.caption_library import BIRDS, CARS, SEA, Library, sett
 torch.set_num_threads(1)
 
 FITTED = ConfidenceModel("pinned", 0.04, (2.0, 3.0, 4.0, 9.0, 0.2, 1.5), -3.0, 240, 0.04)
+ANSWER = AnswerModel((2.0, 3.0, 0.5, 0.25, 1.5, 1.0), -4.0, threshold=0.3, reach=0.05, error=0.02)
 WORDS = "an owl lands on a branch"
 
 
@@ -66,6 +69,83 @@ def _expected(library: Library, backbone: Backbone, scores: Sequence[float]) -> 
     nats = presence @ state.profiles.to_dense().T
     known, fit = nats.max() / presence.sum(), nats.max() - np.log(np.exp(nats).sum())
     return FITTED(np.array(scores), known, fit)
+
+
+@pytest.fixture
+def with_answer(service: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Callable[[AnswerModel], None]:
+    """``with_answer(model)`` adds a model of the answer to the served calibration."""
+    served = service.snapshots.current()
+
+    def add(answer: AnswerModel) -> None:
+        snapshot = replace(served, confidence_model=replace(FITTED, answer=answer))
+        monkeypatch.setattr(service.snapshots, "current", lambda: snapshot)
+
+    return add
+
+
+def test_answer_has_the_probability_of_its_model_and_ends_where_scores_fall(
+    shared: tuple[Library, SearchEngine], backbone: Backbone, with_answer: Callable[[AnswerModel], None]
+) -> None:
+    library, service = shared
+    with_answer(ANSWER)
+    answer = service.search(WORDS, routes="all", k=36)
+    scores = np.array([result.score for result in answer.results])
+    state = library.method.release()
+    presence = open_query_encoder(
+        backbone, state, dict.fromkeys((t.task_id for t in state.tasks), state)
+    ).token_presence([WORDS])[0]
+    profiles = state.profiles.to_dense()
+    nats, known = presence @ profiles.T, presence @ (profiles > 0).T
+    fit = nats.max() - np.log(np.exp(nats).sum())
+    features = [
+        scores[0],
+        scores[0] - scores[:10].mean(),
+        nats.max() / presence.sum(),
+        0.0,
+        known.max() / presence.sum(),
+        fit,
+    ]
+    odds = np.array(features) @ np.array(ANSWER.weights) + ANSWER.bias
+    assert answer.confidence == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-4)
+    assert answer.matches
+    assert [result.matches for result in answer.results] == (scores >= scores[0] - ANSWER.reach).tolist()
+    assert 1 <= sum(bool(result.matches) for result in answer.results) < 36
+    plain = FITTED(scores, nats.max() / presence.sum(), fit)
+    np.testing.assert_allclose([result.confidence for result in answer.results], plain, rtol=1e-4)
+
+
+def test_text_below_the_threshold_has_no_match(
+    service: SearchEngine, with_answer: Callable[[AnswerModel], None]
+) -> None:
+    with_answer(replace(ANSWER, threshold=1.0))
+    answer = service.search(WORDS, k=5)
+    assert answer.matches is False
+    assert [result.matches for result in answer.results] == [False] * 5
+    assert len(service.search(WORDS, k=5, min_confidence=0.0).results) == 5
+
+
+def test_matches_are_independent_of_k_page_and_thresholds(
+    service: SearchEngine, with_answer: Callable[[AnswerModel], None]
+) -> None:
+    with_answer(replace(ANSWER, reach=0.2))
+    whole = service.search(WORDS, routes="all", k=36)
+    matches = [result.matches for result in whole.results]
+    assert True in matches
+    assert False in matches
+    assert [r.matches for r in service.search(WORDS, routes="all", k=1).results] == matches[:1]
+    first = service.search(WORDS, routes="all", k=3)
+    second = service.search(WORDS, routes="all", k=40, cursor=first.next_cursor)
+    assert [r.matches for r in [*first.results, *second.results]] == matches
+    assert first.confidence == second.confidence == whole.confidence
+    cut = service.search(WORDS, routes="all", k=36, min_score=whole.results[2].score)
+    assert (cut.confidence, [r.matches for r in cut.results]) == (whole.confidence, matches[:3])
+
+
+def test_release_without_a_model_of_the_answer_does_not_tell_matches(service: SearchEngine) -> None:
+    answer = service.search(WORDS)
+    assert answer.confidence is not None
+    assert answer.matches is None
+    assert {result.matches for result in answer.results} == {None}
 
 
 def test_pages_with_auto_routes_have_the_confidences_of_one_list(

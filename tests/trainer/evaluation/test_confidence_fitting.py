@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from models.releases.calibration_captions import CalibrationCaption
 from models.routing.confidence_model import CONFIDENCE_DEPTH, RESULT_FEATURES
 from tests.word_routing import WordRouting
-from trainer.evaluation.confidence_fitting import CalibrationTask, fit_confidence, label_results
+from trainer.evaluation.calibration_searches import CalibrationTask, LabeledResults, label_results
+from trainer.evaluation.confidence_fitting import fit_answer, fit_confidence
 from trainer.evaluation.logistic_regression import fit_logistic
 from trainer.evaluation.reliability import area_under_roc, reliability
+from trainer.evaluation.unrelated_texts import unrelated_texts
 from trainer.video_embedding import MemoryShard
 
 DIM, WORDS, PRIOR = 8, 12, 0.04
@@ -178,6 +181,102 @@ def test_confidence_is_high_for_a_distinct_relevant_video_and_low_without_it() -
     assert calibrated.error < 0.3
 
 
+def test_unrelated_texts_are_searched_once_in_the_whole_library() -> None:
+    encoder = NumberEncoder(noise=0.4)
+    known = _library(encoder, captions=2)
+    searches = list(
+        label_results(encoder, known, _profiles(3), mode="pinned", prior=PRIOR, unrelated=["0 77", "2 78"])
+    )
+    assert [search.searched for search in searches[:3]] == ["all", "without video", "without task"]
+    assert [search.searched for search in searches[18:]] == ["unrelated"] * 2
+    assert not any(search.relevant.any() for search in searches[18:])
+    distances = [search.distance for search in searches]
+    for search, distance in zip(searches, distances, strict=True):
+        if search.searched != "all":
+            assert np.isnan(distance)
+        elif search.relevant.any():
+            rank = int(search.relevant.argmax())
+            assert distance == pytest.approx(search.features[0, 0] - search.features[rank, 0])
+        else:
+            assert distance >= search.features[0, 0] - search.features[-1, 0]
+
+
+def test_training_captions_have_their_stored_results_in_their_own_task() -> None:
+    encoder = NumberEncoder(noise=0.4)
+    known, profiles = _library(encoder, captions=0), _profiles(3)
+    stored = CalibrationCaption(
+        "1",
+        105,
+        "1 5",
+        words=1.25,
+        captions=0.0,
+        coverage=0.5,
+        score=0.2,
+        ids=(103, 999, 105),
+        cosines=(0.9, 0.8, 0.2),
+    )
+    deleted = replace(stored, video=999)
+    unknown = replace(stored, task="7")
+    fitted = [stored, deleted, unknown]
+    whole, without, elsewhere = label_results(
+        encoder, known, profiles, mode="pinned", prior=PRIOR, fitted=fitted
+    )
+    nats = encoder.token_presence(["1 5"])[0] @ profiles.T
+    nats[1] = 1.25
+    lifts = PRIOR * (nats - np.log(np.exp(nats).sum()))
+    videos = {
+        video: float(encoder.vector("1 5", task.task) @ task.shard.vectors(np.array([video]))[0]) + lift
+        for task, lift in zip(known, lifts, strict=True)
+        if task.task != "1"
+        for video in task.ids.tolist()
+    }
+    videos |= {103: 0.9 + lifts[1], 105: 0.2 + lifts[1]}  # the other stored result was deleted
+    best = sorted(videos.values(), reverse=True)[:CONFIDENCE_DEPTH]
+    np.testing.assert_allclose(whole.features[:, 0], best, atol=1e-6)
+    assert whole.distance == pytest.approx(max(0, best[0] - videos[105]), abs=1e-6)
+    assert (without.searched, elsewhere.searched) == ("without video", "without task")
+
+
+def test_answer_model_tells_texts_with_a_video_from_others() -> None:
+    encoder = NumberEncoder(noise=1.0)
+    known, profiles = _library(encoder, captions=20), _profiles(3)
+    searches = list(label_results(encoder, known, profiles, mode="pinned", prior=PRIOR))
+    answer = fit_answer(searches)
+    assert answer is not None
+    assert min(answer.weights) >= 0
+
+    def probability(search: LabeledResults) -> float:
+        return float(1 / (1 + np.exp(-(search.answer @ np.array(answer.weights) + answer.bias))))
+
+    has_video = [probability(search) for search in searches if search.searched == "all"]
+    without_task = [probability(search) for search in searches if search.searched == "without task"]
+    assert np.mean(has_video) > np.mean(without_task) + 0.3
+    assert np.mean(np.array(has_video) >= answer.threshold) >= 0.9
+    assert answer.threshold <= 0.5
+    distances = [search.distance for search in searches if search.present]
+    assert 0.9 <= np.mean(np.array(distances) <= answer.reach) <= 0.95
+    assert 0 <= answer.error < 0.3
+
+
+def test_answer_model_needs_texts_without_a_video() -> None:
+    encoder = NumberEncoder(noise=0.3)
+    known, profiles = _library(encoder, tasks=1, captions=25), _profiles(1)
+    alone = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR)
+    assert alone is not None
+    assert alone.answer is None
+    others = [f"2 {number}" for number in range(20)]
+    fitted = fit_confidence(encoder, known, profiles, mode="pinned", prior=PRIOR, unrelated=others)
+    assert fitted is not None
+    assert fitted.answer is not None
+    assert fitted.weights == alone.weights
+
+
+def test_unrelated_texts_are_distinct_and_repeatable() -> None:
+    texts = unrelated_texts()
+    assert texts == unrelated_texts()
+    assert len(set(texts)) == len(texts) > 40
+
+
 def test_no_model_is_fitted_to_few_captions() -> None:
     encoder = NumberEncoder()
     for captions, enough in ((6, False), (7, True)):
@@ -237,6 +336,11 @@ def test_reliability_equals_a_slow_reference() -> None:
     assert found.brier == pytest.approx(
         sum((s - r) ** 2 for s, r in zip(confidences, right, strict=True)) / 302
     )
+    counts = rng.integers(0, 4, 302)
+    repeated = reliability(np.repeat(confidences, counts), np.repeat(right, counts), bins=5)
+    weighted = reliability(confidences, right, bins=5, counts=counts)
+    assert weighted.error == pytest.approx(repeated.error)
+    assert weighted.brier == pytest.approx(repeated.brier)
     assert reliability(np.array([0.25] * 8), np.array([True, False, False, False] * 2)).error == 0
 
 

@@ -1,0 +1,125 @@
+"""Cross-fitting, against a method that learns the other videos from the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.backbones.backbone import Backbone
+from tests.trainer.methods.method_driver import create_method, random_backbone, reserved_backbone, write_task
+from trainer.evaluation.cross_fitting import MAX_TASK_CAPTIONS, cross_fit, limit_captions
+from trainer.sequential_learning import SequentialLearner
+from trainer.task_data import TaskData
+from trainer.training_loop import learn_task
+from trainer.video_embedding import embed_clips
+
+SETTINGS = {"semantic_penalty": 3.0, "lexical_penalty": 2.0}
+DAY = [
+    ["a red circle moves left"],
+    ["a square vanishes", "a box fades"],
+    ["two stars spin"],
+    ["a ring bounces"],
+]
+NIGHT = [
+    ["a dog barks"],
+    ["an owl flies"],
+    ["a cat sleeps", "a kitten rests"],
+    ["a bat hangs"],
+    ["a fox runs"],
+]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return reserved_backbone()
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> list[TaskData]:
+    """A task of four videos, and one of five, the last of which is a test video."""
+    return [
+        write_task(tmp_path, "day", DAY),
+        write_task(tmp_path, "night", NIGHT, ["train", "train", "train", "train", "test"]),
+    ]
+
+
+def _learner(backbone: Backbone, tasks: list[TaskData]) -> SequentialLearner:
+    learner = SequentialLearner("analytic", backbone, SETTINGS)
+    learner.learn(tasks)
+    return learner
+
+
+def test_results_equal_those_of_learning_without_the_video(backbone: Backbone, tasks: list[TaskData]) -> None:
+    first, learner = _learner(backbone, tasks[:1]), _learner(backbone, tasks)
+    method: Any = learner.method
+    before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    found = cross_fit(method, tasks[1], learner.query_encoder(), learner.pinned, "pinned")
+    assert all(np.array_equal(before[name], tensor) for name, tensor in method.state_dict().items())
+    train = tasks[1].train
+    assert sorted((c.video, c.text) for c in found) == sorted(
+        (c.vector_id, t) for c in train for t in c.captions
+    )
+    for caption in found:  # every fold has one video, since there are fewer than five
+        without = TaskData(
+            "night",
+            "night",
+            tuple(
+                replace(clip, split=None) if clip.vector_id == caption.video else clip
+                for clip in tasks[1].clips
+            ),
+        )
+        other = create_method("analytic", backbone, first.release, **SETTINGS)
+        learn_task(other, without)
+        gallery = [clip for clip in without.clips if clip.split != "test"]
+        vectors = embed_clips(other.encode_videos, gallery)
+        encoder = other.query_encoder()
+        cosines = encoder.encode([caption.text], ["night"], "pinned")[0, 0] @ vectors.T
+        assert caption.score == pytest.approx(float(cosines[caption.video]), abs=1e-4)
+        order = np.argsort(-cosines)
+        np.testing.assert_allclose(caption.cosines, cosines[order], atol=1e-4)
+        assert set(caption.ids) == {clip.vector_id for clip in gallery}
+        profile = other.profiles.to_dense([1])[0]
+        tokens = np.unique(encoder.tokenize([caption.text])[0][1:-1])
+        assert caption.words == pytest.approx(float(profile[tokens].sum()), abs=1e-4)
+        assert caption.coverage == pytest.approx(float((profile[tokens] > 0).mean()))
+        further = encoder.routing_evidence(encoder.tokenize([caption.text]), ["night"])
+        assert further is not None
+        assert caption.captions == pytest.approx(float(further[0, 0]), abs=1e-3)
+
+
+def test_deleted_videos_are_not_read(backbone: Backbone, tasks: list[TaskData]) -> None:
+    learner = _learner(backbone, tasks)
+    gone = tasks[1].clips[2]
+    gone.frames_path.unlink()
+    method: Any = learner.method
+    found = cross_fit(
+        method, tasks[1], learner.query_encoder(), learner.pinned, "pinned", deleted={gone.vector_id}
+    )
+    assert {caption.video for caption in found} == {0, 1, 3}
+    assert {video for caption in found for video in caption.ids} == {0, 1, 3}
+
+
+def test_one_video_or_gradient_steps_have_no_results(backbone: Backbone, tmp_path: Path) -> None:
+    alone = write_task(tmp_path, "alone", [["a single video"]])
+    learner = _learner(backbone, [alone])
+    assert learner.method is not None
+    assert cross_fit(learner.method, alone, learner.query_encoder(), learner.pinned, "pinned") == ()
+    task = write_task(tmp_path, "day", DAY)
+    trained = SequentialLearner("zero_shot", random_backbone(), {})
+    trained.learn([task])
+    assert trained.method is not None
+    assert cross_fit(trained.method, task, trained.query_encoder(), trained.pinned, "latest") == ()
+
+
+def test_number_of_captions_is_limited(backbone: Backbone, tmp_path: Path) -> None:
+    many = write_task(tmp_path, "many", [[f"number {n} of {m}" for m in range(9)] for n in range(10)])
+    learner = _learner(backbone, [many])
+    assert learner.method is not None
+    found = cross_fit(learner.method, many, learner.query_encoder(), learner.pinned, "pinned")
+    assert len(found) == MAX_TASK_CAPTIONS
+    assert limit_captions(found, 10) == limit_captions(found, 10)
+    assert set(limit_captions(found, 10)) < set(found)

@@ -1,0 +1,269 @@
+"""Searches that a release is calibrated with: captions and unrelated texts, with labeled results.
+
+Each caption is searched three times: in the whole library, which contains its video; in the library without that video;
+and in the library without its whole task. In the second and third search every result is wrong, however well it
+matches. Unrelated texts are searched once.
+
+A caption is scored against its own task and the tasks of highest evidence, and the number of captions is bounded, so
+the cost does not grow with the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.releases.calibration_captions import CalibrationCaption
+from models.routing.answer_model import answer_features
+from models.routing.confidence_model import CONFIDENCE_DEPTH, confidence_features
+from models.routing.router import fill_silent, log_probabilities, silent_tasks
+from models.routing.text_evidence import summarize_evidence
+from trainer.batching import chunks
+from trainer.evaluation.gallery import Encoder, Ids, ShardVectors, Vectors
+
+__all__ = ["NEAREST_VIDEOS", "CalibrationTask", "LabeledResults", "SearchedLibrary", "label_results"]
+
+Floats = npt.NDArray[np.floating]
+
+NEAREST_VIDEOS = (
+    CONFIDENCE_DEPTH + 1
+)  # of a task, per caption: one more than a list, since one may be excluded
+_OTHER_TASKS = 4  # tasks of highest evidence that a caption is scored against in addition to its own
+_TEXTS = 64  # texts per chunk of token presence, which is as wide as the vocabulary
+
+SearchedLibrary = Literal["all", "without video", "without task", "unrelated"]
+
+
+@dataclass(frozen=True)
+class CalibrationTask:
+    """A task for calibration: its videos except the held-out ones, and a sample of its validation captions.
+
+    Attributes:
+        task: Identifier of the task.
+        shard: Vectors of the task.
+        ids: Vector ids of the videos that can be retrieved.
+        captions: Vector id and text of each caption.
+    """
+
+    task: str
+    shard: ShardVectors
+    ids: Ids
+    captions: tuple[tuple[int, str], ...]
+
+
+class LabeledResults(NamedTuple):
+    """Results of one search, with their relevance.
+
+    Attributes:
+        features: ConfidenceModel features of each result ``[n, F]``.
+        relevant: Whether each result is the caption's video ``[n]``.
+        caption: Number of the caption.
+        searched: Library that was searched: whole, without the caption's video, without its task; or the whole library
+            for an unrelated text.
+        answer: AnswerModel features of the list.
+        distance: Distance of the score of the caption's video to the first score; NaN without the video.
+    """
+
+    features: Floats
+    relevant: npt.NDArray[np.bool_]
+    caption: int
+    searched: SearchedLibrary
+    answer: Floats
+    distance: float
+
+    @property
+    def present(self) -> bool:
+        """Whether the searched library contains the caption's video."""
+        return self.searched == "all"
+
+
+class _Text(NamedTuple):
+    """A text to search; ``own`` is the position of its task, −1 without, and ``fitted`` its results in this task."""
+
+    text: str
+    own: int
+    video: int
+    fitted: CalibrationCaption | None = None
+
+
+class _Nearest(NamedTuple):
+    """Cosines and ids of a task's videos nearest to a text, and the cosine of the text's own video if in the task."""
+
+    cosines: Floats
+    ids: Ids
+    own_cosine: float
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """Evidence of n texts for T tasks: words and further evidence in nats, coverage, and number of tokens."""
+
+    words: Floats
+    further: Floats | None
+    coverage: Floats
+    tokens: Ids
+
+    def total(self) -> Floats:
+        return self.words if self.further is None else self.words + self.further
+
+
+def label_results(
+    encoder: Encoder,
+    tasks: Sequence[CalibrationTask],
+    profiles: Vectors,
+    *,
+    mode: str,
+    prior: float,
+    fitted: Sequence[CalibrationCaption] = (),
+    unrelated: Sequence[str] = (),
+    report_alive: Callable[[], object] = lambda: None,
+) -> Iterator[LabeledResults]:
+    """Search for every caption in the library, in the library without its video, and without its task.
+
+    Args:
+        encoder: Query encoder of the release.
+        tasks: All learned tasks, in order.
+        profiles: Routing profiles ``[T, V]`` of the tasks, in the same order.
+        mode: Query mode.
+        prior: Cosine per nat of routing evidence.
+        fitted: Captions of training videos, with their results in their task.
+        unrelated: Texts without a video, searched in the whole library.
+        report_alive: Called after each task.
+    """
+    texts = _collect_texts(tasks, fitted, unrelated)
+    if not texts or not tasks:
+        return
+    evidence = _compute_evidence(encoder, texts, [task.task for task in tasks], profiles)
+    silent = silent_tasks(profiles)
+    filled = np.array(evidence.total())
+    fill_silent(filled, silent)
+    is_scored = np.zeros(filled.shape, np.bool_)
+    likeliest = np.argsort(-filled, axis=1, kind="stable")[:, : _OTHER_TASKS + 1]
+    np.put_along_axis(is_scored, likeliest, True, axis=1)
+    for number, text in enumerate(texts):
+        if text.own >= 0:
+            is_scored[number, text.own] = True
+    nearest: list[dict[int, _Nearest]] = []
+    for t, task in enumerate(tasks):
+        rows = np.flatnonzero(is_scored[:, t])
+        nearest.append(dict(_nearest_videos(task, t, encoder, texts, rows, mode)))
+        report_alive()
+    everywhere = np.arange(len(tasks))
+    for number, text in enumerate(texts):
+        elsewhere = everywhere[everywhere != text.own]
+        searches: list[tuple[SearchedLibrary, Ids, int | None]] = [("unrelated", everywhere, None)]
+        if text.own >= 0:
+            searches = [
+                ("all", everywhere, None),
+                ("without video", everywhere, text.video),
+                ("without task", elsewhere, None),
+            ]
+        for searched, positions, excluded in searches:
+            if not len(positions):
+                continue
+            further = None if evidence.further is None else evidence.further[number, positions]
+            summary = summarize_evidence(
+                evidence.words[number, positions],
+                further,
+                evidence.coverage[number, positions],
+                silent[positions],
+                int(evidence.tokens[number]),
+            )
+            nats = evidence.total()[number, positions]
+            # Tasks without captions take the evidence of the likeliest searched task; an excluded task must not count.
+            fill_silent(nats[None], silent[positions])
+            lifts = dict(zip(positions.tolist(), (prior * log_probabilities(nats)).tolist(), strict=True))
+            found = {t: nearest[t][number] for t in lifts if is_scored[number, t]}
+            scores = np.concatenate([near.cosines + lifts[t] for t, near in found.items()])
+            ids = np.concatenate([near.ids for near in found.values()])
+            if excluded is not None:
+                scores, ids = scores[ids != excluded], ids[ids != excluded]
+            order = np.argsort(-scores, kind="stable")[:CONFIDENCE_DEPTH]
+            distance = float("nan")
+            if searched == "all" and len(order):
+                own_score = found[text.own].own_cosine + lifts[text.own]
+                distance = float(np.maximum(0, scores[order[0]] - own_score))
+            yield LabeledResults(
+                confidence_features(scores[order], summary.familiarity, summary.log_weight),
+                ids[order] == text.video,
+                number,
+                searched,
+                answer_features(scores[order], summary),
+                distance,
+            )
+
+
+def _collect_texts(
+    tasks: Sequence[CalibrationTask], fitted: Sequence[CalibrationCaption], unrelated: Sequence[str]
+) -> list[_Text]:
+    """Validation captions, captions of training videos that were not deleted, and unrelated texts."""
+    position = {task.task: t for t, task in enumerate(tasks)}
+    remaining = [set(task.ids.tolist()) for task in tasks]
+    return [
+        *(_Text(text, t, video) for t, task in enumerate(tasks) for video, text in task.captions),
+        *(
+            _Text(caption.text, position[caption.task], caption.video, caption)
+            for caption in fitted
+            if caption.task in position and caption.video in remaining[position[caption.task]]
+        ),
+        *(_Text(text, -1, -1) for text in unrelated),
+    ]
+
+
+def _compute_evidence(
+    encoder: Encoder, texts: Sequence[_Text], tasks: Sequence[str], profiles: Vectors
+) -> _Evidence:
+    """Evidence of texts; that of a training caption for its own task is the one before the caption was learned."""
+    is_known = (profiles > 0).astype(np.float32)
+    words, further, coverage, tokens = [], [], [], []
+    for chunk in chunks([text.text for text in texts], _TEXTS):
+        presence = encoder.token_presence(chunk)
+        words.append(presence @ profiles.T)
+        counts = (presence > 0).sum(axis=1)
+        coverage.append(presence @ is_known.T / np.maximum(1, counts)[:, None])
+        tokens.append(counts)
+        part = encoder.routing_evidence(encoder.tokenize(chunk), tasks)
+        if part is not None:
+            further.append(part)
+    evidence = _Evidence(
+        np.concatenate(words).astype(np.float64),
+        np.concatenate(further).astype(np.float64) if further else None,
+        np.concatenate(coverage).astype(np.float64),
+        np.concatenate(tokens),
+    )
+    for number, text in enumerate(texts):
+        if text.fitted is not None:
+            evidence.words[number, text.own] = text.fitted.words
+            evidence.coverage[number, text.own] = text.fitted.coverage
+            if evidence.further is not None:
+                evidence.further[number, text.own] = text.fitted.captions
+    return evidence
+
+
+def _nearest_videos(
+    task: CalibrationTask, position: int, encoder: Encoder, texts: Sequence[_Text], rows: Ids, mode: str
+) -> Iterator[tuple[int, _Nearest]]:
+    """Row of each of some texts, with the nearest videos of the task at a position."""
+    computed = []
+    for row in rows.tolist():
+        fitted = texts[row].fitted
+        if fitted is None or texts[row].own != position:
+            computed.append(row)
+            continue
+        remaining = np.isin(fitted.ids, task.ids)
+        cosines, ids = np.array(fitted.cosines), np.array(fitted.ids, np.int64)
+        yield row, _Nearest(cosines[remaining], ids[remaining], fitted.score)
+    if not computed:
+        return
+    queries = encoder.encode([texts[row].text for row in computed], [task.task], mode)[:, 0]
+    cosines = (queries @ task.shard.vectors(task.ids).T).astype(np.float64)
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
+    columns = {int(video): column for column, video in enumerate(task.ids)}
+    for row, values, nearest in zip(computed, cosines, order, strict=True):
+        column = columns.get(texts[row].video) if texts[row].own == position else None
+        own = float("nan") if column is None else float(values[column])
+        yield row, _Nearest(values[nearest], task.ids[nearest], own)

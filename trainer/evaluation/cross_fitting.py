@@ -1,0 +1,119 @@
+"""Cross-fitting: results of training captions in a task that was learned without their videos.
+
+The videos of a task are divided into folds. The method learns the task again without the videos of a fold, which a
+method in closed form does from the features that it has computed already, and the captions of the fold are searched in
+the task. These results are as good as those of new captions (Stone, "Cross-validatory choice and assessment of
+statistical predictions", Journal of the Royal Statistical Society B, 1974), so that few captioned videos suffice to
+calibrate a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+
+import numpy as np
+
+from models.encoders.encoder_registry import open_query_encoder
+from models.encoders.query_encoder import QueryEncoder
+from models.releases.calibration_captions import CalibrationCaption
+from models.releases.release_state import ReleaseState
+from trainer.evaluation.calibration_searches import NEAREST_VIDEOS
+from trainer.methods.base import Method
+from trainer.task_data import Clip, TaskData
+from trainer.video_embedding import embed_clips
+
+__all__ = ["MAX_TASK_CAPTIONS", "cross_fit", "limit_captions"]
+
+MAX_TASK_CAPTIONS = 64  # of a task
+_FOLDS = 5
+
+
+def cross_fit(
+    method: Method,
+    task: TaskData,
+    encoder: QueryEncoder,
+    pinned: Mapping[str, ReleaseState],
+    mode: str,
+    *,
+    deleted: Set[int] = frozenset(),
+    report_alive: Callable[[], object] = lambda: None,
+) -> tuple[CalibrationCaption, ...]:
+    """Results of captions of training videos, without these videos' share in learning.
+
+    Test videos are neither searched nor learned.
+
+    Args:
+        method: Method that has learned the task as its last one.
+        task: Videos of the task, as they were learned.
+        encoder: Query encoder of the method's release.
+        pinned: Release of every task's shard by task id.
+        mode: Query mode.
+        deleted: Vector ids of videos that were deleted since; they are not searched.
+        report_alive: Called after each fold.
+
+    Returns:
+        The captions; empty with fewer than two videos, or if the method would have to be trained again.
+    """
+    videos = [clip for clip in task.train if clip.captions]
+    order = np.random.default_rng(0).permutation(len(videos))
+    found: list[CalibrationCaption] = []
+    for fold in range(min(_FOLDS, len(videos)) if len(videos) > 1 else 0):
+        if len(found) >= MAX_TASK_CAPTIONS:
+            break
+        left_out = set(order[fold::_FOLDS].tolist())
+        kept = [row for row in range(len(videos)) if row not in left_out]
+        part = method.relearn(kept, [text for row in kept for text in videos[row].captions])
+        if part is None:
+            return ()
+        searched = [videos[row] for row in sorted(left_out) if videos[row].vector_id not in deleted]
+        gallery = [clip for clip in task.clips if clip.split != "test" and clip.vector_id not in deleted]
+        if searched:
+            found += _search_fold(part, task.task_id, searched, gallery, encoder, pinned, mode)
+        report_alive()
+    return limit_captions(found, MAX_TASK_CAPTIONS)
+
+
+def limit_captions(captions: Sequence[CalibrationCaption], limit: int) -> tuple[CalibrationCaption, ...]:
+    """A sample of at most ``limit`` captions, in their order; the same in every call."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(captions))[:limit])
+    return tuple(captions[row] for row in chosen)
+
+
+def _search_fold(
+    part: Method,
+    task: str,
+    videos: Sequence[Clip],
+    gallery: Sequence[Clip],
+    encoder: QueryEncoder,
+    pinned: Mapping[str, ReleaseState],
+    mode: str,
+) -> Iterator[CalibrationCaption]:
+    """Search for the captions of some videos in the task as a method has learned it without them."""
+    state = part.release()
+    others = [other for other in pinned if other != task]
+    queries = open_query_encoder(
+        part.backbone, state, {**pinned, task: state}, encoder, unchanged_tasks=others
+    )
+    ids = np.array([clip.vector_id for clip in gallery], np.int64)
+    vectors = embed_clips(part.encode_videos, gallery)
+    columns = {int(video): column for column, video in enumerate(ids)}
+    captions = [(clip.vector_id, text) for clip in videos for text in clip.captions]
+    texts = [text for _, text in captions]
+    profile = state.profiles.to_dense([len(state.profiles) - 1])[0]
+    presence = queries.token_presence(texts)
+    further = queries.routing_evidence(queries.tokenize(texts), [task])
+    cosines = queries.encode(texts, [task], mode)[:, 0] @ vectors.T
+    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEAREST_VIDEOS]
+    for row, (video, text) in enumerate(captions):
+        tokens = presence[row] > 0
+        yield CalibrationCaption(
+            task=task,
+            video=video,
+            text=text,
+            words=float(presence[row] @ profile),
+            captions=0.0 if further is None else float(further[row, 0]),
+            coverage=float((profile[tokens] > 0).mean()) if tokens.any() else 0.0,
+            score=float(cosines[row, columns[video]]),
+            ids=tuple(ids[nearest[row]].tolist()),
+            cosines=tuple(float(value) for value in cosines[row, nearest[row]]),
+        )
