@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,20 @@ class RoutingProfiles:
         start = int(self.ends[count - 1]) if count else 0
         return RoutingProfiles(
             self.tokens[start:], self.values[start:], self.ends[count:] - start, self.vocabulary
+        )
+
+    def replace_rows(self, rows: Mapping[int, tuple[Ints, npt.NDArray[np.float32]]]) -> RoutingProfiles:
+        """Routing profiles with the given tokens and values at some positions."""
+        starts = self.ends - np.diff(self.ends, prepend=0)
+        parts = [
+            rows.get(task, (self.tokens[start:end], self.values[start:end]))
+            for task, (start, end) in enumerate(zip(starts, self.ends, strict=True))
+        ]
+        return RoutingProfiles(
+            np.concatenate([tokens for tokens, _ in parts]),
+            np.concatenate([values for _, values in parts]),
+            np.cumsum([len(tokens) for tokens, _ in parts]),
+            self.vocabulary,
         )
 
     def to_dense(self, tasks: Sequence[int] | None = None) -> npt.NDArray[np.float32]:

@@ -26,6 +26,7 @@ from models.routing.confidence_model import ConfidenceModel
 from models.routing.router import Router, distinct_tokens, log_probabilities
 from models.routing.text_evidence import TextEvidence, summarize_evidence
 from service.core.errors import Unavailable
+from service.search.snapshots.appended_captions import AppendedProfile, appended_profiles
 from service.search.snapshots.pinned_releases import PinnedQueryReleases
 from service.search.snapshots.query_vector_cache import QueryVectorCache
 from service.search.snapshots.release_validation import check_probes
@@ -98,10 +99,11 @@ class SearchSnapshot:
         degraded: Task ID → reason why it cannot be searched. Grows when a shard breaks while it is served.
         modes: Query modes that the release's method offers.
         router_positions: Task ID → position of the task in the router.
-        router: Router of the release.
+        router: Router of the release, with the captions of appended videos.
         query_vectors: Query encoder of the release, with its cache.
         shard_releases: Task ID → identifier of the release that made its shard, for searchable shards.
         contributions: Release ID → tasks and routing profiles that the release added, for all releases read so far.
+        appended_profiles: Task ID → routing profile with the captions of appended videos.
         confidence_model: Calibration of the release; None where the release is not calibrated.
     """
 
@@ -116,6 +118,7 @@ class SearchSnapshot:
     query_vectors: QueryVectorCache
     shard_releases: Mapping[str, str]
     contributions: Mapping[str, TaskLineage]
+    appended_profiles: Mapping[str, AppendedProfile]
     confidence_model: ConfidenceModel | None = None
 
     @classmethod
@@ -175,6 +178,15 @@ class SearchSnapshot:
         shards = {task: shard for task, shard in shards.items() if task not in degraded}
         if not shards:
             raise ReleaseError(f"no shard can be searched: {'; '.join(degraded.values()) or 'there is none'}")
+        router_positions = {task: position for position, task in enumerate(task_names)}
+        appended = appended_profiles(
+            shards, encoder.tokenize, backbone.vocabulary, other.appended_profiles if other else {}
+        )
+        profiles = release.profiles
+        if appended:
+            profiles = profiles.replace_rows(
+                {router_positions[task]: (row.tokens, row.values) for task, row in appended.items()}
+            )
         query_vectors = QueryVectorCache(encoder)
         for mode in encoder.modes:
             new = [task for task in shards if mode != "pinned" or task not in checked]
@@ -191,11 +203,12 @@ class SearchSnapshot:
             task_names=task_names,
             degraded=degraded,
             modes=encoder.modes,
-            router_positions={task: position for position, task in enumerate(task_names)},
-            router=Router(release.profiles),
+            router_positions=router_positions,
+            router=Router(profiles),
             query_vectors=query_vectors,
             shard_releases={task: shard for task, shard in shard_releases.items() if task in shards},
             contributions={**lineage.contributions, release_id: read_lineage(folder)},
+            appended_profiles=appended,
             confidence_model=release.confidence,
         )
 

@@ -67,6 +67,24 @@ def _found(client: TestClient, task: str) -> set[str]:
     return {result["video_id"] for result in answer["results"]}
 
 
+def test_captions_of_appended_videos_route_queries(
+    client: TestClient, library: list[str], configured: Settings, world: Path
+) -> None:
+    """A word of an appended caption makes its domain the most likely one, and not before."""
+
+    def likeliest() -> str:
+        answer = client.get("/search", params={"q": "xylophone"}).json()
+        return str(answer["routing"][0]["task_id"])
+
+    before = likeliest()
+    domain = next(task for task in library if task != before)
+    entry = _entry(configured, world, "music") | {"captions": ["a xylophone"]}
+    append = client.post(f"/tasks/{domain}/videos", json={"videos": [entry]}).json()
+    assert likeliest() == before
+    assert _run(client, append["id"])["state"] == "ready"
+    assert likeliest() == domain
+
+
 def test_archive_is_appended(
     client: TestClient, library: list[str], configured: Settings, world: Path
 ) -> None:

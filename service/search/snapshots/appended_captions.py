@@ -1,0 +1,125 @@
+"""Routing profiles of domains with appended videos: their captions route queries, although no release has learned them.
+
+A release stores the profile of each task's training captions and never changes. For a domain with appends, a snapshot
+computes the profile again from the captions of the training videos and of the appended videos in the shard, so that it
+equals the profile of one task with all of these captions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+from sqlalchemy import select
+
+from index.shards.searchable_shard import SearchableShard
+from models.encoders.query_encoder import TokenIds
+from models.routing.router import distinct_tokens
+from service.catalog.database import id_chunks, session_scope
+from service.catalog.tables import Task, Video
+from service.core.errors import Unavailable
+
+__all__ = ["AppendedProfile", "appended_profiles", "profile_row"]
+
+_CHUNK = 4096  # captions tokenized at a time
+
+log = structlog.get_logger(__name__)
+
+
+class AppendedProfile(NamedTuple):
+    """Routing profile of a domain with appended videos.
+
+    Attributes:
+        shard_state: Version of the shard that the profile was computed for.
+        tokens: Token ids, ascending, ``[N]``.
+        values: Values of the profile, ``[N]``; see :func:`models.routing.token_statistics.token_profile`.
+    """
+
+    shard_state: str
+    tokens: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+
+
+def appended_profiles(
+    shards: Mapping[str, SearchableShard],
+    tokenize: Callable[[Sequence[str]], list[TokenIds]],
+    vocabulary: int,
+    known: Mapping[str, AppendedProfile],
+) -> dict[str, AppendedProfile]:
+    """Profiles of the domains that have received appends, by task; empty if the catalog cannot be read.
+
+    Args:
+        shards: Searchable shards by task.
+        tokenize: Tokenizer of the query encoder.
+        vocabulary: Size of its vocabulary.
+        known: Profiles of an earlier snapshot, which are reused while the shard is the same.
+    """
+    try:
+        with session_scope() as session:
+            targets = set(
+                session.scalars(select(Task.target_id).where(Task.target_id.is_not(None)).distinct())
+            )
+        return {
+            task: _profile(task, shards[task], tokenize, vocabulary, known.get(task))
+            for task in shards
+            if task in targets
+        }
+    except Unavailable as error:
+        log.warning("appended_captions_not_read", error=str(error))
+        return dict(known)
+
+
+def profile_row(
+    captions: Iterable[TokenIds], vocabulary: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Tokens and values of the routing profile of captions, in the precision of a release."""
+    counts = np.zeros(vocabulary, np.float32)
+    for tokens in captions:
+        counts[distinct_tokens(tokens)] += 1
+    (used,) = counts.nonzero()
+    share = counts[used] / max(counts.sum(), 1)
+    return used.astype(np.int32), np.log1p(vocabulary * share).astype(np.float16).astype(np.float32)
+
+
+def _profile(
+    task: str,
+    shard: SearchableShard,
+    tokenize: Callable[[Sequence[str]], list[TokenIds]],
+    vocabulary: int,
+    known: AppendedProfile | None,
+) -> AppendedProfile:
+    if known is not None and known.shard_state == shard.state:
+        return known
+    captions = _captions(task, shard)
+    tokens = (
+        ids for start in range(0, len(captions), _CHUNK) for ids in tokenize(captions[start : start + _CHUNK])
+    )
+    return AppendedProfile(shard.state, *profile_row(tokens, vocabulary))
+
+
+def _captions(task: str, shard: SearchableShard) -> list[str]:
+    """Captions of the training videos and of the appended videos in a shard.
+
+    The manifest is replaced before the catalog assigns the videos to the domain, so the videos of appends count too.
+    """
+    with session_scope() as session:
+        appends = session.scalars(select(Task.id).where(Task.target_id == task)).all()
+        rows = [
+            row
+            for chunk in id_chunks([task, *appends])
+            for row in session.execute(
+                select(Video.vector_id, Video.task_id, Video.effective_split, Video.captions).where(
+                    Video.task_id.in_(chunk), Video.status == "accepted"
+                )
+            )
+        ]
+    stored = np.isin(np.array([row.vector_id for row in rows], np.int64), shard.ids)
+    return [
+        caption
+        for row, is_stored in zip(rows, stored.tolist(), strict=True)
+        if is_stored and (row.task_id != task or row.effective_split in ("train", "appended"))
+        for caption in row.captions
+    ]
