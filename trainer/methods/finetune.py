@@ -1,7 +1,7 @@
 """Sequential fine-tuning: both towers, mean pooling over frames (CLIP4Clip), task after task.
 
-The simplest adaptation, and the lower bound of the papers' tables for forgetting: stored video vectors keep their
-values while the text tower changes.
+The simplest adaptation, which ctp calls the lower bound: nothing prevents forgetting, since stored video vectors keep
+their values while the text tower changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Joint training: both towers on the videos of all tasks at once; the upper bound of the papers' tables.
+"""Joint training: both towers on the videos of all tasks at once, which the papers call the upper bound.
 
 Joint training keeps every video, trains on all of them from the pre-trained weights, and embeds all of them again. It
 is not a continual method, and the service, which never reads old videos, does not offer it. The class trains exactly
