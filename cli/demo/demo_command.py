@@ -27,6 +27,8 @@ from cli.embedded.data_folder import data_folder_settings
 from cli.embedded.data_folder_lock import read_lock_holder
 from cli.http_service_client import HttpServiceClient
 from service.core.schemas import TaskDetails
+from service.core.settings import DEFAULT_BACKBONE
+from service.storage.library_backbone import library_backbone
 
 __all__ = ["run_demo", "wait_while_running"]
 
@@ -50,7 +52,14 @@ def run_demo(
     with interruptible(), embedded_service(data, port) as url:
         timer.finish_stage("start")
         console.print(f"Cinestrata is up at {url} (dashboard: {url}/admin)", soft_wrap=True)
-        media_root = data_folder_settings(data).media_root
+        settings = data_folder_settings(data)
+        media_root = settings.media_root
+        if settings.backbone is None and (backbone := library_backbone(settings)) != DEFAULT_BACKBONE:
+            console.print(
+                f"The library in {data} was learned with the backbone {backbone}. For the default, "
+                f"{DEFAULT_BACKBONE}, run the demo with another folder: --data FOLDER.",
+                soft_wrap=True,
+            )
         try:
             results = _learn_and_search(videos, HttpServiceClient(url), media_root, timer)
         except KeyboardInterrupt:
