@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.resource_meter import ResourceMeter
 from models.backbones.backbone import Backbone
 from models.routing.defaults import DEFAULT_PRIOR
-from trainer.evaluation.evaluation_task import EvaluationTask, build_evaluation_tasks
+from trainer.evaluation.evaluation_task import EvaluationTask, Floats, build_evaluation_tasks
 from trainer.evaluation.gallery import Gallery, task_gallery
 from trainer.evaluation.mode_evaluation import ModeEvaluation
 from trainer.evaluation.retrieval_metrics import rank_by_id, recall_at
@@ -35,6 +38,7 @@ def run_variant(
     tasks: Sequence[TaskData],
     *,
     seed: int,
+    evidence: Sequence[Floats] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> ClipRun:
     """Learn the domains one after the other, and rank all queries after the last domain.
@@ -48,6 +52,8 @@ def run_variant(
         backbone: Backbone that the method adapts.
         tasks: Domains with their frames.
         seed: Seed of the method and of :func:`domain_order`.
+        evidence: Routing evidence ``[Q, T]`` of the queries of each domain for all domains, both in the order of
+            learning, instead of that of the release; for joint training only.
         report: Called with one line per learned domain.
     """
     ordered = domain_order(tasks, seed)
@@ -68,7 +74,7 @@ def run_variant(
         with meter.phase("indexing"):
             galleries += [task_gallery(task, learner.index(task)) for task in part]
         with meter.phase("evaluation"):
-            _, measured = _evaluate(learner, galleries, prior, full=False)
+            _, measured = _evaluate(learner, galleries, prior, evidence, full=False)
         for gallery in ("local", "global"):
             row: list[float | None] = [
                 100 * recall_at(ranks.ranks[gallery].ranks(), 1) for ranks in measured.task_ranks
@@ -77,7 +83,7 @@ def run_variant(
         spent = sum(durations[-1] for durations in meter.seconds.values())
         names = "all domains" if is_joint else f"domain {number} of {len(ordered)} ({part[0].name})"
         report(f"{names} in {spent:.1f} s")
-    evaluated, final = _evaluate(learner, galleries, prior, full=True)
+    evaluated, final = _evaluate(learner, galleries, prior, evidence, full=True)
     assert learner.method is not None
     assert learner.release is not None
     return ClipRun(
@@ -89,7 +95,7 @@ def run_variant(
                 task.task_id: ranks.ranks[gallery].ranks().tolist()
                 for task, ranks in zip(ordered, final.task_ranks, strict=True)
             }
-            for gallery in GALLERIES
+            for gallery in (*GALLERIES, "global_all")
         },
         routed={
             task.task_id: (
@@ -113,12 +119,22 @@ def _count_trained(variant: MethodVariant, backbone: Backbone) -> int:
 
 
 def _evaluate(
-    learner: SequentialLearner, galleries: Sequence[Gallery], prior: float, *, full: bool
+    learner: SequentialLearner,
+    galleries: Sequence[Gallery],
+    prior: float,
+    evidence: Sequence[Floats] | None,
+    *,
+    full: bool,
 ) -> tuple[list[EvaluationTask], ModeEvaluation]:
     """Rank the queries of all learned domains in the default mode; ``full`` includes the gallery of raw cosines."""
     assert learner.method is not None
     encoder = learner.query_encoder()
     tasks = build_evaluation_tasks(encoder, galleries, learner.method.profiles.to_dense(), prior)
+    if evidence is not None:
+        tasks = [
+            replace(task, evidence=scores, normalizer=np.logaddexp.reduce(scores, axis=1, keepdims=True))
+            for task, scores in zip(tasks, evidence, strict=True)
+        ]
     evaluation = ModeEvaluation(encoder, tasks, encoder.modes[-1], full, ())
     for _ in evaluation.run():
         pass

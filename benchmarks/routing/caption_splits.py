@@ -1,7 +1,8 @@
-"""Captions of the published splits of FFA + TAME, grouped by task.
+"""Captions of the published splits of FFA + TAME and of protocols, grouped by task.
 
-The files contain a list of tasks. Each task has the fields ``train`` and ``val``, objects from category to a list of
-clips with ``video_id`` and, as far as they are published, ``caption``. The split named ``val`` is the test split.
+The files of the splits contain a list of tasks. Each task has the fields ``train`` and ``val``, objects from category
+to a list of clips with ``video_id`` and, as far as they are published, ``caption``. The split named ``val`` is the test
+split.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from benchmarks.errors import ProtocolError, validation_summary
+from benchmarks.learning.protocol import Protocol
 
-__all__ = ["CaptionFold", "LabeledCaption", "caption_folds", "read_captions"]
+__all__ = ["CaptionFold", "LabeledCaption", "caption_folds", "protocol_captions", "read_captions"]
 
 _FOLDS = 2
 
@@ -79,6 +81,27 @@ def read_captions(path: Path) -> CaptionFold:
         raise ProtocolError(
             f"{path} has test captions of fewer than two tasks; give a split of several tasks"
         )
+    return CaptionFold(*parts)
+
+
+def protocol_captions(protocol: Protocol) -> CaptionFold:
+    """All captions of the training videos of a protocol, and the captions of its test videos that are queries.
+
+    Raises:
+        ProtocolError: The source needs videos.
+    """
+    tasks = list(protocol.source.tasks(None, protocol.tasks))
+    queries = 1 if protocol.queries == "first" else None
+    parts = [
+        tuple(
+            LabeledCaption(caption, position, video.id)
+            for position, task in enumerate(tasks)
+            for video in task.videos
+            if video.split == split
+            for caption in video.captions[:count]
+        )
+        for split, count in (("train", None), ("test", queries))
+    ]
     return CaptionFold(*parts)
 
 

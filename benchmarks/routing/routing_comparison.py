@@ -1,10 +1,9 @@
-"""Routing accuracy of several kinds of evidence on the captions of published splits."""
+"""Routing accuracy of several kinds of evidence on the captions of published splits and protocols."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import torch
 
 from benchmarks.clips.caption_tfidf import CaptionTfidf
 from benchmarks.reporting.markdown_tables import markdown_table
-from benchmarks.routing.caption_splits import CaptionFold, caption_folds, read_captions
+from benchmarks.routing.caption_splits import CaptionFold, caption_folds
 from benchmarks.routing.evidence_models import (
     caption_evidence,
     logistic_evidence,
@@ -86,17 +85,14 @@ class TextEncoder:
         )
 
 
-def compare_routing(path: Path, encoder: TextEncoder) -> RoutingResult:
+def compare_routing(split: str, captions: CaptionFold, encoder: TextEncoder) -> RoutingResult:
     """Route the test captions of a split with each kind of evidence.
 
     Args:
-        path: File of a published split; see :mod:`benchmarks.routing.caption_splits`.
+        split: Name of the split.
+        captions: Captions of the split; see :mod:`benchmarks.routing.caption_splits`.
         encoder: Tokens and vectors of the captions; the Gaussian evidence needs the text background of its backbone.
-
-    Raises:
-        ProtocolError: The file cannot be used.
     """
-    captions = read_captions(path)
     ranks: dict[str, list[Floats]] = {}
     for fold in caption_folds(captions):
         truth = [caption.task for caption in fold.test]
@@ -105,7 +101,7 @@ def compare_routing(path: Path, encoder: TextEncoder) -> RoutingResult:
     tasks = len({caption.task for caption in captions.test})
     chance = {"chance": tuple(100 * m / tasks for m in _ROUTED_TASKS)}
     return RoutingResult(
-        name=path.stem,
+        name=split,
         tasks=tasks,
         queries=len(captions.test),
         has_training_captions=bool(captions.train),

@@ -253,11 +253,64 @@ def clips(
 
 @app.command()
 @report_errors
+def worlds(
+    protocol: ProtocolName,
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", metavar="A,B", help="Methods or variants (default: the protocol's)."),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", help="Backbone (default: the protocol's).")
+    ] = None,
+    count: Annotated[int, typer.Option("--worlds", min=1, help="Number of worlds.")] = 3,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="Orders of the domains of each world.")] = 2,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"Folder of the results (default: {_DEFAULT_FOLDER}/<protocol>-worlds)."),
+    ] = None,
+    device: Device = "auto",
+    cache: Cache = _DEFAULT_FOLDER / "frames",
+) -> None:
+    """Compare methods with joint training on several worlds and orders of their domains.
+
+    Each world has other videos and other senses of its shared words. The first order is that of the names of the
+    domains, further orders are shuffled.
+    """
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.worlds.world_comparison import WorldRun, compare_worlds
+    from benchmarks.worlds.world_tables import write_world_report
+
+    with _reported_errors():
+        plan = load_protocol(protocol)
+        name, folder = backbone or plan.backbone, out or _DEFAULT_FOLDER / f"{plan.name}-worlds"
+        runs: list[WorldRun] = []
+        with progress_bar("runs") as bar:
+            progress = bar.add_task("Frames", total=None)
+            for run in compare_worlds(
+                plan,
+                select_variants(plan.methods, methods.split(",") if methods else None),
+                backbone=name,
+                worlds=count,
+                orders=orders,
+                cache=cache,
+                device=_device(device),
+                progress=lambda done, total: bar.update(progress, completed=done, total=total),
+                report=lambda line: bar.console.print(line, markup=False),
+            ):
+                runs.append(run)
+                table = write_world_report(folder, runs, _command(), name)
+    console.print(table, markup=False, soft_wrap=True)
+    console.print(f"Written to {folder}.", soft_wrap=True)
+
+
+@app.command()
+@report_errors
 def routing(
-    files: Annotated[
-        list[Path],
+    splits: Annotated[
+        list[str],
         typer.Argument(
-            help="Published splits as JSON, for example actnet-10.json and msrvtt-20.json.", dir_okay=False
+            help="Published splits as JSON, for example actnet-10.json, and protocols that render their videos."
         ),
     ],
     backbone: Annotated[
@@ -265,17 +318,25 @@ def routing(
     ] = "small",
     out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = _DEFAULT_FOLDER / "routing",
 ) -> None:
-    """Measure how often captions of published splits are routed to their own task.
+    """Measure how often captions of published splits or of protocols are routed to their own task.
 
     Tasks are defined by training captions, and test captions are routed. A split without training captions is divided
     into two folds of its test captions.
     """
+    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.routing.caption_splits import protocol_captions, read_captions
     from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
     from models.backbones.backbone_loading import load_backbone
 
     with _reported_errors():
+        captions = {
+            Path(split).stem: read_captions(Path(split))
+            if split.endswith(".json")
+            else protocol_captions(load_protocol(split))
+            for split in splits
+        }
         encoder = TextEncoder(load_backbone(backbone))
-        results = [compare_routing(file, encoder) for file in files]
+        results = [compare_routing(name, fold, encoder) for name, fold in captions.items()]
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
     (out / "table.md").write_text(f"    {_command()}\n\n{table}", encoding="utf-8")

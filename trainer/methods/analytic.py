@@ -68,6 +68,10 @@ class AnalyticConfig(MethodConfig):
         ge=0,
         description="k; queries and videos of a domain with n videos are centered on n / (n + k) of its mean",
     )
+    carry: bool = Field(
+        default=True,
+        description="whether the semantic map is fitted to the videos of all tasks so far, not of the task alone",
+    )
     caption_evidence: float = Field(
         default=0.5, ge=0, le=10, description="factor of the routing evidence of mean captions"
     )
@@ -223,6 +227,8 @@ class Analytic(Method):
         config, layout = self.config, self._layout
         features, targets = torch.stack(self._observed_features), torch.stack(self._observed_targets)
         frozen = self._project(features)
+        if not config.carry:
+            self._sums = RegressionSums.empty(self.backbone.feature_dim, layout.semantic)
         self._sums = self._sums.add(features, targets - config.zero_shot_weight * frozen)
         # Later tasks continue from the sums of the release, which are rounded.
         self._sums = RegressionSums.from_tensors(self._sums.tensors())

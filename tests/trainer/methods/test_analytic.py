@@ -202,3 +202,11 @@ def test_unfit_query_map_is_refused(backbone: Backbone, damage: str) -> None:
         message = "10 semantic and 3 lexical coordinates, but 'tiny' has 10 and 4"
     with pytest.raises(ReleaseError, match=message):
         open_query_encoder(backbone, release, {"task-1": release})
+
+
+def test_independent_learners_equal_methods_that_saw_their_task_alone(backbone: Backbone) -> None:
+    alone = _learn(backbone, (2, NIGHT))
+    independent = _learn(backbone, (1, DAY), (2, NIGHT), carry=False)
+    assert torch.equal(_semantic_weight(independent), _semantic_weight(alone))
+    scatter = independent.state_dict()["evidence.scatter"]  # the router covers all tasks
+    assert not torch.allclose(scatter, alone.state_dict()["evidence.scatter"])

@@ -1,0 +1,87 @@
+"""Vocabulary dial: the share of the words of a domain that come from a list common to all domains.
+
+With a share of 0, a domain has its own words. With a larger share, more mentions of an object, hue, place, motion or
+size use a common word, so that the words of a query tell less about its domain. The senses of common names, hues and
+places are drawn per domain and seed: ``crown`` is a taxi in one domain and a cell in another. Scenes and frames do not
+depend on the share.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.data.world.domains.common_words import CommonWords
+from benchmarks.data.world.scene_model import Actor, Domain, Entity, Hue, Scene, Setting
+
+__all__ = ["SharedVocabulary"]
+
+_MENTIONS = (
+    200  # words per list; a random choice among them is a common word with the probability of the share
+)
+
+
+class SharedVocabulary:
+    """Words of one domain in a world with shared words.
+
+    Within the domain, each common name, hue and place has one meaning.
+
+    Args:
+        domain: Domain with its own words.
+        common: Words of all domains.
+        share: Probability that a mention uses a common word, 0..1.
+        seed: Seed of the senses.
+
+    Attributes:
+        verbs: Verb phrases by motion.
+        sizes: Size words, by the keys of ``Domain.sizes``.
+
+    Raises:
+        ValueError: The share is out of range.
+    """
+
+    def __init__(self, domain: Domain, common: CommonWords, share: float, seed: int) -> None:
+        if not 0 <= share <= 1:
+            raise ValueError(f"shared must be between 0 and 1, not {share}")
+        rng = random.Random(f"senses/{domain.name}/{seed}")
+        things = (*domain.entities, *domain.props)
+        self._entities: dict[Entity, Entity] = {
+            thing: replace(thing, words=_mix(thing.words, [name], share))
+            for thing, name in zip(things, rng.sample(common.names, len(things)), strict=True)
+        }
+        self._hues: dict[Hue, Hue] = {
+            hue: replace(hue, words=_mix(hue.words, [name], share))
+            for hue, name in zip(domain.hues, rng.sample(common.hues, len(domain.hues)), strict=True)
+        }
+        places = rng.sample(common.places, len(domain.settings))
+        self._settings: dict[Setting, Setting] = {
+            setting: replace(setting, phrases=_mix(setting.phrases, [place], share))
+            for setting, place in zip(domain.settings, places, strict=True)
+        }
+        self.verbs: Mapping[str, tuple[str, ...]] = {
+            motion: _mix(phrases, common.verbs[motion], share) for motion, phrases in domain.verbs.items()
+        }
+        self.sizes: Mapping[str, tuple[str, ...]] = {
+            key: _mix(words, common.sizes[key], share) for key, words in domain.sizes.items()
+        }
+
+    def reword(self, scene: Scene) -> Scene:
+        """The scene with the words of this vocabulary."""
+        companion = scene.companion and self._reword_actor(scene.companion)
+        return replace(
+            scene,
+            main=self._reword_actor(scene.main),
+            companion=companion,
+            setting=self._settings[scene.setting],
+        )
+
+    def _reword_actor(self, actor: Actor) -> Actor:
+        return replace(actor, entity=self._entities[actor.entity], hue=self._hues[actor.hue])
+
+
+def _mix(own: Sequence[str], common: Sequence[str], share: float) -> tuple[str, ...]:
+    """Words of both lists, repeated so that ``share`` of them are common."""
+    count = round(_MENTIONS * share)
+    counts = ((common, count), (own, _MENTIONS - count))
+    return tuple(words[place % len(words)] for words, number in counts for place in range(number))

@@ -1,0 +1,1 @@
+"""Comparison of methods with joint training on worlds whose domains share words."""
