@@ -147,6 +147,12 @@ class SearchParameters(_FilterParameters):
             ),
         ),
     ] = None
+    rerank: Annotated[
+        str | None,
+        Query(
+            description="'frames' ranks the first 100 results by their frame vectors, where shards store them."
+        ),
+    ] = None
     moments: Annotated[
         int, Query(description="Maximum number of moments of each long video, best first.")
     ] = 3

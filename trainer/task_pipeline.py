@@ -38,7 +38,7 @@ from trainer.published_library import Library
 from trainer.task_data import Clip, TaskData
 from trainer.training_checkpoint import CheckpointStore, run_identity
 from trainer.training_loop import TrainingProgress, learn_task
-from trainer.video_embedding import MemoryShard, embed_clips
+from trainer.video_embedding import MemoryShard, embed_clips, embed_frames
 
 __all__ = [
     "HeldOutVideos",
@@ -188,6 +188,7 @@ def index_task(
     ),
     mode: Callable[[Sequence[str]], str] = lambda offered: offered[-1],
     moments: Iterable[tuple[Ids, Vectors]] = (),
+    frame_vectors: bool = False,
     report: Callable[[int], None] = lambda done: None,
 ) -> WrittenRelease:
     """Embed every video of the task once, and write the release with its probes, and the shard.
@@ -202,6 +203,7 @@ def index_task(
             :func:`calibrate_release`.
         mode: Selects the served query mode from those of the release; probes use this mode.
         moments: Ids and vectors of each moment segment; drawn after the whole videos are embedded.
+        frame_vectors: Whether the shard also stores the vectors of single frames, for re-ranking.
         report: Called with the number of embedded videos.
 
     Raises:
@@ -218,8 +220,9 @@ def index_task(
         write_probes(staged, _probes(encoder, library, state, ids, vectors, mode))
         release = store.adopt_release(staged)
     captions = cache(partial(_gate_queries, encoder, task))
+    total = len(task.clips)
 
-    def write(ids: Ids, vectors: Vectors) -> SegmentEntry:
+    def write(ids: Ids, vectors: Vectors, frames: Vectors | None = None) -> SegmentEntry:
         return store.write_shard(
             task=task.task_id,
             release=release.id,
@@ -227,10 +230,14 @@ def index_task(
             ids=ids,
             vectors=vectors,
             queries=captions() if len(ids) > store.policy.exact_rows else None,
-            heartbeat=lambda: report(len(task.clips)),  # the lease is renewed only by progress reports
+            heartbeat=lambda: report(total),  # the lease is renewed only by progress reports
+            frames=frames,
         )
 
-    shard = write(ids, vectors)
+    frames = None
+    if frame_vectors:
+        frames = embed_frames(method.encode_videos, task.clips, report=lambda done: report(total))
+    shard = write(ids, vectors, frames)
     # Separate segments, so that the shard has the same bytes as without moments.
     segments = tuple(write(*segment) for segment in moments)
     # Read back, because the store rounds vectors, and evaluation must use the vectors that searches find.

@@ -63,7 +63,7 @@ class VideoEncoder:
         """Unit vectors of each clip for each task, ``[n, len(tasks), dim]``, in the space of the task's shard.
 
         Args:
-            frames: ``uint8 [n, M, H, W, 3]``, in the frame count and size of the backbone.
+            frames: ``uint8 [n, M, H, W, 3]``, in the frame size of the backbone, and its frame count or one frame each.
             tasks: Identifiers of the tasks.
 
         Raises:
@@ -71,7 +71,7 @@ class VideoEncoder:
                 shard was embedded with.
         """
         count, size = self._backbone.spec
-        if frames.ndim != 5 or tuple(frames.shape[1:]) != (count, size, size, 3):
+        if tuple(frames.shape[1:]) not in ((count, size, size, 3), (1, size, size, 3)):
             raise ReleaseError(f"frames are {list(frames.shape)}, not [n, {count}, {size}, {size}, 3]")
         unknown = [task for task in tasks if task not in self._fingerprints]
         if unknown:

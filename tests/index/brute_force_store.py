@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,32 +39,26 @@ class BruteForceVectorStore(VectorStore):
             raise ShardCorrupt(entry.id)
 
     def open(self, segments: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray) -> SearchableShard:
-        return BruteForceShard(self, tuple(entry for _, entry in segments), set(deleted.tolist()))
+        return BruteForceShard(self, segments, deleted)
 
     def drop(self, shard: str, place: str) -> None:
         self.rows.pop(shard, None)
 
 
-class BruteForceShard:
+class BruteForceShard(SearchableShard):
     """A shard of that store."""
 
-    is_remote = False
-
     def __init__(
-        self, store: BruteForceVectorStore, segments: tuple[SegmentEntry, ...], deleted: set[int]
+        self, store: BruteForceVectorStore, segments: Sequence[tuple[Path, SegmentEntry]], deleted: np.ndarray
     ) -> None:
-        self.segments = segments
-        self.deleted = np.array(sorted(deleted), np.int64)
+        super().__init__(segments, deleted)
+        self._store = store
         self._rows = {
             id: vector
-            for entry in segments
+            for entry in self.segments
             for id, vector in sorted(store.rows[entry.id].items())
             if id not in deleted
         }
-
-    @property
-    def entry(self) -> SegmentEntry:
-        return self.segments[0]
 
     @property
     def state(self) -> str:
@@ -73,10 +67,6 @@ class BruteForceShard:
     @property
     def count(self) -> int:
         return len(self._rows)
-
-    @property
-    def dim(self) -> int:
-        return self.entry.dim
 
     @property
     def ids(self) -> np.ndarray:
@@ -104,3 +94,9 @@ class BruteForceShard:
             if int(id) not in self._rows:
                 raise ShardMissing(f"no vector {id}")
         return np.array([self._rows[int(id)] for id in ids], np.float32).reshape(len(ids), self.dim)
+
+    def _segment_ids(self, folder: Path, entry: SegmentEntry) -> np.ndarray:
+        return np.array(sorted(self._store.rows[entry.id]), np.int64)
+
+    def _fetch(self, ids: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        raise NotImplementedError

@@ -179,4 +179,4 @@ def test_encoder_with_another_fingerprint_is_refused(backbone: Backbone, tmp_pat
 def test_frames_of_another_shape_are_refused(backbone: Backbone, tmp_path: Path) -> None:
     state, makers, _ = _library("zero_shot", backbone, tmp_path)
     with pytest.raises(ReleaseError, match=r"not \[n, 2, 56, 56, 3\]"):
-        _encoder(backbone, state, makers).encode(_frames(9)[:, :1], ["zero"])
+        _encoder(backbone, state, makers).encode(_frames(9)[:, [0, 1, 1]], ["zero"])

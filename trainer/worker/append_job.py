@@ -10,14 +10,18 @@ again: an append whose vectors are in the shard is only completed in the catalog
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import structlog
 
 from index.errors import ShardStoreError
+from index.files.frame_files import has_frames
 from index.files.manifest_format import SegmentEntry
 from models.backbones.backbone import Backbone
 from service.celery_worker import worker_name
 from service.core.errors import Unavailable
+from service.core.schemas.tasks import FRAME_VECTORS
 from service.library.compaction import update_shard_rows
 from service.tasks import lifecycle
 from service.tasks.broker import APPEND, celery_app
@@ -26,7 +30,7 @@ from trainer.errors import LibraryDamaged
 from trainer.moment_embedding import group_segments
 from trainer.published_library import Library
 from trainer.task_data import TaskData
-from trainer.video_embedding import embed_clips
+from trainer.video_embedding import embed_clips, embed_frames
 from trainer.worker.catalog_reader import load_task, remaining_videos, restarted_without_deleted_videos
 from trainer.worker.cleanup import clean_up
 from trainer.worker.job_environment import open_library, recorded_failure, task_backbone
@@ -96,14 +100,25 @@ def _write_segments(
 
     pinned = library.manifest.shards[domain]
     videos = np.array([clip.vector_id for clip in task.clips], np.int64)
-    parts = [(videos, embed_clips(encode, task.clips, report=report))]
-    parts += group_segments(embed_task_moments(claim, encode, backbone))
+    vectors, frames = embed_clips(encode, task.clips, report=report), None
+    if _has_frame_vectors(claim, library, domain):
+        frames = embed_frames(encode, task.clips, report=lambda done: report(total))
+    write = partial(
+        library.store.write_shard, task=domain, release=pinned.release, fingerprint=pinned.fingerprint
+    )
+    moments = group_segments(embed_task_moments(claim, encode, backbone))
     return [
-        library.store.write_shard(
-            task=domain, release=pinned.release, fingerprint=pinned.fingerprint, ids=ids, vectors=vectors
-        )
-        for ids, vectors in parts
+        write(ids=videos, vectors=vectors, frames=frames),
+        *(write(ids=ids, vectors=vectors) for ids, vectors in moments),
     ]
+
+
+def _has_frame_vectors(claim: Claim, library: Library, domain: str) -> bool:
+    """Whether the videos of an append get frame vectors: as those of its shard, or as its domain if that is empty."""
+    segments = library.manifest.segments(domain)
+    if not any(entry.count for entry in segments):
+        return bool(claim.task.settings.get(FRAME_VECTORS, False))
+    return all(map(has_frames, segments))
 
 
 def _compact(library: Library, domain: str) -> None:

@@ -19,6 +19,7 @@ from models.backbones.backbone import Backbone
 from models.releases.release_state import ReleaseState
 from service.celery_worker import worker_name
 from service.core.errors import CinestrataError
+from service.core.schemas.tasks import FRAME_VECTORS
 from service.core.settings import settings
 from service.tasks import lifecycle
 from service.tasks.broker import LEARN, celery_app
@@ -84,7 +85,8 @@ def process_claim(claim: Claim) -> None:
 
 def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -> None:
     """Learn a task whose shard is not published yet."""
-    method = prepare_method(backbone, library, task, claim.task.method, claim.task.settings)
+    method_settings = {name: value for name, value in claim.task.settings.items() if name != FRAME_VECTORS}
+    method = prepare_method(backbone, library, task, claim.task.method, method_settings)
     claim.advance("training")
     restore_task_frames(claim, task, backbone)
 
@@ -143,6 +145,7 @@ def _learn(claim: Claim, backbone: Backbone, library: Library, task: TaskData) -
         ),
         mode=settings().served_mode,
         moments=group_segments(embed_task_moments(claim, method.encode_videos, backbone)),
+        frame_vectors=claim.task.settings.get(FRAME_VECTORS, False),
         report=report_embedding,
     )
     claim.advance("evaluating")

@@ -19,6 +19,7 @@ from service.core.schemas.model_types import (
 )
 
 __all__ = [
+    "FRAME_VECTORS",
     "AppendSpec",
     "RejectedVideo",
     "TaskDetails",
@@ -47,6 +48,9 @@ class VideoSpec(RequestModel):
     )
 
 
+FRAME_VECTORS = "frame_vectors"  # setting of a task that is not one of its method
+
+
 class TaskSpec(RequestModel):
     """A domain of videos to learn and index."""
 
@@ -54,7 +58,10 @@ class TaskSpec(RequestModel):
     method: str | None = Field(
         default=None, description="Learning method; the default of the server if omitted."
     )
-    settings: dict[str, Scalar] | None = Field(default=None, description="Settings of the method.")
+    settings: dict[str, Scalar] | None = Field(
+        default=None,
+        description="Settings of the method; and frame_vectors: true, which stores frame vectors for rerank=frames.",
+    )
     videos: list[VideoSpec] = Field(min_length=1)
 
 

@@ -18,11 +18,16 @@ __all__ = ["ListConfidence", "applicable_calibration", "compute_confidence", "re
 
 
 def applicable_calibration(
-    snapshot: SearchSnapshot, mode: str, routing_prior: float
+    snapshot: SearchSnapshot, request: SearchRequest, mode: str
 ) -> ConfidenceModel | None:
-    """Calibration of a release for a query mode and a routing prior; None where the release has none for them."""
+    """Calibration of a release for the mode, prior and ranking of a request; None where the release has none for them.
+
+    Releases are calibrated for the scores of the first stage only.
+    """
     model = snapshot.confidence_model
-    return model if model is not None and model.applies_to(mode, routing_prior) else None
+    if model is None or request.query.rerank is not None:
+        return None
+    return model if model.applies_to(mode, request.routing_prior) else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def compute_confidence(
         routing: Routing of the text to the candidate tasks.
         mode: Query mode.
     """
-    model = applicable_calibration(snapshot, mode, request.routing_prior)
+    model = applicable_calibration(snapshot, request, mode)
     if model is None or not routing.log_weights or not hits:
         return ListConfidence()
     scores = np.array([hit.score for hit in hits])
@@ -88,12 +93,13 @@ def require_calibration(snapshot: SearchSnapshot, request: SearchRequest, mode: 
     Raises:
         InvalidInput: The release is not calibrated for the mode and the routing prior.
     """
-    prior = request.routing_prior
-    if request.query.min_confidence is None or applicable_calibration(snapshot, mode, prior) is not None:
+    if request.query.min_confidence is None or applicable_calibration(snapshot, request, mode) is not None:
         return
     model = snapshot.confidence_model
     if model is None:
         reason = "The release is not calibrated: too few captions of its library were kept from training."
+    elif request.query.rerank is not None:
+        reason = "The release is calibrated for results that are not ranked again."
     else:
         reason = f"The release is calibrated for mode {model.mode!r} and a routing prior of {model.prior:g}."
     raise InvalidInput.at(

@@ -99,6 +99,8 @@ def test_same_query_returns_the_same_response(client: TestClient, library: list[
         ({"q": "x", "task": "nowhere"}, "task"),
         ({"q": "x", "mode": "tomorrow"}, "mode"),
         ({"q": "x", "mode": "mapped"}, "mode"),
+        ({"q": "x", "rerank": "words"}, "rerank"),
+        ({"q": "x", "rerank": "frames"}, "rerank"),  # the shards have no frame vectors
         ({}, "q"),
     ],
 )
@@ -273,6 +275,7 @@ def test_batch_returns_the_responses_of_single_searches(client: TestClient, libr
         ('{"queries": [{"q": "x", "k": NaN}]}', "queries[0].k"),
         ('{"queries": [{"q": "x", "k": 1000000}]}', "queries[0].k"),
         ('{"queries": [{"q": "x", "color": "red"}]}', "queries[0].color"),
+        ('{"queries": [{"q": "x", "rerank": "frames"}]}', "queries[0].rerank"),
         ('{"queries": [{"q": "\\ud800"}]}', "queries[0].q"),
         ('{"queries": "x"}', "queries"),
         ("{}", "queries"),

@@ -287,6 +287,18 @@ def test_move_keeps_results(
     assert append(target, [70], unit(1, 4)).segments("a")[1].place == manifest.shards["a"].place
 
 
+def test_frame_vectors_are_files_in_every_store(store: ShardStore, adopt: Callable, unit: Callable) -> None:
+    frames = unit(8, 5).reshape(4, 2, DIM)
+    made = {"task": "a", "release": adopt(store, "a").id, "fingerprint": "encoder of a"}
+    shard = store.write_shard(**made, ids=np.arange(4), vectors=unit(4), frames=frames)
+    store.publish(release=adopt(store, "a"), shards=[shard])
+    store.delete([1])
+    for _ in range(2):
+        assert np.array_equal(open_shard_of(store).frame_vectors(np.array([3, 0])), frames[[3, 0]])
+        assert not audit(store).problems
+        store.compact("a")
+
+
 @hypothesis_settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -70,12 +70,14 @@ class Library:
         arrived: datetime | None = None,
         facts: Sequence[Mapping[str, Any]] = (),
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
+        frames: Sequence[Sequence[str]] = (),
     ) -> Manifest:
         """Learn, store and publish a task ``tsk_<name>`` with one video per caption.
 
         Args:
             facts: Additional catalog columns of each video.
             moments: Video number → captions of its moments; moment n spans 10 n to 10 n + 20 seconds.
+            frames: Captions of the frames of each video; without them, the shard has no frame vectors.
         """
         task = f"tsk_{name}"
         self.method.begin_task(task, name)
@@ -89,7 +91,13 @@ class Library:
         self.method.end_task()
         self.method.record_task(task, name, list(captions))
         return self.publish(
-            name, captions, fingerprint=fingerprint, arrived=arrived, facts=facts, moments=moments
+            name,
+            captions,
+            fingerprint=fingerprint,
+            arrived=arrived,
+            facts=facts,
+            moments=moments,
+            frames=frames,
         )
 
     def publish(
@@ -101,6 +109,7 @@ class Library:
         arrived: datetime | None = None,
         facts: Sequence[Mapping[str, Any]] = (),
         moments: Mapping[int, Sequence[str]] = MappingProxyType({}),
+        frames: Sequence[Sequence[str]] = (),
     ) -> Manifest:
         ids = self._catalogue(name, captions, arrived or datetime.now(UTC), facts)
         state = replace(self.method.release(), confidence=self.confidence)
@@ -115,6 +124,7 @@ class Library:
             fingerprint=fingerprint or state.fingerprint,
             ids=np.array(ids),
             vectors=self.features(captions),
+            frames=np.stack([self.features(seen) for seen in frames]) if frames else None,
         )
         segments = []
         if moments:

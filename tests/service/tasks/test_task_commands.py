@@ -165,6 +165,7 @@ class TestBadInput:
 
     def test_large_settings_are_refused(self) -> None:
         assert list(_wrong_fields(_spec(settings={"key": "x" * 5000}))) == ["settings"]
+        assert list(_wrong_fields(_spec(settings={"frame_vectors": "no"}))) == ["settings.frame_vectors"]
 
     def test_number_of_reported_errors_is_limited(self) -> None:
         assert len(_wrong_fields(_spec(videos=[{"uri": "none.mp4"}] * 500))) == 20

@@ -293,6 +293,19 @@ def test_video_encoder_of_a_stored_release_equals_the_method(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_video_of_one_frame_has_a_unit_vector_that_depends_on_no_other_video(name: str) -> None:
+    library = learned_library(name)
+    release = read_video_release(library.folder / "release-two")
+    fingerprint = library.releases[1].tasks[1].fingerprint
+    encoder = VideoEncoder(contract_backbone(), {"two": fingerprint}, {"two": release})
+    frames = random_frames(9).flatten(0, 1).unsqueeze(1)
+    vectors = encoder.encode(frames, ["two"])[:, 0]
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(vectors, library.method.encode_videos(frames).numpy(), atol=1e-6)
+    np.testing.assert_allclose(vectors[3:4], encoder.encode(frames[3:4], ["two"])[:, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_pinned_queries_never_change(name: str) -> None:
     library = learned_library(name)
     releases = dict(zip(("one", "two"), library.releases, strict=True))
