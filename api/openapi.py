@@ -57,7 +57,7 @@ SEARCH_PROBLEMS: dict[int | str, dict[str, Any]] = {
 _ARCHIVE = {
     "type": "string",
     "format": "binary",
-    "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv.",
+    "description": "zip or tar(.gz) archive of videos with a manifest.jsonl or manifest.csv, or sidecar files.",
 }
 
 # POST /tasks/{task_id}/videos and POST /tasks accept JSON, or a form with an archive.

@@ -26,6 +26,14 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="Data folder (default: CINESTRATA_DATA_DIR, or ./cinestrata-data)."),
 ]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", help="Encoding of the manifest, for example cp1252 (default: utf-8)."),
+]
+CaptionsFromNames = Annotated[
+    bool,
+    typer.Option("--captions-from-names", help="Caption videos that have no captions with their file names."),
+]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")]
 Port = Annotated[
     int | None,
@@ -94,7 +102,9 @@ def migrate(data: Data = None) -> None:
 def ingest(
     path: Annotated[
         Path,
-        typer.Argument(help="Manifest (JSONL or CSV), folder of videos, or archive with a manifest."),
+        typer.Argument(
+            help="Manifest (JSONL, CSV, TSV, Parquet or Excel), folder of videos, or archive of videos."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the task (default: from the path).")
@@ -119,13 +129,17 @@ def ingest(
             "--in-place", help="Send paths instead of file contents; the service must read the same files."
         ),
     ] = False,
+    encoding: Encoding = None,
+    captions_from_names: CaptionsFromNames = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Add one domain of videos as a task, or append videos to a domain."""
     from cli.commands.ingest_command import run_ingest
 
-    run_ingest(path, name, into, method, assignments or (), wait, in_place, url, data)
+    run_ingest(
+        path, name, into, method, assignments or (), wait, in_place, encoding, captions_from_names, url, data
+    )
 
 
 @app.command()
@@ -148,13 +162,15 @@ def sync(
             "--in-place", help="Send paths instead of file contents; the service must read the same files."
         ),
     ] = False,
+    encoding: Encoding = None,
+    captions_from_names: CaptionsFromNames = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Bring a domain up to date with a folder: append new files, replace changed ones, skip unchanged ones."""
     from cli.commands.sync_command import run_sync
 
-    run_sync(source, name, vanished, dry_run, in_place, url, data)
+    run_sync(source, name, vanished, dry_run, in_place, encoding, captions_from_names, url, data)
 
 
 @app.command()

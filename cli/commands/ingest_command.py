@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import typer
 
@@ -15,16 +16,13 @@ from cli.connection import connect
 from cli.console import console, fail
 from cli.service_client import MethodSettings
 from service.core.schemas import VideoSpec
-from service.tasks.archives.manifest_parser import parse_manifest
+from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, TYPED_MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.sidecar_captions import VIDEO_SUFFIXES, caption_from_name, read_sidecars
 
 __all__ = ["default_name", "find_manifest", "parse_settings", "read_videos", "run_ingest"]
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-_MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "captions.csv")
-_VIDEO_SUFFIXES = frozenset(
-    f".{kind}"
-    for kind in ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "wmv", "flv", "3gp")
-)
+_MANIFEST_NAMES = MANIFEST_NAMES + TYPED_MANIFEST_NAMES
 
 
 def run_ingest(
@@ -35,6 +33,8 @@ def run_ingest(
     assignments: Sequence[str],
     wait: bool,
     in_place: bool,
+    encoding: str | None,
+    captions_from_names: bool,
     url: str | None,
     data: Path | None,
 ) -> None:
@@ -48,17 +48,26 @@ def run_ingest(
         assignments: Settings of the method as ``name=value``.
         wait: Whether to follow the task until it reaches a final state.
         in_place: Whether to send paths instead of file contents, for a service that reads the same files.
+        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
     if not path.exists():
         fail(
-            f"{path} does not exist.", "Name a manifest (.jsonl or .csv), a folder of videos, or an archive."
+            f"{path} does not exist.",
+            "Name a manifest (JSONL, CSV, TSV, Parquet or Excel), a folder of videos, or an archive.",
         )
     if into and (name or method or assignments):
         fail(
             "--into cannot be combined with --name, --method or --set.",
             "The domain keeps its name and its release.",
+        )
+    is_archive = path.is_file() and path.name.endswith(_ARCHIVE_SUFFIXES)
+    if is_archive and (encoding or captions_from_names):
+        fail(
+            "--encoding and --captions-from-names cannot be combined with an archive.",
+            "Unpack it, and name the folder.",
         )
     settings = parse_settings(assignments)
     client = connect(url, data)
@@ -67,11 +76,11 @@ def run_ingest(
         target = LearnedDomain(client, find_task(client, into).id)
     else:
         target = NewDomain(client, name or default_name(path), method, settings)
-    if path.name.endswith(_ARCHIVE_SUFFIXES):
+    if is_archive:
         with path.open("rb") as archive, console.status("Sending the archive …"):
             task = target.send_archive(archive, path.name)
     else:
-        base, videos = read_videos(path)
+        base, videos = read_videos(path, encoding, captions_from_names)
         task = send_videos(target, base, videos, in_place, is_remote=url is not None)
     console.print(f"{task.name}: {task.id}, {task.counts.videos} videos")
     if wait and follow(client, [task.id])[0].state != "ready":
@@ -92,22 +101,58 @@ def parse_settings(assignments: Sequence[str]) -> MethodSettings:
     return settings or None
 
 
-def read_videos(path: Path) -> tuple[Path, Sequence[VideoSpec]]:
-    """The videos of a manifest or a folder, with the folder that their URIs are relative to."""
-    if path.is_file():
-        return path.parent, parse_manifest(path.read_bytes(), path.name)
-    if manifest := find_manifest(path):
-        return read_videos(manifest)
+def read_videos(
+    path: Path, encoding: str | None = None, captions_from_names: bool = False
+) -> tuple[Path, Sequence[VideoSpec]]:
+    """The videos of a manifest or a folder, with the folder that their URIs are relative to.
+
+    Captions of a folder without a manifest are those of its sidecar files. Exits with status 1 if the folder has no
+    videos.
+
+    Args:
+        path: Manifest or folder.
+        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
+
+    Raises:
+        InvalidInput: the manifest or a sidecar file is invalid.
+    """
+    manifest = path if path.is_file() else find_manifest(path)
+    if manifest is None:
+        base, videos = path, _read_folder(path, encoding or "utf-8")
+    else:
+        with manifest.open("rb") as stream:
+            base, videos = manifest.parent, parse_manifest(stream, manifest.name, encoding or "utf-8")
+    if captions_from_names:
+        videos = [
+            video if video.captions else video.model_copy(update={"captions": caption_from_name(video.uri)})
+            for video in videos
+        ]
+    if manifest is None:
+        captioned = sum(bool(video.captions) for video in videos)
+        console.print(
+            f"No manifest: {captioned} of {len(videos)} videos have captions of their own files."
+            if captioned
+            else "No manifest: the videos have no captions and are indexed without training."
+        )
+    return base, videos
+
+
+def _read_folder(folder: Path, encoding: str) -> list[VideoSpec]:
     files = sorted(
-        file for file in path.rglob("*") if file.suffix.lower() in _VIDEO_SUFFIXES and file.is_file()
+        file for file in folder.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES and file.is_file()
     )
     if not files:
         fail(
-            f"There are no videos in {path}.",
-            f"Expected a manifest, or files ending in {', '.join(sorted(_VIDEO_SUFFIXES))}.",
+            f"There are no videos in {folder}.",
+            f"Expected a manifest, or files ending in {', '.join(sorted(VIDEO_SUFFIXES))}.",
         )
-    console.print("No manifest: the videos have no captions and are indexed without training.")
-    return path, [VideoSpec(uri=file.relative_to(path).as_posix()) for file in files]
+
+    def open_sidecar(name: str) -> BinaryIO | None:
+        path = folder / name
+        return path.open("rb") if path.is_file() else None
+
+    return [read_sidecars(file.relative_to(folder).as_posix(), open_sidecar, encoding) for file in files]
 
 
 def find_manifest(folder: Path) -> Path | None:

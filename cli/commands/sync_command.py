@@ -18,7 +18,7 @@ import typer
 
 from cli.commands.ingest_command import default_name, read_videos
 from cli.commands.task_commands import follow
-from cli.commands.video_sending import LearnedDomain, NewDomain, send_videos
+from cli.commands.video_sending import LearnedDomain, NewDomain, fail_if_missing, send_videos
 from cli.connection import connect
 from cli.console import console, fail
 from media import content_hash
@@ -71,6 +71,8 @@ def run_sync(
     vanished: Literal["keep", "delete"],
     dry_run: bool,
     in_place: bool,
+    encoding: str | None,
+    captions_from_names: bool,
     url: str | None,
     data: Path | None,
 ) -> None:
@@ -84,20 +86,17 @@ def run_sync(
         vanished: Whether videos whose file is gone are kept or deleted.
         dry_run: Whether to print the plan only.
         in_place: Whether to send paths instead of file contents.
+        encoding: Encoding of the manifest or the sidecar files; None is UTF-8.
+        captions_from_names: Whether the file name becomes the caption of a video without captions.
         url: URL of a running service; None works on the data folder in this process.
         data: Data folder; None takes it from the environment.
     """
     if not source.exists():
         fail(f"{source} does not exist.", "Nothing was changed. Name a folder of videos, or its manifest.")
     name = name or default_name(source)
-    base, listed = read_videos(source)
+    base, listed = read_videos(source, encoding, captions_from_names)
     files = [SourceFile(base / video.uri, video) for video in listed]
-    missing = [file.video.uri for file in files if not file.path.is_file()]
-    if missing:
-        fail(
-            f"{len(missing)} files of the manifest do not exist: {', '.join(missing[:20])}",
-            "Nothing was changed. Paths in a manifest are relative to the manifest's folder.",
-        )
+    fail_if_missing(base, listed, "Nothing was changed.")
     if named := next((video.id for video in listed if video.id is not None), None):
         fail(
             f"The manifest gives the id {named!r}, but sync derives ids from paths and contents.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 import tempfile
 from collections.abc import Collection, Sequence
@@ -17,7 +18,9 @@ from cli.service_client import MethodSettings, ServiceClient
 from service.core.errors import InvalidInput
 from service.core.schemas import AppendSpec, TaskDetails, TaskSpec, VideoSpec
 
-__all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "pack_videos", "send_videos"]
+__all__ = ["LearnedDomain", "NewDomain", "VideoTarget", "fail_if_missing", "pack_videos", "send_videos"]
+
+_MAX_LISTED = 20
 
 
 class VideoTarget(Protocol):
@@ -66,6 +69,24 @@ class LearnedDomain:
         return self.client.append_archive(self.task_id, archive, filename)
 
 
+def fail_if_missing(base: Path, videos: Sequence[VideoSpec], hint: str = "") -> None:
+    """Exit with status 1 if files of videos do not exist, and list up to 20 of them.
+
+    Args:
+        base: Folder that the URIs of the videos are relative to.
+        videos: The videos.
+        hint: Sentence before the hint.
+    """
+    missing = [video.uri for video in videos if not os.path.isfile(base / video.uri)]
+    if missing:
+        more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
+        verb = "file does" if len(missing) == 1 else "files do"
+        fail(
+            f"{len(missing)} {verb} not exist in {base}: {', '.join(missing[:_MAX_LISTED])}{more}.",
+            f"{hint} Paths in a manifest are relative to the manifest's folder.".strip(),
+        )
+
+
 def send_videos(
     target: VideoTarget, base: Path, videos: Sequence[VideoSpec], in_place: bool, *, is_remote: bool
 ) -> TaskDetails:
@@ -78,13 +99,8 @@ def send_videos(
         in_place: Whether to send paths in any case.
         is_remote: Whether the service runs elsewhere, so that its media root is unknown.
     """
+    fail_if_missing(base, videos)
     files = {video.uri: (base / video.uri).resolve() for video in videos}
-    for uri, file in files.items():
-        if not file.is_file():
-            fail(
-                f"{uri}: {base} has no such file.",
-                "Paths in a manifest are relative to the manifest's folder.",
-            )
     if in_place or (not is_remote and _are_below_media_root(files.values())):
         placed = [video.model_copy(update={"uri": str(files[video.uri])}) for video in videos]
         try:

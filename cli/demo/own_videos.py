@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.commands.ingest_command import default_name, find_manifest, read_videos
-from cli.commands.video_sending import pack_videos
+from cli.commands.video_sending import fail_if_missing, pack_videos
 from cli.console import console, fail
 from cli.demo.demo_videos import SAMPLE_SEARCHES, SampleQuery
 from service.core.schemas import TaskDetails, VideoSpec
+from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from cli.http_service_client import HttpServiceClient
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["OwnVideos"]
 
 _CAPTIONS_HINT = (
-    "Write captions.csv with the columns file and caption, one line per video, or manifest.jsonl as for "
-    "`cinestrata ingest`."
+    "Write captions.csv with the columns file and caption, one line per video, manifest.jsonl as for "
+    "`cinestrata ingest`, or a text file NAME.txt for each video."
 )
 _MIN_CAPTIONED = 2
 
@@ -51,7 +52,7 @@ class OwnVideos:
         if not root.is_dir():
             problem = "is not a folder" if root.exists() else "does not exist"
             fail(f"--videos: {root} {problem}.", "Name a folder with one subfolder of videos per domain.")
-        folders = [root] if find_manifest(root) else _subfolders(root)
+        folders = [root] if find_manifest(root) or _has_sidecars(root) else _subfolders(root)
         if not folders:
             fail(
                 f"--videos: {root} has neither captions nor subfolders.",
@@ -115,17 +116,21 @@ def _subfolders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
+def _has_sidecars(folder: Path) -> bool:
+    return any(
+        file.with_suffix(suffix).is_file()
+        for file in folder.iterdir()
+        if file.suffix.lower() in VIDEO_SUFFIXES
+        for suffix in SIDECAR_SUFFIXES
+    )
+
+
 def _read_domain(name: str, folder: Path) -> Sequence[VideoSpec]:
-    manifest = find_manifest(folder)
-    if manifest is None:
+    _, videos = read_videos(folder)
+    manifest = find_manifest(folder) or folder
+    if manifest == folder and not any(video.captions for video in videos):
         fail(f"{folder} has no captions.", _CAPTIONS_HINT)
-    _, videos = read_videos(manifest)
-    for video in videos:
-        if not (folder / video.uri).is_file():
-            fail(
-                f"{manifest}: {video.uri} does not exist.",
-                f"Paths of videos are relative to {folder}. Correct the path or remove its line.",
-            )
+    fail_if_missing(folder, videos)
     captioned = sum(bool(video.captions) for video in videos)
     if captioned < _MIN_CAPTIONED:
         fail(

@@ -109,7 +109,7 @@ def create_task_from_archive(
     idempotency_key: str | None = None,
     caller: str = "",
 ) -> CreateOutcome:
-    """Create a task from an archive of videos with a manifest (see ``service.tasks.archives.manifest_parser``).
+    """Create a task from an archive of videos with a manifest (see ``service.tasks.manifests.manifest_parser``).
 
     After an error no file of the archive is left, except if the catalog did not confirm the commit: the task may be
     stored, so its files stay, and ``upload_storage.sweep_uploads`` removes them if the task is not stored.

@@ -222,6 +222,54 @@ def test_manifest_of_a_folder_is_read(tmp_path: Path) -> None:
     assert (video.uri, video.captions, video.split) == ("a.mp4", ["one", "two"], "test")
 
 
+def test_sidecar_files_of_a_folder_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("deep/A.MKV", "IMG_0001.mp4", "a red_car.mp4", "0002.mp4"):
+        (tmp_path / name).touch()
+    (tmp_path / "deep/A.txt").write_bytes("Küche\n\nein Löffel\n".encode("cp1252"))
+    _, videos = read_videos(tmp_path, encoding="cp1252", captions_from_names=True)
+    assert [(video.uri, video.captions) for video in videos] == [
+        ("0002.mp4", []),
+        ("IMG_0001.mp4", ["IMG 0001"]),
+        ("a red_car.mp4", ["a red car"]),
+        ("deep/A.MKV", ["Küche", "ein Löffel"]),
+    ]
+    assert "3 of 4 videos have captions" in capsys.readouterr().out
+    with pytest.raises(InvalidInput, match=r"deep/A\.txt:1"):
+        read_videos(tmp_path)
+
+
+def test_manifest_in_windows_text_is_read_on_request(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_bytes("Datei;file;Text\n1;a.mp4;Küche\n".encode("cp1252"))
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    outcome = cinestrata("ingest", tmp_path)
+    assert outcome.exit_code == 1
+    assert "captions.csv:2: Byte 10 of the line is not UTF-8" in outcome.output
+    assert "--encoding cp1252" in outcome.output
+    _, (video,) = read_videos(tmp_path, encoding="cp1252")
+    assert (video.captions, video.metadata) == (["Küche"], {"Datei": "1"})
+
+
+@pytest.mark.parametrize("command", ["ingest", "sync"])
+def test_all_missing_files_are_listed(tmp_path: Path, command: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "3.mp4").write_bytes(b"video")
+    (source / "manifest.csv").write_text("file\n" + "".join(f"{number}.mp4\n" for number in range(25)))
+    outcome = cinestrata(command, source)
+    assert outcome.exit_code == 1
+    assert "24 files do not exist" in outcome.output
+    assert "20.mp4 and 4 more" in outcome.output
+
+
+@pytest.mark.parametrize("option", [("--encoding", "cp1252"), ("--captions-from-names",)])
+def test_options_of_manifests_are_refused_with_archives(tmp_path: Path, option: tuple[str, ...]) -> None:
+    (tmp_path / "a.zip").touch()
+    outcome = cinestrata("ingest", tmp_path / "a.zip", *option)
+    assert outcome.exit_code == 1
+    assert "cannot be combined with an archive" in outcome.output
+
+
 def test_packed_archive_keeps_content_and_drops_paths(tmp_path: Path) -> None:
     outside = tmp_path / "a b.mp4"
     outside.write_bytes(b"video")

@@ -1,30 +1,36 @@
-"""Unpacking of uploaded archives: zip or tar(.gz) with a manifest (see ``manifest_parser``).
+"""Unpacking of uploaded archives: zip or tar(.gz) with a manifest, or with sidecar files of its videos.
 
-An archive is not trusted. Only plain files that the manifest lists are written, each to a validated path.
+An archive is not trusted. Only plain files that the manifest lists are written, each to a validated path; without a
+manifest, files whose names end like those of videos. Manifests of typed tables are not read, because their parsers do
+not bound the memory that a file takes.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from index.files.durable_files import sync
 from service.core import request_limits
-from service.core.errors import CinestrataError, InvalidInput, TooLarge, Unavailable
+from service.core.errors import CinestrataError, FieldError, InvalidInput, TooLarge, Unavailable
 from service.core.schemas import VideoSpec
 from service.core.settings import settings
 from service.storage.library_paths import UPLOAD_SCHEME
 from service.tasks.archives.archive_errors import archive_too_large, invalid_archive, safe_path
 from service.tasks.archives.archive_reader import Archive, ArchiveMember, list_members, open_archive
-from service.tasks.archives.manifest_parser import MANIFEST_NAMES, parse_manifest
 from service.tasks.archives.upload_storage import remove_upload
+from service.tasks.manifests.manifest_parser import MANIFEST_NAMES, parse_manifest
+from service.tasks.manifests.sidecar_captions import SIDECAR_SUFFIXES, VIDEO_SUFFIXES, read_sidecars
 
 __all__ = ["archive_digest", "unpack_archive"]
 
-_MAX_MANIFEST_BYTES = 32 * 1024**2
+_MAX_MANIFEST_BYTES = 32 * 1024**2  # or of all sidecar files
+_MANIFEST_HINT = "Put one manifest.jsonl or manifest.csv at its top."
+_MAX_LISTED = 20
 _BLOCK_BYTES = 1024**2
 
 
@@ -51,7 +57,7 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     try:
         with open_archive(archive, filename) as opened:
             members = list_members(opened)
-            videos, base = _read_manifest(opened, members)
+            videos, base = _read_videos(opened, members)
             _write_videos(opened, members, videos, base, folder)
     except BaseException as error:
         remove_upload(upload)
@@ -71,22 +77,55 @@ def unpack_archive(archive: BinaryIO, filename: str, upload: str) -> list[VideoS
     ]
 
 
-def _read_manifest(
+def _read_videos(
     archive: Archive, members: dict[PurePosixPath, ArchiveMember]
 ) -> tuple[list[VideoSpec], PurePosixPath]:
-    """Return the videos of the manifest, and the folder of the manifest."""
+    """Return the videos of the archive, and the folder that their URIs are relative to."""
     found = [p for p in members if p.name in MANIFEST_NAMES and len(p.parts) <= 2]
+    found = [p for p in found if p.stem == "manifest"] or found
     found = [p for p in found if len(p.parts) == 1] or found
-    if len(found) != 1:
-        count = "several manifests" if found else "no manifest"
-        raise invalid_archive(f"It contains {count}.", "Put one manifest.jsonl or manifest.csv at its top.")
+    if len(found) > 1:
+        raise invalid_archive("It contains several manifests.", _MANIFEST_HINT)
+    if not found:
+        return _read_bare_videos(archive, members), PurePosixPath()
     with archive.open(members[found[0]]) as stream:
         raw = stream.read(_MAX_MANIFEST_BYTES + 1)
     if len(raw) > _MAX_MANIFEST_BYTES:
         raise TooLarge(
             f"{found[0]}: The manifest is larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
         )
-    return parse_manifest(raw, found[0].name), found[0].parent
+    return parse_manifest(io.BytesIO(raw), found[0].name), found[0].parent
+
+
+def _read_bare_videos(archive: Archive, members: dict[PurePosixPath, ArchiveMember]) -> list[VideoSpec]:
+    """Return the videos of an archive without a manifest, with the captions of their sidecar files."""
+    uris = [str(path) for path in members if path.suffix.lower() in VIDEO_SUFFIXES and path.name[0] != "."]
+    stems = {str(PurePosixPath(uri).with_suffix("")) for uri in uris}
+    sidecars: dict[str, bytes] = {}
+    budget = _MAX_MANIFEST_BYTES
+    # In the order of the archive: a gzip stream cannot seek backwards.
+    for path, member in members.items():
+        if any(
+            str(path).removesuffix(suffix) in stems
+            for suffix in SIDECAR_SUFFIXES
+            if path.name.endswith(suffix)
+        ):
+            with archive.open(member) as stream:
+                sidecars[str(path)] = stream.read(budget + 1)
+            budget -= len(sidecars[str(path)])
+            if budget < 0:
+                raise TooLarge(
+                    f"{path}: The texts are larger than {_MAX_MANIFEST_BYTES} bytes. Split the archive."
+                )
+
+    def open_sidecar(name: str) -> BinaryIO | None:
+        return io.BytesIO(sidecars[name]) if name in sidecars else None
+
+    videos = [read_sidecars(uri, open_sidecar) for uri in sorted(uris)]
+    # A manifest with a wrong name must not become a domain without captions.
+    if not any(video.captions for video in videos):
+        raise invalid_archive("It contains no manifest, and no texts of its videos.", _MANIFEST_HINT)
+    return videos
 
 
 def _write_videos(
@@ -98,15 +137,15 @@ def _write_videos(
 ) -> None:
     budget = request_limits.MAX_UNPACKED_BYTES
     wanted: dict[PurePosixPath, None] = {}
+    missing: dict[int, str] = {}
     for number, video in enumerate(videos):
         path = base / safe_path(video.uri, f"videos[{number}].uri")
-        if path not in members:
-            raise InvalidInput.at(
-                f"videos[{number}].uri",
-                f"{video.uri!r} is not in the archive.",
-                "Name a file by its path relative to the manifest.",
-            )
-        wanted[path] = None
+        if path in members:
+            wanted[path] = None
+        else:
+            missing[number] = video.uri
+    if missing:
+        raise _missing_files(missing)
     # In the order of the archive: a gzip stream cannot seek backwards.
     for path in (path for path in members if path in wanted):
         target = folder.joinpath(*path.parts)
@@ -128,3 +167,19 @@ def _write_videos(
     for inside in {folder.joinpath(*above.parts) for path in wanted for above in path.parents}:
         sync(inside)
     sync(folder.parent)
+
+
+def _missing_files(missing: dict[int, str]) -> InvalidInput:
+    """Return the error of all files that are missing, by the number of their video."""
+    listed = dict(list(missing.items())[:_MAX_LISTED])
+    names = ", ".join(uri[:200] for uri in listed.values())
+    more = f" and {len(missing) - len(listed)} more" if len(missing) > len(listed) else ""
+    hint = "Name files by their paths relative to the manifest."
+    verb = "file is" if len(missing) == 1 else "files are"
+    return InvalidInput(
+        f"{len(missing)} {verb} not in the archive: {names}{more}. {hint}",
+        [
+            FieldError(f"videos[{number}].uri", f"{uri[:200]!r} is not in the archive.", hint)
+            for number, uri in listed.items()
+        ],
+    )

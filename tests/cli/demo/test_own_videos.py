@@ -54,14 +54,23 @@ def test_folder_with_captions_is_one_domain(tmp_path: Path) -> None:
     assert OwnVideos.read(tmp_path / "birds").domains == ("birds",)
 
 
+def test_folders_may_have_sidecar_files(tmp_path: Path) -> None:
+    birds = _domain(tmp_path / "birds", None)
+    for number in range(3):
+        (birds / f"{number}.txt").write_text(f"bird number {number}")
+    for root in (tmp_path, birds):
+        own = OwnVideos.read(root)
+        assert [video.captions for video in own.videos["birds"]] == [[f"bird number {n}"] for n in range(3)]
+
+
 @pytest.mark.parametrize(
     ("captions", "problem", "hint"),
     [
         (None, "birds has no captions", "captions.csv with the columns file and caption"),
         (_captions(1), "captions.csv has 1 video with captions", "at least 2"),
         ("file,caption\n0.mp4,\n1.mp4,\n", "captions.csv has 0 videos with captions", "at least 2"),
-        (_captions(4), "captions.csv: 3.mp4 does not exist", "relative to"),
-        ("name,caption\n0.mp4,bird\n", "no column 'uri' or 'file'", ""),
+        (_captions(4), "1 file does not exist", "relative to"),
+        ("name,caption\n0.mp4,bird\n", "no column 'file'", ""),
     ],
 )
 def test_unusable_domain_is_named_before_anything_starts(

@@ -25,7 +25,7 @@ from service.core.errors import CinestrataError, Conflict, InvalidInput, TooLarg
 from service.core.settings import Settings, settings
 from service.storage import library_paths
 from service.tasks import broker, commands
-from service.tasks.archives import archive_reader
+from service.tasks.archives import archive_reader, archive_unpacking
 from service.tasks.archives.archive_unpacking import unpack_archive
 from service.tasks.archives.upload_storage import remove_upload
 
@@ -217,11 +217,16 @@ class TestBombs:
         ({"manifest.jsonl": b'{"uri": "a.mp4", "split": "x"}', "a.mp4": b"x"}, "manifest.jsonl:1.split"),
         ({"manifest.jsonl": b"\xff\xfe", "a.mp4": b"x"}, "UTF-8"),
         ({"manifest.jsonl": b"[" * 100_000, "a.mp4": b"x"}, "manifest.jsonl:1"),
-        ({"manifest.csv": b"path,captions\na.mp4,x", "a.mp4": b"x"}, "no column 'uri' or 'file'"),
+        ({"manifest.csv": b"name,captions\na.mp4,x", "a.mp4": b"x"}, "no column 'file'"),
         ({"manifest.csv": b"uri,captions\na.mp4,x,y,z", "a.mp4": b"x"}, "more cells than columns"),
         ({"manifest.csv": b'uri,captions\na.mp4,"x', "a.mp4": b"x"}, "manifest.csv:"),
         ({"manifest.csv": b"uri,id\na.mp4,x\na.mp4,y", "a.mp4": b"x"}, "differs from its row in line 2"),
-        ({"manifest.csv": b"uri\n\0", "a.mp4": b"x"}, "safe path"),
+        ({"manifest.csv": b"uri\n\0", "a.mp4": b"x"}, "manifest.csv:2: The line contains a NUL"),
+        ({"manifest.csv": b"file\nK\xfcche.mp4", "a.mp4": b"x"}, "manifest.csv:2: Byte 2"),
+        ({"captions.csv": b"file\n../x", "a.mp4": b"x"}, "safe path"),
+        ({"a.mp4": b"x", "notes.txt": b"x"}, "no manifest"),
+        ({"manifest.parquet": b"x", "a.mp4": b"x"}, "no manifest"),
+        ({"a.mp4": b"x", "a.info.json": b"[" * 100_000}, "a.info.json: The file is not JSON"),
         ({"manifest.csv": b"uri", "manifest.jsonl": b"{}"}, "several manifests"),
     ],
 )
@@ -325,3 +330,41 @@ def test_additional_manifest_fields_become_metadata(sqlite_catalog: Settings) ->
     line = b'{"uri": "a.mp4", "captions": ["x"], "source": "cam 3", "license": "MIT", "metadata": {"source": "given"}}'
     videos = unpack_archive(_zip({"manifest.jsonl": line, "a.mp4": b"x"}), "v.zip", "tsk_extra")
     assert videos[0].metadata == {"source": "given", "license": "MIT"}
+
+
+@pytest.mark.parametrize("pack", [_zip, _tar])
+def test_sidecar_files_caption_an_archive_without_manifest(
+    pack: Callable[[dict[str, bytes]], BinaryIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "birds/b.txt": b"a bird\nit flies\n",
+        "birds/b.mp4": b"B",
+        "birds/._b.mp4": b"left out",
+        "birds/a.MOV": b"A",
+        "birds/a.info.json": b'{"title": "A cat", "uploader": "me"}',
+        "birds/notes.txt": b"left out",
+    }
+    first, second = unpack_archive(pack(files), "v.zip", "tsk_1")
+    assert (first.uri, first.captions, first.metadata) == (
+        "upload://tsk_1/birds/a.MOV",
+        ["A cat"],
+        {"uploader": "me"},
+    )
+    assert second.captions == ["a bird", "it flies"]
+    assert {path.name for path in _remaining_files()} == {"tsk_1", "birds", "a.MOV", "b.mp4"}
+    remove_upload("tsk_1")
+    monkeypatch.setattr(archive_unpacking, "_MAX_MANIFEST_BYTES", 20)
+    _refused(pack(files), TooLarge)
+
+
+def test_all_missing_files_are_listed() -> None:
+    lines = "\n".join(f'{{"uri": "{number}.mp4"}}' for number in range(25))
+    error = _refused(_zip({"manifest.jsonl": lines.encode(), "3.mp4": b"x"}))
+    assert "24 files are not in the archive: 0.mp4, 1.mp4, 2.mp4, 4.mp4" in str(error)
+    assert "and 4 more" in str(error)
+    assert [e.field for e in error.errors][-1] == "videos[20].uri"
+
+
+def test_named_manifest_precedes_a_table_of_captions() -> None:
+    videos = unpack_archive(_zip({**FILES, "captions.csv": b"other"}), "videos.zip", "tsk_1")
+    assert [v.captions for v in videos] == [["a bird"], []]

@@ -40,7 +40,7 @@ def workers(shared_decoder: VideoDecoder, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def sync(source: Path, vanished: Any = "keep", dry_run: bool = False) -> None:
-    run_sync(source, None, vanished, dry_run, False, None, None)
+    run_sync(source, None, vanished, dry_run, False, None, False, None, None)
 
 
 def domain() -> str:

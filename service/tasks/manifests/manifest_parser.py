@@ -1,0 +1,92 @@
+"""Parser of manifests: lists of videos with captions as JSONL, CSV, Parquet or a spreadsheet.
+
+A JSONL manifest has one video per line, with the fields of a video in ``POST /tasks``; other fields become metadata.
+Tables have the columns of :mod:`service.tasks.manifests.table_columns`. The delimiter of a CSV follows from its header.
+A file may have several lines: its captions are merged. URIs are paths relative to the folder of the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+from typing import Any, BinaryIO
+
+from service.core.errors import InvalidInput
+from service.core.schemas import VideoSpec
+from service.tasks.manifests.delimited_table import read_delimited_table
+from service.tasks.manifests.manifest_entries import ManifestEntries
+from service.tasks.manifests.manifest_lines import read_lines
+from service.tasks.manifests.table_columns import FILE_COLUMNS, map_columns
+from service.tasks.manifests.typed_table import TYPED_SUFFIXES, read_typed_table
+
+__all__ = ["MANIFEST_NAMES", "TYPED_MANIFEST_NAMES", "parse_manifest"]
+
+MANIFEST_NAMES = ("manifest.jsonl", "manifest.csv", "manifest.tsv", "captions.csv", "captions.tsv")
+TYPED_MANIFEST_NAMES = tuple(f"manifest{suffix}" for suffix in TYPED_SUFFIXES)
+
+_DELIMITED_SUFFIXES = (".csv", ".tsv")
+
+
+def parse_manifest(stream: BinaryIO, name: str, encoding: str = "utf-8") -> list[VideoSpec]:
+    """Parse the videos of a manifest.
+
+    Args:
+        stream: Content of the manifest.
+        name: File name of the manifest; its ending selects the format, JSONL if it is unknown.
+        encoding: Encoding of a text.
+
+    Raises:
+        InvalidInput: a line is invalid; the error names the line.
+    """
+    suffix = PurePath(name).suffix.lower()
+    rows: Iterable[tuple[int, Any]]
+    if suffix in TYPED_SUFFIXES:
+        rows = read_typed_table(stream, name)
+    elif suffix in _DELIMITED_SUFFIXES:
+        rows = read_delimited_table(read_lines(stream, name, encoding), name)
+    else:
+        rows = _read_objects(read_lines(stream, name, encoding), name)
+    entries = ManifestEntries(name)
+    for line, fields in rows:
+        entries.add(line, fields)
+    videos = entries.videos()
+    if not videos:
+        raise InvalidInput.at(name, "It lists no video.", "Write one video per line.")
+    return videos
+
+
+def _read_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InvalidInput.at(
+                f"{name}:{number}", "The line is not JSON.", "Write one object per line."
+            ) from None
+        yield number, _move_unknown_to_metadata(_rename_aliases(fields, f"{name}:{number}"))
+
+
+def _rename_aliases(fields: Any, location: str) -> Any:
+    """Rename the fields of an object without ``uri`` as for the columns of a table."""
+    if (
+        not isinstance(fields, dict)
+        or "uri" in fields
+        or not {name.lower() for name in fields} & {*FILE_COLUMNS}
+    ):
+        return fields
+    renamed = dict(zip(map_columns(list(fields), location), fields.values(), strict=True))
+    if isinstance(renamed.get("captions"), str):
+        renamed["captions"] = [renamed["captions"]]
+    return renamed
+
+
+def _move_unknown_to_metadata(fields: Any) -> Any:
+    """Move fields that a video does not have to its metadata, as for columns of a table."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("metadata") or {}, dict):
+        return fields  # refused by the validation
+    unknown = {key: value for key, value in fields.items() if key not in VideoSpec.model_fields}
+    known = {key: value for key, value in fields.items() if key in VideoSpec.model_fields}
+    return known | ({"metadata": unknown | (fields.get("metadata") or {})} if unknown else {})

@@ -1,0 +1,170 @@
+"""Manifests as text: delimiters, encodings, column names, merged rows, and lines that are refused by their number."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from service.core import request_limits
+from service.core.errors import InvalidInput
+from service.core.schemas import VideoSpec
+from service.tasks.manifests import manifest_lines
+from service.tasks.manifests.manifest_parser import parse_manifest
+
+
+def parse(content: str | bytes, name: str = "manifest.csv", encoding: str = "utf-8") -> list[VideoSpec]:
+    raw = content.encode() if isinstance(content, str) else content
+    return parse_manifest(io.BytesIO(raw), name, encoding)
+
+
+def refusal(content: str | bytes, name: str = "manifest.csv", encoding: str = "utf-8") -> str:
+    with pytest.raises(InvalidInput) as caught:
+        parse(content, name, encoding)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_delimiter_follows_from_the_header(delimiter: str, end: str, mark: str) -> None:
+    rows = [
+        ["file", "caption", "Place, floor; room"],
+        ["a.mp4", "eggs, milk; one", "hall"],
+        ["b.mp4", "Küche", ""],
+    ]
+    lines = [delimiter.join(f'"{cell}"' if set(",;") & set(cell) else cell for cell in row) for row in rows]
+    first, second = parse(mark + end.join(lines), "list.tsv" if delimiter == "\t" else "list.csv")
+    assert (first.uri, first.captions, first.metadata) == (
+        "a.mp4",
+        ["eggs, milk; one"],
+        {"Place, floor; room": "hall"},
+    )
+    assert (second.captions, second.metadata) == (["Küche"], None)
+
+
+@pytest.mark.parametrize("file", ["file", "FileName", "path", "Video", " uri "])
+@pytest.mark.parametrize("caption", ["Caption", "captions", "TEXT", "description"])
+def test_columns_have_several_names(file: str, caption: str) -> None:
+    (video,) = parse(f"{caption},{file},ID,Split\none|two,a.mp4,x,test\n")
+    assert (video.uri, video.captions, video.id, video.split) == ("a.mp4", ["one", "two"], "x", "test")
+
+
+def test_objects_have_the_same_names_if_they_have_no_uri() -> None:
+    assert parse('{"File": "a.mp4", "caption": "a | b"}', "m.jsonl")[0].captions == ["a | b"]
+    assert parse('{"uri": "a.mp4", "text": "x"}', "m.jsonl")[0].metadata == {"text": "x"}
+    assert "'file' and 'path' have the same meaning" in refusal('{"file": "a", "path": "b"}', "m.jsonl")
+
+
+def test_columns_of_one_meaning_are_refused() -> None:
+    assert "manifest.csv:1: The columns 'caption' and 'Text' have the same meaning" in refusal(
+        "file,caption,Text\n"
+    )
+    assert "'File' and 'uri'" in refusal("File,uri\n")
+    assert "'place' and 'place'" in refusal("file,place,place\n")
+
+
+def test_text_that_is_not_utf8_names_the_line_and_the_option() -> None:
+    raw = "file;caption\na.mp4;plain\nb.mp4;Küche\nc.mp4;Öl\n".encode("cp1252")
+    message = refusal(raw)
+    assert "manifest.csv:3: Byte 8 of the line is not UTF-8" in message
+    assert "--encoding cp1252" in message
+    assert [video.captions for video in parse(raw, encoding="cp1252")] == [["plain"], ["Küche"], ["Öl"]]
+    assert "manifest.csv:1: Byte 6 of the line is not CP1252" in refusal(b"file,\x81", encoding="cp1252")
+    assert "UTF-16" in refusal("file,caption\n".encode("utf-16"))
+    for unsupported in ("utf-16", "rot13", "no such", "\0"):
+        assert "not supported" in refusal(raw, encoding=unsupported)
+
+
+def test_mark_of_utf8_overrides_the_encoding() -> None:
+    assert parse("\ufefffile,text\na.mp4,Küche\n", encoding="cp1252")[0].captions == ["Küche"]
+
+
+def test_rows_of_a_file_are_merged() -> None:
+    first, second = parse(
+        "file,caption,id,place\na.mp4,one,,\nb.mp4,other,,\n./a.mp4,two,x,hall\n,,,\n\na.mp4,one|three,x,\n"
+    )
+    assert (first.uri, first.captions, first.id) == ("a.mp4", ["one", "two", "three"], "x")
+    assert first.metadata == {"place": "hall"}
+    assert second.captions == ["other"]
+    (video,) = parse('{"uri": "a.mp4", "captions": ["x"]}\n{"uri": "a.mp4", "captions": ["y"]}', "m.jsonl")
+    assert video.captions == ["x", "y"]
+
+
+@pytest.mark.parametrize("column", ["id", "split", "place"])
+def test_contradicting_rows_name_both_lines(column: str) -> None:
+    message = refusal(f"file,{column}\na.mp4,train\nb.mp4,val\n\na.mp4,test\n")
+    assert f"manifest.csv:5: '{column}' of 'a.mp4' differs from its row in line 2" in message
+
+
+def test_captions_of_a_file_are_limited() -> None:
+    rows = (f"a.mp4,caption {number}\n" for number in range(request_limits.MAX_CAPTIONS + 2))
+    message = refusal("file,caption\n" + "".join(rows))
+    assert f"manifest.csv:{request_limits.MAX_CAPTIONS + 2}: 'a.mp4' has more than" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "lists no video"),
+        ("\n\n", "lists no video"),
+        ("file,caption\n", "lists no video"),
+        ("name,caption\na.mp4,x\n", "no column 'file', 'filename', 'path', 'video' or 'uri'"),
+        ("\nfile,caption\n\na.mp4,x,y\n", ":4: There are more cells than columns"),
+        ("file,caption\n,x\n", ":2.uri"),
+        ("file,split\na.mp4,x\n", ":2.split"),
+        ("file,caption\na.mp4,a\0b\n", ":2: The line contains a NUL"),
+        ('file,caption\n\'a\',"b\nc"\nb.mp4,"x\n' + "y\n" * 9, ":4: The row that begins here"),
+        ('file,caption\na.mp4,"' + "x\n" * 100_000, ":2: The row that begins here"),
+        ('file,caption\na.mp4,"x" y\n', ":2: The row that begins here"),
+        ('"file\n', ":1: The row that begins here"),
+        ('file,caption\n"a\nb.mp4",x\n', ":2.uri: The path contains a control character"),
+        ("[" * 100_000, "no column"),
+    ],
+)
+def test_bad_line_of_a_table_is_named(content: str, expected: str) -> None:
+    assert expected in refusal(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"uri": "a.mp4"}\n\n{"uri": ', ":3: The line is not JSON"),
+        ('{"a": ' * 100_000, ":1: The line is not JSON"),
+        ('{"captions": ["x"]}', ":1.uri"),
+        ('{"uri": "a\\u0000.mp4"}', ":1.uri: The path contains a control character"),
+        ('{"uri": "a.mp4", "captions": 3}', ":1.captions"),
+        ("3", ":1"),
+    ],
+)
+def test_bad_object_is_named(content: str, expected: str) -> None:
+    assert expected in refusal(content, "m.jsonl")
+
+
+@pytest.mark.parametrize("name", ["manifest.csv", "manifest.jsonl"])
+def test_long_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_lines, "MAX_LINE_BYTES", 1000)
+    assert "longer than 1000 bytes" in refusal(b"file" + b"," * 2000, name)
+
+
+class _Lines(io.RawIOBase):
+    """A file of lines that are generated when they are read."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+        self.read_lines = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self.read_lines += 1
+        return next(self._lines, b"")
+
+
+def test_long_manifest_is_read_line_by_line() -> None:
+    rows = (f"{number}.mp4;caption {number}\n".encode() for number in itertools.count())
+    bad = itertools.chain([b"file;caption\n"], itertools.islice(rows, 20_000), [b"x.mp4;a;b\n"], rows)
+    stream = _Lines(bad)
+    with pytest.raises(InvalidInput, match=r"manifest\.csv:20002: There are more cells"):
+        parse_manifest(stream, "manifest.csv")  # type: ignore[arg-type]
+    assert stream.read_lines == 20_002
