@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["PerTextCondition", "TextCondition"]
+__all__ = ["PerTextCondition", "TextCondition", "WordCondition"]
 
 
 class TextCondition(Protocol):
@@ -82,3 +82,32 @@ class PerTextCondition:
     def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
         """Change of the out-projection, ``[1, n, L, d]``, for ``hidden [1, n, L, d]``."""
         return self._each.output_delta(layer, hidden.transpose(0, 1), end.unsqueeze(1)).transpose(0, 1)
+
+
+class WordCondition:
+    """Adapters whose token embeddings change as those of another condition.
+
+    Args:
+        adapters: Condition that changes the projections, with C candidates.
+        words: Condition that changes the token embeddings, with C candidates.
+    """
+
+    def __init__(self, adapters: TextCondition, words: TextCondition) -> None:
+        self._adapters, self._words = adapters, words
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates C."""
+        return self._adapters.candidates
+
+    def embedding_delta(self, ids: Tensor) -> Tensor | None:
+        """Change of the token embeddings of ids ``[n, L]`` or ``[C, n, L]``, ``[C, n, L, d]``."""
+        return self._words.embedding_delta(ids)
+
+    def input_deltas(self, layer: int, hidden: Tensor, end: Tensor) -> Sequence[Tensor]:
+        """Changes of query, key and value by the adapters, each ``[C, n, L, d]``."""
+        return self._adapters.input_deltas(layer, hidden, end)
+
+    def output_delta(self, layer: int, hidden: Tensor, end: Tensor) -> Tensor:
+        """Change of the out-projection by the adapters, ``[C, n, L, d]``."""
+        return self._adapters.output_delta(layer, hidden, end)

@@ -17,10 +17,12 @@ from pydantic import Field
 from torch import Tensor
 
 from models.adapters.frame_fusion import FrameFusion, FusionMix, FusionNeighbor
+from models.adapters.low_rank_text_update import TextUpdate
 from models.adapters.tame import NO_EXPERT, ROUTED, Tame
 from models.backbones.backbone import Backbone
 from models.encoders.families.frozen_family import FROZEN_FAMILY
-from models.encoders.families.tame_family import TAME_FAMILY
+from models.encoders.families.tame_family import TAME_FAMILY, WORD_PREFIX
+from models.encoders.text_condition import TextCondition, WordCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.releases.release_state import ReleaseState, tensors_with_prefix
 from trainer.losses import cross_task_loss, in_task_loss
@@ -63,6 +65,12 @@ class FfaTameConfig(MethodConfig):
     gate_learning_rate: float = Field(
         default=1e-5, gt=0, le=1, description="learning rate of α of FFA and of prototypes"
     )
+    word_learning_rate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="learning rate of the token embeddings, shared by all tasks; 0: frozen embeddings, as in the paper",
+    )
 
 
 class FfaTame(Method):
@@ -71,6 +79,7 @@ class FfaTame(Method):
     Attributes:
         fusion: FFA of the image tower.
         tame: TAME of the text tower, with one prototype per task.
+        words: Changes of the token embeddings, which the paper does not have; None without them.
     """
 
     name = "ffa_tame"
@@ -110,6 +119,7 @@ class FfaTame(Method):
             )
         self.fusion.to(backbone.device)
         self.tame.to(backbone.device)
+        self.words = self._new_words() if config.word_learning_rate else None
         self.train(False)
 
     # -- hooks ------------------------------------------------------------------------------------------
@@ -135,7 +145,10 @@ class FfaTame(Method):
         passed = self.frozen_image_block_count if frames.is_floating_point() else 0
         videos, _ = encode_frames(self.backbone, frames, self.fusion, first_block=passed)
         ids = self.backbone.tokenize(texts)
-        queries = encode_texts(self.backbone, ids, self.tame.condition([len(self.learned_tasks)]))[0]
+        condition: TextCondition = self.tame.condition([len(self.learned_tasks)])
+        if self.words is not None:
+            condition = WordCondition(condition, self.words.as_update_set())
+        queries = encode_texts(self.backbone, ids, condition)[0]
         in_task = in_task_loss(queries, videos, self.config.logit_scale)
         if references is None or self.config.cross_task == 0:
             return in_task
@@ -146,6 +159,8 @@ class FfaTame(Method):
         """Freeze all adapters."""
         self.fusion.requires_grad_(False)
         self.tame.requires_grad_(False)
+        if self.words is not None:
+            self.words.requires_grad_(False)
 
     # -- training ---------------------------------------------------------------------------------------
 
@@ -167,6 +182,10 @@ class FfaTame(Method):
                 "weight_decay": decay,
             },
         ]
+        if self.words is not None and self.config.word_learning_rate:
+            # Weight decay would shrink the embeddings of words that are not in the batch.
+            rate = self.config.word_learning_rate
+            groups.append({"params": [self.words.words], "lr": rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]
 
     def train(self, mode: bool = True) -> None:
@@ -175,11 +194,17 @@ class FfaTame(Method):
 
     def state_dict(self) -> dict[str, Tensor]:
         tensors = {f"ffa.{name}": tensor for name, tensor in self.fusion.state_dict().items()}
-        return tensors | {f"tame.{name}": tensor for name, tensor in self.tame.tensors().items()}
+        tensors |= {f"tame.{name}": tensor for name, tensor in self.tame.tensors().items()}
+        words = self.words.tensors() if self.words is not None else {}
+        return tensors | {f"{WORD_PREFIX}{name}": tensor for name, tensor in words.items()}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         self.fusion.load_state_dict(tensors_with_prefix("ffa.", tensors))
         self.tame.load_tensors(tensors_with_prefix("tame.", tensors))
+        words = tensors_with_prefix(WORD_PREFIX, tensors)
+        if words:
+            self.words = self.words or self._new_words()
+            self.words.load_tensors(words)
 
     # -- encoding ---------------------------------------------------------------------------------------
 
@@ -206,6 +231,10 @@ class FfaTame(Method):
             self.load_state_dict(previous.tensors)
         self.end_task()
 
+    def _new_words(self) -> TextUpdate:
+        """Return changes of token embeddings without low-rank matrices."""
+        return TextUpdate.for_backbone(self.backbone, rank=0, scale=1.0).to(self.backbone.device)
+
     def _has_learned(self) -> bool:
         """Return whether an earlier task was trained."""
         return any(expert != NO_EXPERT for expert in self.tame.task_experts[: len(self.learned_tasks)])
@@ -213,6 +242,8 @@ class FfaTame(Method):
     def _unfreeze(self) -> None:
         """Unfreeze the parameters of this task: all of FFA, and the parts of TAME that the routing mode uses."""
         self.fusion.requires_grad_(True)
+        if self.words is not None:
+            self.words.words.requires_grad_(self.config.word_learning_rate > 0)
         tame = self.tame
         routed = self.config.tame and tame.task_experts[-1] == ROUTED
         tame.a.requires_grad_(self.config.tame)

@@ -1,4 +1,7 @@
-"""Family of TAME: queries under the prototype of each task, with the newest weights or those of the shard's release."""
+"""Family of TAME: queries under the prototype of each task, with the newest weights or those of the shard's release.
+
+A release may also change token embeddings, as in :mod:`models.adapters.low_rank_text_update`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import torch
 from torch import Tensor
 
 from models.adapters.frame_fusion import FrameFusion
+from models.adapters.low_rank_text_update import TextUpdateSet, compact_text_update
 from models.adapters.tame import NO_EXPERT, Tame, TameCondition, TameWeights
 from models.backbones.backbone import Backbone
 from models.encoders.encoder_family import EncoderFamily, FamilyVideoEncoder
 from models.encoders.families.frozen_family import FROZEN_FAMILY
 from models.encoders.query_encoder import QueryEncoder, QueryEncoderInputs, adapter_identity
-from models.encoders.text_condition import PerTextCondition
+from models.encoders.text_condition import PerTextCondition, TextCondition, WordCondition
 from models.encoders.tower_forward import encode_frames, encode_texts
 from models.errors import ReleaseError
 from models.releases.release_state import ReleaseState, tensors_with_prefix
@@ -22,6 +26,7 @@ __all__ = [
     "FAMILIES",
     "FUSION_PREFIX",
     "TAME_FAMILY",
+    "WORD_PREFIX",
     "TameQueryEncoder",
     "TameVideoEncoder",
     "load_frame_fusion",
@@ -29,6 +34,7 @@ __all__ = [
 
 _TAME = "tame."
 FUSION_PREFIX = "ffa."  # of the names of Frame Fusion Adapters in a release
+WORD_PREFIX = "words."  # of the names of changed token embeddings in a release
 
 
 class TameQueryEncoder(QueryEncoder):
@@ -36,6 +42,7 @@ class TameQueryEncoder(QueryEncoder):
 
     modes = ("latest", "pinned")
     _pinned: TameCondition
+    _pinned_words: TextUpdateSet | None
 
     def __init__(self, inputs: QueryEncoderInputs) -> None:
         super().__init__(inputs)
@@ -43,23 +50,31 @@ class TameQueryEncoder(QueryEncoder):
         self._tame = _load_tame(backbone, release)
         self._pinned_releases = inputs.pinned
         adapters = [self._tame.weights()]
-        prototypes, experts, sets = [], [], []
+        self._words = _load_words(backbone, release)
+        prototypes, experts, sets, words = [], [], [], []
         for position, task in enumerate(self.tasks):
             # A frozen shard predates the first adapters; its queries use the backbone alone.
             prototype, expert, weights = self._tame.prototypes[position], NO_EXPERT, None
+            changed: TextUpdateSet | None = None
             if isinstance(previous, TameQueryEncoder) and task in inputs.unchanged_tasks:
                 kept, place = previous._pinned, previous._position[task]
                 prototype, expert = kept.prototypes[place], int(kept.experts[place])
                 weights = kept.weights.select_set(previous._sets[place]) if expert != NO_EXPERT else None
+                if previous._pinned_words is not None:
+                    changed = previous._pinned_words.part(place, place + 1)
             elif (state := inputs.pinned_release(task)).kind != FROZEN_FAMILY.kind:
                 tame = self._tame if state is release else _load_tame(backbone, state)
                 prototype, expert = tame.prototypes[position], tame.task_experts[position]
                 weights = tame.weights() if tame is not self._tame else None
+                changed = _load_words(backbone, state)
             prototypes.append(prototype)
             experts.append(expert)
             sets.append(len(adapters) if weights else 0)
             adapters += [weights] if weights else []
+            if self._words is not None:
+                words.append(changed or self._words.unchanged())
         self._sets: list[int] = sets  # index of each task's adapters in the pinned weights
+        self._pinned_words = TextUpdateSet.stack(words) if words else None
         device = backbone.device
         self._pinned = TameCondition(
             weights=TameWeights.stack(adapters),
@@ -77,7 +92,8 @@ class TameQueryEncoder(QueryEncoder):
         if release.kind == FROZEN_FAMILY.kind:
             return self._backbone.fingerprint
         settings = [release.backbone_fingerprint, release.config.get("top_k", 1), release.config["scale"]]
-        digest = adapter_identity(settings, tensors_with_prefix(_TAME, release.tensors))
+        words = {n: t for n, t in release.tensors.items() if n.startswith(WORD_PREFIX)}
+        digest = adapter_identity(settings, tensors_with_prefix(_TAME, release.tensors) | words)
         return f"{self._position[task]} of {digest}"
 
     def encode_for_tasks(self, ids: Tensor, positions: Sequence[int], mode: str) -> Tensor:
@@ -87,10 +103,23 @@ class TameQueryEncoder(QueryEncoder):
         condition = PerTextCondition(self._condition(positions.tolist(), mode))
         return encode_texts(self._backbone, ids, condition)[0]
 
-    def _condition(self, positions: Sequence[int], mode: str) -> TameCondition:
-        if mode == "latest":
-            return self._tame.condition(positions)
-        return self._pinned.choose(torch.tensor(positions, device=self._backbone.device))
+    def _condition(self, positions: Sequence[int], mode: str) -> TextCondition:
+        device = self._backbone.device
+        chosen = torch.tensor(positions, dtype=torch.int64, device=device)
+        if mode != "latest":
+            pinned = self._pinned.choose(chosen)
+            return (
+                pinned
+                if self._pinned_words is None
+                else WordCondition(pinned, self._pinned_words.choose(chosen))
+            )
+        newest = self._tame.condition(positions)
+        if self._words is None:
+            return newest
+        # Queries for frozen shards are those of the backbone: the second candidate changes no word.
+        frozen = [int(self._tame.task_experts[position] == NO_EXPERT) for position in positions]
+        words = TextUpdateSet.stack([self._words, self._words.unchanged()])
+        return WordCondition(newest, words.choose(torch.tensor(frozen, device=device)))
 
 
 class TameVideoEncoder(FamilyVideoEncoder):
@@ -115,6 +144,21 @@ def load_frame_fusion(backbone: Backbone, release: ReleaseState) -> FrameFusion:
     )
     fusion.load_state_dict(tensors_with_prefix(FUSION_PREFIX, release.tensors))
     return fusion.to(backbone.device)
+
+
+def _load_words(backbone: Backbone, release: ReleaseState) -> TextUpdateSet | None:
+    """Changed token embeddings of a release, as one candidate; None if it changes none.
+
+    Raises:
+        ReleaseError: The tensors do not fit the backbone.
+    """
+    tensors = tensors_with_prefix(WORD_PREFIX, release.tensors)
+    if not tensors:
+        return None
+    try:
+        return compact_text_update(tensors, backbone.vocabulary, 1.0).to(backbone.device)
+    except (KeyError, ValueError) as error:
+        raise ReleaseError(f"the token embeddings of the release do not fit the backbone: {error}") from error
 
 
 def _load_tame(backbone: Backbone, release: ReleaseState) -> Tame:
@@ -144,7 +188,7 @@ TAME_FAMILY = EncoderFamily(
     kind="tame",
     query_encoder=TameQueryEncoder,
     video_encoder=TameVideoEncoder,
-    query_prefixes=(_TAME,),
+    query_prefixes=(_TAME, WORD_PREFIX),
     video_prefixes=(FUSION_PREFIX,),
 )
 FAMILIES = (TAME_FAMILY,)

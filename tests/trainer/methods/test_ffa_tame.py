@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -114,3 +116,57 @@ def test_shards_of_a_zero_shot_library_keep_the_plain_text_tower(backbone: Backb
     for mode in encoder.modes:
         queries = encoder.encode(TEXTS, ["bare"], mode)[:, 0]
         np.testing.assert_allclose(queries, encoder.encode_with_backbone(TEXTS), atol=1e-6)
+
+
+def test_word_rows_change_the_embedding_table(backbone: Backbone) -> None:
+    method = create_method("ffa_tame", backbone, word_learning_rate=1e-2)
+    learn_steps(method, "one", [1, 1])
+    assert method.words is not None
+    changes = method.words.words.detach()
+    tokens = backbone.tokenize(TEXTS).unique()
+    assert changes[tokens].any()
+    others = torch.ones(len(changes), dtype=torch.bool)
+    others[tokens] = False
+    assert not changes[others].any()
+    release = method.release()
+    # Reference: the same adapters on a tower whose table contains the changes.
+    changed = backbone.clone()
+    with torch.no_grad():
+        changed.token_embedding.weight += changes
+    rest = {name: tensor for name, tensor in release.tensors.items() if not name.startswith("words.")}
+    plain = dataclasses.replace(release, tensors=rest)
+    reference = open_query_encoder(changed, plain, {"one": plain})
+    encoder = open_query_encoder(backbone, release, {"one": release})
+    without = open_query_encoder(backbone, plain, {"one": plain})
+    for mode in encoder.modes:
+        queries = encoder.encode(TEXTS, ["one"], mode)
+        np.testing.assert_allclose(queries, reference.encode(TEXTS, ["one"], mode), atol=1e-5)
+        assert np.abs(queries - without.encode(TEXTS, ["one"], mode)).max() > 1e-4
+
+
+def test_pinned_word_rows_are_those_of_the_release_of_each_shard(backbone: Backbone) -> None:
+    zero_shot = create_method("zero_shot", backbone)
+    index_task(zero_shot, "bare")
+    pinned = {"bare": zero_shot.release()}
+    method = create_method("ffa_tame", backbone, pinned["bare"], word_learning_rate=1e-2)
+    learn_steps(method, "one", [1, 1])
+    pinned["one"] = method.release()
+    first = open_query_encoder(backbone, pinned["one"], pinned)
+    method = create_method("ffa_tame", backbone, pinned["one"], word_learning_rate=1e-2)
+    learn_steps(method, "two", [2, 2])
+    pinned["two"] = method.release()
+    encoder = open_query_encoder(backbone, pinned["two"], pinned)
+    reused = open_query_encoder(
+        backbone, pinned["two"], {"two": pinned["two"]}, previous=first, unchanged_tasks=("bare", "one")
+    )
+    for mode in encoder.modes:
+        queries = encoder.encode(TEXTS, ["bare", "one", "two"], mode)
+        np.testing.assert_allclose(queries[:, 0], encoder.encode_with_backbone(TEXTS), atol=1e-6)
+        texts = [text for text in encoder.tokenize(TEXTS) for _ in pinned]
+        pairs = encoder.encode_pairs(texts, [*pinned] * len(TEXTS), mode)
+        np.testing.assert_allclose(pairs, queries.reshape(pairs.shape), atol=1e-5)
+        earlier = first.encode(TEXTS, ["one"], mode)[:, 0]
+        drift = np.abs(queries[:, 1] - earlier).max()
+        assert drift < 1e-6 if mode == "pinned" else drift > 1e-4
+    again = reused.encode(TEXTS, ["bare", "one", "two"], "pinned")
+    np.testing.assert_allclose(again, encoder.encode(TEXTS, ["bare", "one", "two"], "pinned"), atol=1e-6)
