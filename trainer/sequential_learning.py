@@ -73,6 +73,14 @@ class SequentialLearner:
             self.train(task)
             self.index(task)
 
+    def start_task(self) -> Method:
+        """A method that is ready to learn the next task, starting from the newest release.
+
+        Raises:
+            MethodError: The settings are invalid, or the method cannot continue the release.
+        """
+        return start_method(self._method_name, self._backbone, self._settings, self.release)
+
     def train(
         self, task: TaskData, *, report: Callable[[TrainingProgress], None] = lambda progress: None
     ) -> list[float]:
@@ -87,9 +95,9 @@ class SequentialLearner:
 
         Raises:
             TrainingDiverged, FramesMissing: See :func:`trainer.training_loop.fit`.
-            MethodError: The settings are invalid, or the method cannot continue the release.
+            MethodError: See :meth:`start_task`.
         """
-        method = start_method(self._method_name, self._backbone, self._settings, self.release)
+        method = self.start_task()
         memory = StoredVectors(
             [(self.shards[earlier.task_id], vector_ids(earlier.train)) for earlier in self.tasks]
         )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.clips.clip_results import GALLERIES, ClipRun, Matrix
+from benchmarks.learning.independent_learner import IndependentLearner
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.resource_meter import ResourceMeter
 from models.backbones.backbone import Backbone
@@ -57,9 +58,8 @@ def run_variant(
         report: Called with one line per learned domain.
     """
     ordered = domain_order(tasks, seed)
-    learner = SequentialLearner(
-        variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True
-    )
+    learner_class = IndependentLearner if variant.independently else SequentialLearner
+    learner = learner_class(variant.method, backbone, {**variant.settings, "seed": seed}, round_vectors=True)
     meter = ResourceMeter(backbone.device)
     prior = DEFAULT_PRIOR if variant.prior is None else variant.prior
     matrices: dict[str, Matrix] = {"local": [], "global": []}
@@ -127,9 +127,9 @@ def _evaluate(
     full: bool,
 ) -> tuple[list[EvaluationTask], ModeEvaluation]:
     """Rank the queries of all learned domains in the default mode; ``full`` includes the gallery of raw cosines."""
-    assert learner.method is not None
+    assert learner.release is not None
     encoder = learner.query_encoder()
-    tasks = build_evaluation_tasks(encoder, galleries, learner.method.profiles.to_dense(), prior)
+    tasks = build_evaluation_tasks(encoder, galleries, learner.release.profiles.to_dense(), prior)
     if evidence is not None:
         tasks = [
             replace(task, evidence=scores, normalizer=np.logaddexp.reduce(scores, axis=1, keepdims=True))

@@ -24,6 +24,7 @@ from benchmarks.learning.labeled_pairs import LabeledTask
 from benchmarks.learning.method_runner import run_method
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
+from benchmarks.learning.run_progress import REPORT_SECONDS
 from benchmarks.learning.run_results import RunResult, read_result, result_path, write_result
 from models.backbones.backbone import Backbone
 from models.backbones.backbone_loading import load_backbone
@@ -58,6 +59,7 @@ class Campaign:
         device: ``cpu`` or ``cuda``.
         out: Folder of the results.
         command: Command line, for the report.
+        report_seconds: Longest time of a run without a line of progress.
     """
 
     protocol: Protocol
@@ -68,6 +70,7 @@ class Campaign:
     device: str
     out: Path
     command: str
+    report_seconds: float = REPORT_SECONDS
 
     @property
     def data(self) -> str:
@@ -108,8 +111,9 @@ class Campaign:
         """Identity of all inputs of a result except the code: data, method, settings, prior and re-indexing."""
         config = configure(run.variant.method, self.backbone, self._settings(run)).model_dump(mode="json")
         variant = run.variant
-        joint = ("jointly",) * variant.jointly + ("separate batches",) * (not variant.mixed_batches)
-        return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *joint)
+        scheme = [name for name in ("jointly", "independently") if getattr(variant, name)]
+        scheme += [] if variant.mixed_batches else ["separate batches"]
+        return run_identity(self.data, variant.method, config, self._prior(run), variant.reindex, *scheme)
 
     def existing_result(self, run: Run) -> RunResult | None:
         """Result of an earlier campaign on the same data with the same settings; None if there is none."""
@@ -129,7 +133,8 @@ class Campaign:
         Args:
             runs: Runs to execute.
             jobs: Number of concurrent runs, each in its own process with one torch thread; 1 uses this process.
-            report: Called with one line per finished task.
+            report: Called with one line per finished task, and in between with the state of a run at least every
+                ``report_seconds``, possibly from another thread.
             finished: Called after each run with its error, or an empty string.
 
         Returns:
@@ -165,8 +170,10 @@ class Campaign:
                 reindex=run.variant.reindex,
                 jointly=run.variant.jointly,
                 mixed_batches=run.variant.mixed_batches,
+                independently=run.variant.independently,
                 queries=self.protocol.queries,
                 report=lambda line: report(run, line),
+                report_seconds=self.report_seconds,
             )
         except Exception as error:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -190,6 +197,7 @@ class Campaign:
             peak_mib=meter.peak_mib,
             peak_device_mib=meter.peak_device_mib,
             memory=meter.memory,
+            parameters=outcome.parameters,
             settings=outcome.settings,
             facts=self.run_facts(run),
         )

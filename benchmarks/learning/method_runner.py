@@ -7,13 +7,26 @@ videos of all tasks (joint training) is trained once on the union of all tasks i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
+import torch
+
+from benchmarks.learning.independent_learner import IndependentLearner
 from benchmarks.learning.labeled_pairs import fused_pair_precisions
+from benchmarks.learning.parameter_counts import (
+    ParameterCounts,
+    count_release_numbers,
+    count_search_numbers,
+    count_trained_parameters,
+)
 from benchmarks.learning.resource_meter import ResourceMeter
+from benchmarks.learning.run_progress import REPORT_SECONDS, RunProgress
 from benchmarks.learning.run_results import to_json_value
 from models.backbones.backbone import Backbone
+from models.encoders.query_encoder import QueryEncoder
 from models.routing.defaults import DEFAULT_PRIOR
 from trainer.evaluation.forward_transfer import recall_before_learning
 from trainer.evaluation.gallery import Gallery, Query, task_gallery
@@ -40,6 +53,7 @@ class RunOutcome:
     steps: list[int] = field(default_factory=list)
     losses: list[list[float]] = field(default_factory=list)
     before: list[dict[str, Any] | None] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 def run_method(
@@ -53,8 +67,10 @@ def run_method(
     reindex: bool = False,
     jointly: bool = False,
     mixed_batches: bool = True,
+    independently: bool = False,
     queries: QuerySelection = "first",
     report: Callable[[str], None] = lambda line: None,
+    report_seconds: float = REPORT_SECONDS,
 ) -> RunOutcome:
     """Learn the tasks in order with one method, and evaluate after each task.
 
@@ -68,16 +84,21 @@ def run_method(
         reindex: Whether the videos of all tasks are embedded again after every task with the current encoder.
         jointly: Whether the method learns the union of all tasks at once.
         mixed_batches: Whether the batches of joint training have videos of all tasks.
+        independently: Whether each task is learned from the backbone alone
+            (:mod:`benchmarks.learning.independent_learner`).
         queries: Captions of a held-out video that are used as queries: the first one or all.
-        report: Called with one line per finished task.
+        report: Called with one line per finished task, and with the task and its stage or step whenever there was no
+            line for ``report_seconds``; from another thread in the second case.
+        report_seconds: Longest time without a line.
     """
-    run = _MethodRun(
-        name, backbone, tasks, {**(settings or {}), "seed": seed}, prior, reindex, queries, report
-    )
-    if jointly or METHODS[name].requires_all_videos:
-        run.learn_jointly(mixed_batches)
-    else:
-        run.learn_in_sequence()
+    with RunProgress(report, report_seconds) as progress:
+        learner_class = IndependentLearner if independently else SequentialLearner
+        learner = learner_class(name, backbone, {**(settings or {}), "seed": seed})
+        run = _MethodRun(learner, backbone, tasks, prior, reindex, queries, progress)
+        if jointly or METHODS[name].requires_all_videos:
+            run.learn_jointly(mixed_batches)
+        else:
+            run.learn_in_sequence()
     return run.outcome
 
 
@@ -86,17 +107,17 @@ class _MethodRun:
 
     def __init__(
         self,
-        name: str,
+        learner: SequentialLearner,
         backbone: Backbone,
         tasks: Sequence[TaskData],
-        settings: Mapping[str, Any],
         prior: float,
         reindex: bool,
         queries: QuerySelection,
-        report: Callable[[str], None],
+        progress: RunProgress,
     ) -> None:
-        self._learner = SequentialLearner(name, backbone, settings)
-        self._tasks, self._prior, self._reindex, self._report = tasks, prior, reindex, report
+        self._learner = learner
+        self._tasks, self._prior, self._reindex, self._progress = tasks, prior, reindex, progress
+        self._part = ""  # task that is learned, for the progress
         self._captions = 1 if queries == "first" else None
         self._galleries: list[Gallery] = []
         self._query_memory: QueryMemory = {}
@@ -106,37 +127,80 @@ class _MethodRun:
         self.outcome = RunOutcome({}, self._meter)
 
     def learn_in_sequence(self) -> None:
+        trained = 0
         for number, task in enumerate(self._tasks, 1):
+            self._part = f"task {number} of {len(self._tasks)} ({task.name})"
             self._measure_forward_transfer(task)
-            steps: list[TrainingProgress] = []
-            with self._meter.phase("training"):
-                losses = self._learner.train(task, report=steps.append)
-            self._record_training(len(steps), losses)
+            if number == len(self._tasks):
+                trained = self._count_trained(task.training_captions)
+            self._train(partial(self._learner.train, task))
             self._index([task])
             self._evaluate()
-            self._report(f"task {number} of {len(self._tasks)} ({task.name}) in {self._last_seconds():.0f} s")
+            self._progress.line(f"{self._part} in {self._last_seconds():.0f} s")
+        self._count_parameters(trained, earlier=len(self._tasks) - 1)
 
     def learn_jointly(self, mixed_batches: bool) -> None:
-        steps: list[TrainingProgress] = []
-        with self._meter.phase("training"):
-            losses = self._learner.train_jointly(
-                self._tasks, mixed_batches=mixed_batches, report=steps.append
-            )
-        self._record_training(len(steps), losses)
+        self._part = f"all {len(self._tasks)} tasks at once"
+        trained = self._count_trained([text for task in self._tasks for text in task.training_captions])
+        self._train(partial(self._learner.train_jointly, self._tasks, mixed_batches=mixed_batches))
         self._index(self._tasks)
         self.outcome.rows += [None] * (
             len(self._tasks) - 1
         )  # joint training has no release between the tasks
         self.outcome.before += [None] * len(self._tasks)
         self._evaluate()
-        self._report(f"all {len(self._tasks)} tasks at once in {self._last_seconds():.0f} s")
+        self._progress.line(f"{self._part} in {self._last_seconds():.0f} s")
+        self._count_parameters(trained, earlier=0)
+
+    def _count_parameters(self, trained: int, *, earlier: int) -> None:
+        """Record the sizes of the method after the last task."""
+        release, learner = self._learner.release, self._learner
+        assert release is not None
+        self.outcome.parameters = to_json_value(
+            ParameterCounts(
+                trained=trained,
+                release=count_release_numbers(release, earlier),
+                search={
+                    mode: count_search_numbers(release, learner.pinned, mode)
+                    for mode in self._modes(learner.query_encoder())
+                },
+            )
+        )
+
+    def _count_trained(self, captions: Sequence[str]) -> int:
+        """Number of parameters that training with these captions changes in the next task."""
+        with torch.random.fork_rng():
+            method = self._learner.start_task()
+            method.begin_task("next", "next", trained=bool(captions))
+            return count_trained_parameters(method, captions)
+
+    def _phase(self, name: str) -> AbstractContextManager[None]:
+        """Measure a phase, and name it in the progress of the run."""
+        self._progress.update(f"{self._part}: {name}")
+        return self._meter.phase(name)
+
+    def _train(self, train: Callable[..., list[float]]) -> None:
+        """Train one task or all tasks, and record settings, steps and losses."""
+        steps = 0
+
+        def report(progress: TrainingProgress) -> None:
+            nonlocal steps
+            steps = progress.step
+            self._progress.update(f"{self._part}: training, step {progress.step} of {progress.steps}")
+
+        with self._phase("training"):
+            losses = train(report=report)
+        assert self._learner.method is not None
+        self.outcome.settings = self._learner.method.config.model_dump(mode="json")
+        self.outcome.steps.append(steps)
+        self.outcome.losses.append(losses)
 
     def _measure_forward_transfer(self, task: TaskData) -> None:
         """Evaluate the release before a task on the queries of the task."""
-        if self._learner.method is None:
+        if self._learner.method is None or isinstance(self._learner, IndependentLearner):
             self.outcome.before.append(None)
             return
-        with self._meter.phase("transfer"):
+        with self._phase("transfer"):
             queries = [
                 Query(text, clip.vector_id) for clip in task.test for text in clip.captions[: self._captions]
             ]
@@ -149,15 +213,9 @@ class _MethodRun:
             )
         self.outcome.before.append(to_json_value(recall))
 
-    def _record_training(self, steps: int, losses: list[float]) -> None:
-        assert self._learner.method is not None
-        self.outcome.settings = self._learner.method.config.model_dump(mode="json")
-        self.outcome.steps.append(steps)
-        self.outcome.losses.append(losses)
-
     def _index(self, tasks: Sequence[TaskData]) -> None:
         """Embed the videos of these tasks or, with ``reindex``, those of all trained tasks."""
-        with self._meter.phase("indexing"):
+        with self._phase("indexing"):
             if self._reindex:
                 self._learner.reindex()
                 self._galleries = [self._gallery(task) for task in self._learner.tasks]
@@ -171,12 +229,11 @@ class _MethodRun:
 
     def _evaluate(self) -> None:
         """Evaluate as the learning job does, to measure its cost, and then with all research measures."""
-        assert self._learner.method is not None
-        profiles = self._learner.method.profiles.to_dense()
-        with self._meter.phase("evaluation"):
+        assert self._learner.release is not None
+        profiles = self._learner.release.profiles.to_dense()
+        with self._phase("evaluation"):
             encoder = self._learner.query_encoder()
-            # Pinned encoders do not match shards that were embedded again.
-            modes = ("latest",) if self._reindex else encoder.modes
+            modes = self._modes(encoder)
             evaluate_row(
                 encoder,
                 self._galleries,
@@ -185,8 +242,9 @@ class _MethodRun:
                 modes=modes[-1:],  # the default mode of a search
                 full=False,
                 ledger=self._served_ledger,
+                report=self._report_evaluation,
             )
-        with self._meter.phase("research"):
+        with self._phase("research"):
             row = evaluate_row(
                 encoder,
                 self._galleries,
@@ -195,11 +253,19 @@ class _MethodRun:
                 modes=modes,
                 memory=self._query_memory,
                 ledger=self._full_ledger,
+                report=self._report_evaluation,
             )
             pair_map = fused_pair_precisions(self._learner.method, self._learner.tasks)
         self.outcome.rows.append(
             to_json_value(row) | ({"pair_map": to_json_value(pair_map)} if pair_map else {})
         )
+
+    def _report_evaluation(self, share: float) -> None:
+        self._progress.update(f"{self._part}: evaluation, {share:.0%}")
+
+    def _modes(self, encoder: QueryEncoder) -> tuple[str, ...]:
+        """Evaluated query modes: pinned encoders do not match shards that were embedded again."""
+        return ("latest",) if self._reindex else encoder.modes
 
     def _last_seconds(self) -> float:
         return sum(durations[-1] for durations in self._meter.seconds.values())

@@ -1,8 +1,8 @@
 """Method variants: the methods of a protocol with their settings.
 
 The short form of a variant on the command line, in protocol files and in tables is
-``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly`` and ``mixed_batches`` are settings of the
-measurement, not of the method.
+``method@setting=value@setting=value``. ``reindex``, ``prior``, ``jointly``, ``mixed_batches`` and ``independently`` are
+settings of the measurement, not of the method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.methods import METHODS
 
 __all__ = ["MethodVariant", "parse_assignment", "parse_variant", "select_variants"]
 
-_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches")
+_MEASUREMENT_SETTINGS = ("reindex", "prior", "jointly", "mixed_batches", "independently")
 
 
 class MethodVariant(BaseModel):
@@ -34,6 +34,8 @@ class MethodVariant(BaseModel):
             architecture and recipe without the continual scheme.
         mixed_batches: Whether the batches of joint training have videos of all tasks; without, a pair has negatives of
             its own task only, as in continual training (continual-cross-modal-retrieval, section 6).
+        independently: Whether each task is learned from the backbone alone and searched with its own encoder, which
+            measures the gain from earlier tasks.
         seeds: Number of seeds; None uses that of the protocol.
     """
 
@@ -46,6 +48,7 @@ class MethodVariant(BaseModel):
     prior: float | None = Field(default=None, ge=0)
     jointly: bool = False
     mixed_batches: bool = True
+    independently: bool = False
     seeds: int | None = Field(default=None, ge=1)
 
     @property
@@ -72,6 +75,12 @@ class MethodVariant(BaseModel):
             raise ValueError(
                 "mixed_batches: false needs a method with batches of all tasks; add jointly: true"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_scheme(self) -> MethodVariant:
+        if self.independently and (self.reindex or self.jointly):
+            raise ValueError("independently excludes jointly and reindex: its shards have one encoder each")
         return self
 
     def with_settings(self, overrides: Mapping[str, Any]) -> MethodVariant:

@@ -49,6 +49,7 @@ class RunResult:
         peak_mib: Peak memory by phase and task.
         peak_device_mib: Peak GPU memory by phase and task.
         memory: Description of the measure used for ``peak_mib``.
+        parameters: Sizes as in :class:`benchmarks.learning.parameter_counts.ParameterCounts`; empty in older results.
         settings: Validated settings of the method.
         facts: Command, commit, versions, machine, protocol and sizes.
     """
@@ -68,6 +69,7 @@ class RunResult:
     peak_mib: dict[str, list[float]] = field(default_factory=dict)
     peak_device_mib: dict[str, list[float]] = field(default_factory=dict)
     memory: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -75,6 +77,10 @@ class RunResult:
     def modes(self) -> list[str]:
         """Evaluated query modes."""
         return list(self._last["recalls"])
+
+    def galleries(self, mode: str) -> list[str]:
+        """Measured galleries of a query mode."""
+        return list(self._last["recalls"].get(mode, {}))
 
     @property
     def sequential(self) -> bool:
@@ -203,7 +209,7 @@ def write_result(folder: Path, result: RunResult) -> Path:
     """Write a result atomically, together with its summary and recall matrices."""
     path = result_path(folder, result.label, result.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    galleries = {mode: list(result._last["recalls"][mode]) for mode in result.modes}
+    galleries = {mode: result.galleries(mode) for mode in result.modes}
     content = to_json_value(result) | {
         "summary": {m: {g: result.measures(m, g) for g in names} for m, names in galleries.items()},
         "matrices": {m: {g: result.matrix(m, g) for g in names} for m, names in galleries.items()},
@@ -215,11 +221,11 @@ def write_result(folder: Path, result: RunResult) -> Path:
 
 
 def read_result(path: Path) -> RunResult | None:
-    """Read a result; None if the file does not exist or is not a result."""
+    """Read a result, also of an earlier version; None if the file does not exist or is not a result."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return RunResult(**{f.name: content[f.name] for f in fields(RunResult)})
-    except (OSError, ValueError, KeyError, TypeError):
+        return RunResult(**{f.name: content[f.name] for f in fields(RunResult) if f.name in content})
+    except (OSError, ValueError, TypeError):
         return None
 
 

@@ -20,6 +20,7 @@ from benchmarks.learning.campaign import Campaign, Run
 from benchmarks.learning.method_runner import RunOutcome, run_method
 from benchmarks.learning.method_variants import parse_variant, select_variants
 from benchmarks.learning.protocol import Protocol, load_protocol
+from benchmarks.learning.run_progress import RunProgress
 from benchmarks.learning.run_results import (
     RunResult,
     read_result,
@@ -87,10 +88,14 @@ def _local(method: Method, task: TaskData) -> float:
 
 
 def test_sequential_run_fills_the_lower_triangle_of_the_matrix(
-    backbone: Backbone, tasks: list[TaskData]
+    backbone: Backbone, tasks: list[TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    outcome = run_method("ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, report=lines.append)
+    states: list[str] = []
+    monkeypatch.setattr(RunProgress, "update", lambda self, state: states.append(state))
+    outcome = run_method(
+        "ffa_tame", backbone, tasks, seed=1, settings=SMALL_FFA, report=lines.append, report_seconds=3600
+    )
     result = _result(outcome, tasks)
     for mode in ("latest", "pinned"):
         for gallery in GALLERIES:
@@ -101,10 +106,14 @@ def test_sequential_run_fills_the_lower_triangle_of_the_matrix(
     assert outcome.steps == [4, 4]  # 4 videos with 2 captions in batches of 4, twice
     assert [len(losses) for losses in outcome.losses] == [2, 2]
     assert (outcome.settings["seed"], outcome.settings["rank"]) == (1, 2)
-    assert [line.split(" in ")[0] for line in lines] == [
-        "task 1 of 2 (night-traffic)",
-        "task 2 of 2 (microscope)",
-    ]
+    names = ["task 1 of 2 (night-traffic)", "task 2 of 2 (microscope)"]
+    assert [line.split(" in ")[0] for line in lines] == names
+    for name in names:
+        trained = [f"{name}: training, step {step} of 4" for step in range(1, 5)]
+        stages = [state for state in states if state.startswith(name)]
+        start = stages.index(f"{name}: training")
+        assert stages[start + 1 : start + 6] == [*trained, f"{name}: indexing"]
+        assert f"{name}: evaluation, 100%" in stages
 
 
 def test_run_measures_time_and_memory_by_phase_and_task(
@@ -185,6 +194,25 @@ def test_reindexing_embeds_all_galleries_with_the_current_encoder(
     assert made.rows[1] != kept.rows[1]
     adapters = run("ffa_tame", SMALL_FFA, reindex=True)
     assert _result(adapters, tasks).modes == ["latest"]
+
+
+def test_independent_learners_start_from_the_backbone(
+    run: RunMethod, backbone: Backbone, tasks: list[TaskData]
+) -> None:
+    outcome = run("finetune", independently=True)
+    result = _result(outcome, tasks)
+    assert result.modes == ["pinned"]
+    matrix = result.matrix("pinned", "local")
+    for position, task in enumerate(tasks):
+        method = start_method("finetune", backbone, {**SETTINGS, "seed": 1}, None)
+        assert outcome.losses[position] == learn_task(method, task)
+        assert [row[position] for row in matrix[position:]] == [_local(method, task)] * (2 - position)
+    assert result.routing(1) is not None
+    assert outcome.before == [None, None]
+    sizes, one = outcome.parameters, run("finetune").parameters
+    profiles = run("zero_shot", {}).parameters["search"]["latest"]
+    assert (sizes["trained"], sizes["release"]) == (one["trained"], one["release"])
+    assert sizes["search"]["pinned"] - profiles == 2 * (one["search"]["latest"] - profiles)
 
 
 def test_queries_option_selects_first_or_all_captions(
@@ -423,7 +451,13 @@ def test_separate_batches_need_joint_training(campaign: Campaign) -> None:
 @pytest.mark.slow
 def test_parallel_processes_execute_all_runs(campaign: Campaign) -> None:
     runs = campaign.runs([parse_variant("zero_shot"), parse_variant("zero_shot@prior=0")], seeds=1)
-    assert campaign.execute(runs, jobs=2) == []
+    lines: dict[Run, list[str]] = {run: [] for run in runs}
+    frequent = dataclasses.replace(campaign, report_seconds=0.001)
+    assert frequent.execute(runs, jobs=2, report=lambda run, line: lines[run].append(line)) == []
+    for reported in lines.values():
+        assert {"task 1 of 2 (night-traffic): indexing", "task 2 of 2 (microscope): indexing"} <= set(
+            reported
+        )
     results = read_results(campaign.out)
     assert sorted(result.label for result in results) == ["zero_shot", "zero_shot@prior=0"]
     assert {result.facts["machine"]["threads"] for result in results} == {1}
@@ -452,6 +486,22 @@ def test_parallel_processes_give_the_same_results_and_survive_a_crash(campaign: 
     together = read_results(apart.out)
     assert [(r.label, r.rows, r.losses) for r in together] == [(r.label, r.rows, r.losses) for r in alone]
     assert {r.facts["machine"]["threads"] for r in together} == {1}
+
+
+def test_result_of_an_earlier_version_has_no_sizes(campaign: Campaign) -> None:
+    (run,) = campaign.runs([parse_variant("zero_shot")])
+    campaign.execute([run])
+    path = result_path(campaign.out, "zero_shot", 0)
+    content = json.loads(path.read_text())
+    assert content["parameters"]["trained"] == 0
+    del content["parameters"]
+    path.write_text(json.dumps(content))
+    result = campaign.existing_result(run)
+    assert result is not None
+    assert result.parameters == {}
+    del content["rows"]
+    path.write_text(json.dumps(content))
+    assert campaign.existing_result(run) is None
 
 
 def test_task_without_queries_has_no_measures(tmp_path: Path) -> None:

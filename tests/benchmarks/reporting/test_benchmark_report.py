@@ -126,7 +126,7 @@ def test_both_directions_weight_queries_and_rm_is_their_mean() -> None:
 
 def test_tables_show_mean_and_deviation_over_seeds() -> None:
     other = _result(seed=1, matrix=[[0.6], [0.5, 0.4], [0.6, 0.35, 0.5]])
-    over_all, own = _cells(recall_tables([_result(), other]), "finetune")
+    over_all, own, _ = _cells(recall_tables([_result(), other]), "finetune")
     # R@1 is 38.33 and 48.33, BWF 17.5 and 2.5.
     assert over_all[:2] == ["latest", "43.33 ± 7.07"]
     assert over_all[6:] == ["10.00 ± 10.61", "75.00 ± 0.00", "2"]
@@ -135,15 +135,25 @@ def test_tables_show_mean_and_deviation_over_seeds() -> None:
 
 
 def test_single_seed_is_shown_without_deviation() -> None:
-    over_all, _ = _cells(recall_tables([_result()]), "finetune")
+    over_all, *_ = _cells(recall_tables([_result()]), "finetune")
     assert over_all[1] == "38.33"
 
 
 def test_joint_training_has_a_last_row_and_no_forgetting() -> None:
     joint = _result("joint", matrix=[None, None, [0.5, 0.6, 0.7]])
-    over_all, own = _cells(recall_tables([joint]), "joint")
+    over_all, own, _ = _cells(recall_tables([joint]), "joint")
     assert (over_all[1], over_all[6]) == ("60.00", "–")
     assert (own[1], own[6:9]) == ("60.00", ["–", "–", "–"])
+
+
+def test_galleries_and_sizes_are_in_one_row() -> None:
+    sizes = {"trained": 1234, "release": 56789, "search": {"latest": 5000}}
+    *_, row = _cells(recall_tables([_result(parameters=sizes)]), "finetune")
+    missing = "– / –"  # the rows of this test have two galleries
+    shown = "38.33 / 58.33"
+    assert row == ["latest", shown, shown, missing, missing, missing, "1,234", "56,789", "5,000"]
+    *_, earlier = _cells(recall_tables([_result()]), "finetune")
+    assert earlier[-3:] == ["–", "–", "–"]
 
 
 def test_results_list_zero_shot_first_and_joint_training_last(tmp_path: Path) -> None:

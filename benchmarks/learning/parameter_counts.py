@@ -1,0 +1,88 @@
+"""Sizes of a method without the frozen backbone: trained in a task, written into a release, kept for searches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+from models.encoders.encoder_registry import select_query_tensors
+from models.releases.release_files import write_release
+from models.releases.release_lineage import ParentRelease
+from models.releases.release_state import ReleaseState
+from trainer.methods.base import Method
+
+__all__ = ["ParameterCounts", "count_release_numbers", "count_search_numbers", "count_trained_parameters"]
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Sizes of a method after the last task of a run.
+
+    Attributes:
+        trained: Parameters that the optimizer changes in the last task: :func:`count_trained_parameters`.
+        release: Numbers in the files of the newest release: :func:`count_release_numbers`.
+        search: Numbers that searches over all tasks need, by query mode: :func:`count_search_numbers`.
+    """
+
+    trained: int
+    release: int
+    search: Mapping[str, int]
+
+
+def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
+    """Number of parameters that the optimizer changes; 0 for a method in closed form.
+
+    Of a table of token embeddings, only the rows of the captions' tokens count, because no other row has a gradient.
+
+    Args:
+        method: Method after ``begin_task``.
+        captions: Training captions of the task.
+    """
+    table = (method.backbone.vocabulary, method.backbone.text_width)
+    rows = len(method.backbone.tokenize(captions).unique()) if captions else 0
+    return sum(
+        rows * table[1] if tuple(parameter.shape) == table else parameter.numel()
+        for group in method.parameter_groups()
+        for parameter in group["params"]
+    )
+
+
+def count_release_numbers(release: ReleaseState, earlier: int) -> int:
+    """Number of values in the tensor files of a release, of any precision.
+
+    The files contain adapters or towers, the statistics or the replay memory for the next task, and the routing
+    profiles of the tasks that the release adds.
+
+    Args:
+        release: Release to write.
+        earlier: Number of its tasks that are in earlier releases.
+    """
+    parent = ParentRelease("earlier", earlier) if earlier else None
+    with tempfile.TemporaryDirectory() as folder:
+        write_release(Path(folder), release, parent=parent)
+        return sum(_count_values(file) for file in Path(folder).glob("*.safetensors"))
+
+
+def count_search_numbers(release: ReleaseState, pinned: Mapping[str, ReleaseState], mode: str) -> int:
+    """Number of values that searches over all tasks need: query encoders and routing profiles.
+
+    Args:
+        release: Newest release.
+        pinned: Release that made the shard of each task.
+        mode: Query mode; ``pinned`` needs the query encoder of every shard's release, other modes that of ``release``.
+    """
+    states = pinned.values() if mode == "pinned" else [release]
+    encoders = sum(
+        tensor.numel() for state in states for tensor in select_query_tensors(state).tensors.values()
+    )
+    return encoders + len(release.profiles.tokens) + len(release.profiles.values)
+
+
+def _count_values(file: Path) -> int:
+    with safe_open(file, framework="pt") as opened:
+        return sum(int(np.prod(opened.get_slice(name).get_shape())) for name in opened.keys())  # noqa: SIM118
