@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console import console, fail, progress_bar, report_errors
+from cli.commands.bench_campaigns import (
+    DEFAULT_FOLDER,
+    Cache,
+    Device,
+    Jobs,
+    Seeds,
+    Tasks,
+    Videos,
+    command_line,
+    device_type,
+    execute_runs,
+    fail_for,
+    prepare_campaign,
+    reported_errors,
+)
+from cli.console import console, progress_bar, report_errors
 
 if TYPE_CHECKING:
-    from benchmarks.learning.campaign import Campaign, Run
-    from benchmarks.learning.protocol import Protocol
+    pass
 
 __all__ = ["app"]
 
@@ -25,19 +35,9 @@ app = typer.Typer(
     help="Compare learning methods under a protocol, and pre-train the shipped weights.", no_args_is_help=True
 )
 
-_DEFAULT_FOLDER = Path("cinestrata-data/bench")
 ProtocolName = Annotated[
     str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
 ]
-Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Number of runs per method (default: the protocol's).")
-]
-Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="Number of tasks to learn (default: all).")]
-Videos = Annotated[
-    Path | None, typer.Option("--videos", help="Folder of the videos, for protocols that need videos.")
-]
-Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered and decoded frames.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, or auto (a GPU if available).")]
 
 
 @app.command()
@@ -68,7 +68,7 @@ def run(
     tasks: Tasks = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help=f"Folder for the results (default: {_DEFAULT_FOLDER}/<protocol>)."),
+        typer.Option("--out", help=f"Folder for the results (default: {DEFAULT_FOLDER}/<protocol>)."),
     ] = None,
     videos: Videos = None,
     backbone: Annotated[
@@ -89,16 +89,15 @@ def run(
             "--reindex", help="Embed all galleries again with the current encoder after every task."
         ),
     ] = False,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Concurrent runs, each in a process with one torch thread.")
-    ] = 1,
+    jobs: Jobs = 1,
     again: Annotated[bool, typer.Option("--again", help="Repeat runs that already have results.")] = False,
     device: Device = "auto",
-    cache: Cache = _DEFAULT_FOLDER / "frames",
+    cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
     """Learn a sequence of tasks with each method, and compare recall and forgetting.
 
-    Finished runs are kept: after an interruption, the same command continues with the missing runs.
+    The state of each run is printed at least every 30 seconds. Finished runs are kept: after an interruption, the same
+    command continues with the missing runs.
     """
     from benchmarks.learning.method_variants import parse_assignment, select_variants
     from benchmarks.learning.protocol import load_protocol
@@ -106,7 +105,7 @@ def run(
     from benchmarks.reporting.benchmark_report import recall_tables
     from trainer.methods import configure
 
-    with _reported_errors():
+    with reported_errors():
         plan = load_protocol(protocol)
         overrides = dict(map(parse_assignment, assignments or ()))
         overrides |= {"reindex": True} if reindex else {}
@@ -115,37 +114,60 @@ def run(
         chosen_backbone = backbone or plan.backbone
         for entry in entries:  # validates the settings before videos are decoded
             configure(entry.method, chosen_backbone, plan.settings_of(entry))
-        folder = out or _DEFAULT_FOLDER / plan.name
-        campaign = _prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
+        folder = out or DEFAULT_FOLDER / plan.name
+        campaign = prepare_campaign(plan, chosen_backbone, folder, cache, videos, tasks, device)
         runs = campaign.runs(entries, seeds)
-        finished_runs = [] if again else [run for run in runs if campaign.existing_result(run)]
-        if finished_runs:
-            console.print(
-                f"{len(finished_runs)} of {len(runs)} runs already have results; --again repeats them."
-            )
-        with progress_bar("runs") as bar:
-            progress = bar.add_task("Measuring", total=len(runs), completed=len(finished_runs))
-
-            def report(run: Run, line: str) -> None:
-                bar.console.print(f"{run}: {line}", markup=False)
-
-            def on_finished(run: Run, error: str) -> None:
-                bar.advance(progress)
-                if error:
-                    bar.console.print(f"{run} failed: {error}", markup=False, soft_wrap=True)
-
-            pending = [run for run in runs if run not in finished_runs]
-            failed = campaign.execute(pending, jobs=jobs, report=report, finished=on_finished)
+        failed = execute_runs(campaign, runs, jobs=jobs, again=again)
         if len(failed) < len(runs):
             table = recall_tables(read_results(folder, campaign.data))
             (folder / "table.md").write_text(table, encoding="utf-8")
             console.print(table, markup=False, soft_wrap=True)
             console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
-        if failed:
-            fail(
-                f"{len(failed)} of {len(runs)} runs failed.",
-                "\n".join(f"{run}: {error}" for run, error in failed),
-            )
+        fail_for(failed, len(runs))
+
+
+@app.command()
+@report_errors
+def tune(
+    methods: Annotated[
+        list[str],
+        typer.Argument(metavar="METHOD…", help="Methods or variants, as for `cinestrata bench run`."),
+    ],
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="Protocol whose data no reported table uses.")
+    ] = "world-dev",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-tuning)."),
+    ] = None,
+    videos: Videos = None,
+    tasks: Tasks = None,
+    jobs: Jobs = 1,
+    device: Device = "auto",
+    cache: Cache = DEFAULT_FOLDER / "frames",
+) -> None:
+    """Measure the same learning-rate factors for every method, and log all trials.
+
+    Each trial multiplies all learning rates of a method's recipe by one factor, with one seed. The log tuning.json
+    keeps the trials of earlier calls with the same data.
+    """
+    from benchmarks.learning.method_variants import select_variants
+    from benchmarks.learning.protocol import load_protocol
+    from benchmarks.learning.tuning_trials import trial_variants, tuning_table, write_tuning_log
+
+    with reported_errors():
+        plan = load_protocol(protocol)
+        trials = {
+            variant.label: trial_variants(variant, plan) for variant in select_variants(plan.methods, methods)
+        }
+        folder = out or DEFAULT_FOLDER / f"{plan.name}-tuning"
+        campaign = prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
+        runs = campaign.runs([variant for variants in trials.values() for variant in variants], 1)
+        failed = execute_runs(campaign, runs, jobs=jobs)
+        log = write_tuning_log(campaign, trials)
+        console.print(tuning_table(log), markup=False, soft_wrap=True)
+        console.print(f"Written to {folder}.", soft_wrap=True)
+        fail_for(failed, len(runs))
 
 
 @app.command()
@@ -159,11 +181,11 @@ def merging(
     tasks: Tasks = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help=f"Folder of the results (default: {_DEFAULT_FOLDER}/<protocol>-merging)."),
+        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-merging)."),
     ] = None,
     videos: Videos = None,
     device: Device = "auto",
-    cache: Cache = _DEFAULT_FOLDER / "frames",
+    cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
     """Compare score merging, routing, query modes and frame pooling on the vectors of one method.
 
@@ -177,12 +199,12 @@ def merging(
     from models.backbones.backbone_loading import load_backbone
     from trainer.methods import configure
 
-    with _reported_errors():
+    with reported_errors():
         plan = load_protocol(protocol)
         (entry,) = select_variants(plan.methods, [method])
         configure(entry.method, plan.backbone, plan.settings_of(entry))
-        folder = out or _DEFAULT_FOLDER / f"{plan.name}-merging"
-        campaign = _prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
+        folder = out or DEFAULT_FOLDER / f"{plan.name}-merging"
+        campaign = prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
         backbone = load_backbone(campaign.backbone, campaign.frames).to(campaign.device)
         count = seeds or entry.seeds or plan.seeds
         runs = []
@@ -218,9 +240,9 @@ def clips(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Runs per method; each but the first shuffles the domains.")
     ] = 1,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = _DEFAULT_FOLDER / "clips",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "clips",
     device: Device = "auto",
-    cache: Cache = _DEFAULT_FOLDER / "frames",
+    cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
     """Compare methods on your own clips with a ridge regression on frozen image features.
 
@@ -231,7 +253,7 @@ def clips(
     from benchmarks.learning.method_variants import select_variants
     from benchmarks.reporting.clip_report import write_clip_report
 
-    with _reported_errors():
+    with reported_errors():
         variants = select_variants((), methods.split(","))
         with progress_bar("clips") as bar:
             progress = bar.add_task("Frames", total=None)
@@ -241,12 +263,12 @@ def clips(
                 backbone=backbone,
                 seeds=seeds,
                 cache=cache,
-                device=_device(device),
+                device=device_type(device),
                 workers=min(os.cpu_count() or 1, 8),
                 progress=lambda done, total: bar.update(progress, completed=done, total=total),
                 report=lambda line: bar.console.print(line, markup=False),
             )
-        table = write_clip_report(out, runs, rivals, _command(), backbone)
+        table = write_clip_report(out, runs, rivals, command_line(), backbone)
     console.print(table, markup=False, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
@@ -281,7 +303,7 @@ def worlds(
     from benchmarks.worlds.world_comparison import WorldRun, compare_worlds
     from benchmarks.worlds.world_tables import write_world_report
 
-    with _reported_errors():
+    with reported_errors():
         plan = load_protocol(protocol)
         name, folder = backbone or plan.backbone, out or _DEFAULT_FOLDER / f"{plan.name}-worlds"
         runs: list[WorldRun] = []
@@ -316,7 +338,7 @@ def routing(
     backbone: Annotated[
         str, typer.Option("--backbone", help="Backbone whose tokens and text vectors are used.")
     ] = "small",
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = _DEFAULT_FOLDER / "routing",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = DEFAULT_FOLDER / "routing",
 ) -> None:
     """Measure how often captions of published splits or of protocols are routed to their own task.
 
@@ -328,7 +350,7 @@ def routing(
     from benchmarks.routing.routing_comparison import TextEncoder, compare_routing, routing_table
     from models.backbones.backbone_loading import load_backbone
 
-    with _reported_errors():
+    with reported_errors():
         captions = {
             Path(split).stem: read_captions(Path(split))
             if split.endswith(".json")
@@ -339,7 +361,7 @@ def routing(
         results = [compare_routing(name, fold, encoder) for name, fold in captions.items()]
     table = routing_table(results)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "table.md").write_text(f"    {_command()}\n\n{table}", encoding="utf-8")
+    (out / "table.md").write_text(f"    {command_line()}\n\n{table}", encoding="utf-8")
     console.print(table, markup=False, soft_wrap=True)
     console.print(f"Written to {out}.", soft_wrap=True)
 
@@ -364,14 +386,14 @@ def speed(
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps per run.")] = 5,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per variant.")] = 5,
     device: Device = "auto",
-    out: Annotated[Path, typer.Option("--out", help="Folder for videos and results.")] = _DEFAULT_FOLDER
+    out: Annotated[Path, typer.Option("--out", help="Folder for videos and results.")] = DEFAULT_FOLDER
     / "speed",
 ) -> None:
     """Compare the speed of the training loop with a plain loop, and measure each of its optimizations."""
     from benchmarks.learning.training_speed import SpeedPlan, measure_speed, speed_table
 
-    plan = SpeedPlan(backbone, method, batch, frames, steps, repeats, _device(device))
-    with _reported_errors(), progress_bar("runs") as bar:
+    plan = SpeedPlan(backbone, method, batch, frames, steps, repeats, device_type(device))
+    with reported_errors(), progress_bar("runs") as bar:
         progress = bar.add_task("Measuring", total=None)
         result = measure_speed(
             plan,
@@ -393,7 +415,7 @@ def report(
     """Write tables and figures of all results in a folder: report.md and figures.html."""
     from benchmarks.reporting.benchmark_report import write_report
 
-    with _reported_errors():
+    with reported_errors():
         written = write_report(folder)
     console.print(f"{written}, {written.with_name('figures.html')}", soft_wrap=True)
 
@@ -426,67 +448,3 @@ def pretrain(
 
         pretrain(out, recipe, device=device, workers=workers, report=report)
     console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB) after {time.monotonic() - started:.0f} s.")
-
-
-def _prepare_campaign(
-    plan: Protocol,
-    backbone: str,
-    out: Path,
-    cache: Path,
-    videos: Path | None,
-    tasks: int | None,
-    device: str,
-) -> Campaign:
-    """The runs of a protocol, with the frames of its videos in the cache."""
-    from benchmarks.learning.campaign import Campaign
-    from benchmarks.learning.task_preparation import prepare_tasks
-    from models.backbones.backbone_loading import frame_spec, load_backbone
-
-    with progress_bar("videos") as bar:
-        progress = bar.add_task("Frames", total=None)
-        prepared = prepare_tasks(
-            plan,
-            frame_spec(backbone, plan.frames),
-            cache,
-            videos=videos,
-            tasks=tasks,
-            workers=min(os.cpu_count() or 1, 8),
-            progress=lambda done, total: bar.update(progress, completed=done, total=total),
-        )
-    loaded = load_backbone(backbone, plan.frames)
-    return Campaign(
-        protocol=plan,
-        tasks=prepared,
-        backbone=loaded.name,
-        fingerprint=loaded.fingerprint,
-        frames=loaded.spec.frames,
-        device=_device(device),
-        out=out,
-        command=_command(),
-    )
-
-
-def _command() -> str:
-    """Command line of this process, for reports."""
-    return shlex.join(["cinestrata", *sys.argv[1:]])
-
-
-@contextmanager
-def _reported_errors() -> Iterator[None]:
-    """Report errors of protocols, methods and backbones as sentences."""
-    from benchmarks.errors import ProtocolError
-    from models.errors import ModelError
-    from trainer.errors import TrainingError
-    from trainer.methods import MethodError
-
-    try:
-        yield
-    except (ProtocolError, MethodError, ModelError, TrainingError) as error:
-        fail(str(error))
-
-
-def _device(name: str) -> str:
-    from models.backbones.precision import compute_device
-
-    with _reported_errors():
-        return compute_device(name).type

@@ -451,9 +451,9 @@ def test_separate_batches_need_joint_training(campaign: Campaign) -> None:
 @pytest.mark.slow
 def test_parallel_processes_execute_all_runs(campaign: Campaign) -> None:
     runs = campaign.runs([parse_variant("zero_shot"), parse_variant("zero_shot@prior=0")], seeds=1)
-    lines: dict[Run, list[str]] = {run: [] for run in runs}
+    lines: dict[str, list[str]] = {str(run): [] for run in runs}
     frequent = dataclasses.replace(campaign, report_seconds=0.001)
-    assert frequent.execute(runs, jobs=2, report=lambda run, line: lines[run].append(line)) == []
+    assert frequent.execute(runs, jobs=2, report=lambda run, line: lines[str(run)].append(line)) == []
     for reported in lines.values():
         assert {"task 1 of 2 (night-traffic): indexing", "task 2 of 2 (microscope): indexing"} <= set(
             reported
