@@ -229,6 +229,7 @@ class _MethodRun:
 
     def _evaluate(self) -> None:
         """Evaluate as the learning job does, to measure its cost, and then with all research measures."""
+        assert self._learner.method is not None
         assert self._learner.release is not None
         profiles = self._learner.release.profiles.to_dense()
         with self._phase("evaluation"):
