@@ -24,7 +24,7 @@ class ParameterCounts:
     """Sizes of a method after the last task of a run.
 
     Attributes:
-        trained: Parameters that the optimizer changes in the last task: :func:`count_trained_parameters`.
+        trained: Parameters with a gradient in the last task: :func:`count_trained_parameters`.
         release: Numbers in the files of the newest release: :func:`count_release_numbers`.
         search: Numbers that searches over all tasks need, by query mode: :func:`count_search_numbers`.
     """
@@ -35,7 +35,7 @@ class ParameterCounts:
 
 
 def count_trained_parameters(method: Method, captions: Sequence[str]) -> int:
-    """Number of parameters that the optimizer changes; 0 for a method in closed form.
+    """Number of parameters with a gradient in a task; 0 for a method in closed form.
 
     Of a table of token embeddings, only the rows of the captions' tokens count, because no other row has a gradient.
 
@@ -77,9 +77,11 @@ def count_search_numbers(release: ReleaseState, pinned: Mapping[str, ReleaseStat
         mode: Query mode; ``pinned`` needs the query encoder of every shard's release, other modes that of ``release``.
     """
     states = pinned.values() if mode == "pinned" else [release]
-    encoders = sum(
-        tensor.numel() for state in states for tensor in select_query_tensors(state).tensors.values()
-    )
+    # Shards of one release, as after joint training, share an encoder.
+    tensors = {
+        id(tensor): tensor for state in states for tensor in select_query_tensors(state).tensors.values()
+    }
+    encoders = sum(tensor.numel() for tensor in tensors.values())
     return encoders + len(release.profiles.tokens) + len(release.profiles.values)
 
 

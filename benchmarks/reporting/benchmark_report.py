@@ -31,7 +31,7 @@ _GALLERIES = {
 _GALLERY_LEGEND = (
     "R@1 / R@10. Own shard: the task is known (oracle task), means over the tasks. All shards: merged with routing "
     "evidence, or by raw cosines; over all queries together. Galleries hold the held-out videos or, with *all videos*, "
-    "those of training and validation too. Trained: parameters that the optimizer changes in the last task, of a "
+    "those of training and validation too. Trained: parameters with a gradient in the last task, of a "
     "table of token embeddings the rows of the captions' tokens; 0 for closed forms. Release: numbers in the files of "
     "the newest release (weights, statistics or memory for the next task, routing profile of its own task). Search: "
     "numbers of the query encoders and routing profiles that searches over all tasks need. All without the frozen "
