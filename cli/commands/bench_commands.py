@@ -24,6 +24,7 @@ from cli.commands.bench_campaigns import (
     prepare_campaign,
     reported_errors,
 )
+from cli.commands.bench_tuning import tune
 from cli.console import console, progress_bar, report_errors
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ __all__ = ["app"]
 app = typer.Typer(
     help="Compare learning methods under a protocol, and pre-train the shipped weights.", no_args_is_help=True
 )
+
+app.command()(tune)
 
 ProtocolName = Annotated[
     str, typer.Argument(help="Name (see `cinestrata bench protocols`), or the path of a .yaml file.")
@@ -123,50 +126,6 @@ def run(
             (folder / "table.md").write_text(table, encoding="utf-8")
             console.print(table, markup=False, soft_wrap=True)
             console.print(f"Written to {folder}. Figures: cinestrata bench report {folder}", soft_wrap=True)
-        fail_for(failed, len(runs))
-
-
-@app.command()
-@report_errors
-def tune(
-    methods: Annotated[
-        list[str],
-        typer.Argument(metavar="METHOD…", help="Methods or variants, as for `cinestrata bench run`."),
-    ],
-    protocol: Annotated[
-        str, typer.Option("--protocol", help="Protocol whose data no reported table uses.")
-    ] = "world-dev",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-tuning)."),
-    ] = None,
-    videos: Videos = None,
-    tasks: Tasks = None,
-    jobs: Jobs = 1,
-    device: Device = "auto",
-    cache: Cache = DEFAULT_FOLDER / "frames",
-) -> None:
-    """Measure the same learning-rate factors for every method, and log all trials.
-
-    Each trial multiplies all learning rates of a method's recipe by one factor, with one seed. The log tuning.json
-    keeps the trials of earlier calls with the same data.
-    """
-    from benchmarks.learning.method_variants import select_variants
-    from benchmarks.learning.protocol import load_protocol
-    from benchmarks.learning.tuning_trials import trial_variants, tuning_table, write_tuning_log
-
-    with reported_errors():
-        plan = load_protocol(protocol)
-        trials = {
-            variant.label: trial_variants(variant, plan) for variant in select_variants(plan.methods, methods)
-        }
-        folder = out or DEFAULT_FOLDER / f"{plan.name}-tuning"
-        campaign = prepare_campaign(plan, plan.backbone, folder, cache, videos, tasks, device)
-        runs = campaign.runs([variant for variants in trials.values() for variant in variants], 1)
-        failed = execute_runs(campaign, runs, jobs=jobs)
-        log = write_tuning_log(campaign, trials)
-        console.print(tuning_table(log), markup=False, soft_wrap=True)
-        console.print(f"Written to {folder}.", soft_wrap=True)
         fail_for(failed, len(runs))
 
 
@@ -288,10 +247,10 @@ def worlds(
     orders: Annotated[int, typer.Option("--orders", min=1, help="Orders of the domains of each world.")] = 2,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help=f"Folder of the results (default: {_DEFAULT_FOLDER}/<protocol>-worlds)."),
+        typer.Option("--out", help=f"Folder of the results (default: {DEFAULT_FOLDER}/<protocol>-worlds)."),
     ] = None,
     device: Device = "auto",
-    cache: Cache = _DEFAULT_FOLDER / "frames",
+    cache: Cache = DEFAULT_FOLDER / "frames",
 ) -> None:
     """Compare methods with joint training on several worlds and orders of their domains.
 
@@ -305,7 +264,7 @@ def worlds(
 
     with reported_errors():
         plan = load_protocol(protocol)
-        name, folder = backbone or plan.backbone, out or _DEFAULT_FOLDER / f"{plan.name}-worlds"
+        name, folder = backbone or plan.backbone, out or DEFAULT_FOLDER / f"{plan.name}-worlds"
         runs: list[WorldRun] = []
         with progress_bar("runs") as bar:
             progress = bar.add_task("Frames", total=None)
@@ -316,12 +275,12 @@ def worlds(
                 worlds=count,
                 orders=orders,
                 cache=cache,
-                device=_device(device),
+                device=device_type(device),
                 progress=lambda done, total: bar.update(progress, completed=done, total=total),
                 report=lambda line: bar.console.print(line, markup=False),
             ):
                 runs.append(run)
-                table = write_world_report(folder, runs, _command(), name)
+                table = write_world_report(folder, runs, command_line(), name)
     console.print(table, markup=False, soft_wrap=True)
     console.print(f"Written to {folder}.", soft_wrap=True)
 
