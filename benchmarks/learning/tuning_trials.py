@@ -15,10 +15,9 @@ from benchmarks.errors import ProtocolError
 from benchmarks.learning.campaign import Campaign, Run
 from benchmarks.learning.method_variants import MethodVariant
 from benchmarks.learning.protocol import Protocol
-from benchmarks.reporting.markdown_tables import markdown_table
 from trainer.methods import configure
 
-__all__ = ["CRITERION", "FACTORS", "trial_variants", "tuning_table", "write_tuning_log"]
+__all__ = ["CRITERION", "FACTORS", "trial_variants", "write_tuning_log"]
 
 FACTORS = (0.3, 1.0, 3.0)
 CRITERION = "mean of R@1, R@5 and R@10 in percent, global gallery, default query mode, after the last task"
@@ -77,16 +76,6 @@ def write_tuning_log(campaign: Campaign, trials: Mapping[str, Sequence[MethodVar
     campaign.out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(log, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return log
-
-
-def tuning_table(log: Mapping[str, Any]) -> str:
-    """Markdown table of a log: the score of each trial, and the best factor."""
-    rows = []
-    for label, method in log["methods"].items():
-        scores = ["–" if trial["score"] is None else f"{trial['score']:.1f}" for trial in method["trials"]]
-        rows.append([label, *scores, str(method["best"] or "–"), str(len(method["trials"]))])
-    header = ["method", *(f"rates × {factor:g}" for factor in log["factors"]), "best factor", "trials"]
-    return f"Score: {log['criterion']}.\n\n{markdown_table(header, rows)}"
 
 
 def _entry(campaign: Campaign, variant: MethodVariant, factor: float) -> dict[str, Any]:
