@@ -90,15 +90,12 @@ class ConfidenceLibrary:
         """Default query mode of the service."""
         return self.encoder.modes[-1]
 
-    def calibration_tasks(
-        self, captions: Split, galleries: Sequence[Split], *, first: bool = False
-    ) -> list[CalibrationTask]:
+    def calibration_tasks(self, captions: Split, galleries: Sequence[Split]) -> list[CalibrationTask]:
         """Every task with the captions of one split.
 
         Args:
             captions: Split of the captions.
             galleries: Splits of the videos that can be retrieved.
-            first: Whether only the first caption of each video is used.
         """
         return [
             CalibrationTask(
@@ -109,7 +106,7 @@ class ConfidenceLibrary:
                     (clip.vector_id, caption)
                     for clip in task.clips
                     if clip.split == captions
-                    for caption in clip.captions[: 1 if first else None]
+                    for caption in clip.captions
                 ),
             )
             for task, shard in zip(self.tasks, self.shards, strict=True)
@@ -149,8 +146,9 @@ class AnswerQuality:
 
     Attributes:
         name: Name of the estimate.
-        error: Expected calibration error over texts with a video and captions of domains left out, half each.
-        area: Area under the ROC curve of the same texts.
+        error: Expected calibration error over texts with a video, which have half of the weight, and texts without, all
+            kinds of which have equal weight.
+        area: Area under the ROC curve of texts with a video against captions of domains left out.
         refused: Share of the texts refused at the value that keeps 95 % of the texts with a video, by kind.
         kept: Share of the texts with a video that the threshold of the release keeps; None without a threshold.
         refused_by_release: Share of the texts that the threshold of the release refuses, by kind.
@@ -203,7 +201,7 @@ def search_library(
     captions = [text for task in library.tasks for text in task.training_captions]
     kinds = {
         "captions of domains left out": [
-            clip.captions[0] for task in left_out for clip in task.test if clip.captions
+            text for task in left_out for clip in task.test for text in clip.captions
         ],
         **further,
         "other sentences": list(SENTENCES),
@@ -214,7 +212,7 @@ def search_library(
     searches = list(
         label_results(
             library.encoder,
-            library.calibration_tasks("test", _EVERY_SPLIT, first=True),
+            library.calibration_tasks("test", _EVERY_SPLIT),
             library.profiles,
             mode=library.mode,
             prior=DEFAULT_PRIOR,
@@ -246,10 +244,14 @@ def measure_answers(rounds: Sequence[ConfidenceRound]) -> list[AnswerQuality]:
         good = np.concatenate([estimate(part.model, part.good) for part in rounds])
         absent = {kind: np.concatenate([estimate(p.model, p.absent[kind]) for p in rounds]) for kind in kinds}
         bar = float(np.quantile(good, 1 - _KEPT))
-        foreign = absent[kinds[0]]
-        both = np.concatenate([good, foreign])
-        has_video = np.arange(len(both)) < len(good)
-        counts = np.where(has_video, len(both) / len(good), len(both) / len(foreign)) / 2
+        parts = [good, *absent.values()]
+        shares = [0.5, *[0.5 / len(kinds)] * len(kinds)]
+        counts = np.concatenate(
+            [np.full(len(v), share / len(v)) for v, share in zip(parts, shares, strict=True)]
+        )
+        every = np.concatenate(parts)
+        has_video = np.arange(len(every)) < len(good)
+        learned = np.concatenate([good, absent[kinds[0]]])
         by_release: dict[str, Any] = {}
         if name == "answer model":
             kept = [estimate(p.model, p.good) >= _threshold(p.model) for p in rounds]
@@ -265,8 +267,8 @@ def measure_answers(rounds: Sequence[ConfidenceRound]) -> list[AnswerQuality]:
         qualities.append(
             AnswerQuality(
                 name,
-                reliability(np.clip(both, 0, 1), has_video, counts=counts).error,
-                area_under_roc(both, has_video),
+                reliability(np.clip(every, 0, 1), has_video, counts=counts).error,
+                area_under_roc(learned, has_video[: len(learned)]),
                 {kind: float((values < bar).mean()) for kind, values in absent.items()},
                 **by_release,
             )

@@ -51,8 +51,6 @@ def test_calibration_tasks_contain_captions_and_videos_of_the_given_splits(
     assert sorted(selected.captions) == sorted(
         (video, text) for video, texts in val.items() for text in texts
     )
-    (first,) = library.calibration_tasks("test", ("test",), first=True)
-    assert [text for _, text in first.captions] == [clip.captions[0] for clip in tasks[0].test]
 
 
 def test_library_is_searched_with_texts_of_all_kinds(
@@ -62,10 +60,10 @@ def test_library_is_searched_with_texts_of_all_kinds(
     monkeypatch.setattr(ConfidenceLibrary, "fit", lambda self: MODEL)
     found = search_library(library, tasks[1:], {"published": ["a text", "another"]})
     assert found is not None
-    assert len(found.good) == len(tasks[0].test)
+    assert len(found.good) == sum(len(clip.captions) for clip in tasks[0].test)
     assert all(search.relevant.sum() == 1 for search in found.good)
     sizes = {kind: len(searches) for kind, searches in found.absent.items()}
-    assert sizes["captions of domains left out"] == len(tasks[1].test)
+    assert sizes["captions of domains left out"] == sum(len(clip.captions) for clip in tasks[1].test)
     assert sizes["published"] == 2
     assert len(sizes) == 5
     assert not any(search.relevant.any() for searches in found.absent.values() for search in searches)
